@@ -1,0 +1,91 @@
+//! The command line, once.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Broker to load.
+    #[arg(long, default_value = "http://127.0.0.1:6632", conflicts_with = "queen")]
+    pub url: String,
+    /// Queen binary to start on a fresh data folder instead.
+    #[arg(long)]
+    pub queen: Option<PathBuf>,
+    /// Scenarios or families of them (`push`, `pop-wildcard-10`), separated by commas, or `all`.
+    #[arg(long, value_delimiter = ',', default_value = "all")]
+    pub scenario: Vec<String>,
+    /// Measured time of each timed scenario [default: 5, quick: 0.5].
+    #[arg(long, value_parser = seconds)]
+    pub seconds: Option<Duration>,
+    /// Time before it that is not measured [default: 1, quick: 0.1].
+    #[arg(long, value_parser = seconds)]
+    pub warmup: Option<Duration>,
+    /// Closed-loop workers, one connection each.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections: u32,
+    /// Partitions of a queue, where the scenario does not say otherwise.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(10..))]
+    pub partitions: u32,
+    /// Bytes of a payload as JSON text; about 70 are its own bookkeeping.
+    #[arg(long, default_value_t = 256)]
+    pub payload: usize,
+    /// Repetitions of everything; the table shows medians.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Short times and small counts, for a smoke test.
+    #[arg(long)]
+    pub quick: bool,
+    /// File for the full results.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Connections of the burst scenario [default: 500, quick: 50].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub burst_connections: Option<u32>,
+    /// Long polls of the parked scenario [default: 2000, quick: 200].
+    #[arg(long)]
+    pub parked: Option<u32>,
+    /// Most messages loaded ahead of a pop scenario.
+    #[arg(long, default_value_t = 500_000)]
+    pub preload_max: u32,
+    /// Give up on missing messages after this long without any.
+    #[arg(long, default_value = "10", value_parser = seconds)]
+    pub stall: Duration,
+    /// Process of a broker not started here, for its CPU time.
+    #[arg(long)]
+    pub broker_pid: Option<u32>,
+    /// Postmaster not started by the broker, for its CPU time.
+    #[arg(long)]
+    pub postgres_pid: Option<u32>,
+    /// Threads of the load generator: 1 or 2.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub threads: u8,
+}
+
+impl Options {
+    pub fn measured(&self) -> Duration {
+        self.seconds.unwrap_or(self.scale(Duration::from_secs(5), Duration::from_millis(500)))
+    }
+
+    pub fn warmup(&self) -> Duration {
+        self.warmup.unwrap_or(self.scale(Duration::from_secs(1), Duration::from_millis(100)))
+    }
+
+    pub fn burst_connections(&self) -> u32 {
+        self.burst_connections.unwrap_or(self.scale(500, 50))
+    }
+
+    pub fn parked(&self) -> u32 {
+        self.parked.unwrap_or(self.scale(2_000, 200))
+    }
+
+    pub fn scale<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}

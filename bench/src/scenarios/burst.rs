@@ -1,0 +1,113 @@
+//! Many specific pops at the same moment, against the same pops one after the other.
+//!
+//! The burst goes first, so that caches warmed by one do not help it. Answers are checked afterwards.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use hyper::Uri;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use super::Outcome;
+use crate::client::{Client, Reply};
+use crate::harness::{Operation, Tally};
+use crate::report::Row;
+use crate::setup::{Setup, uri};
+use crate::wire::{partition_name, popped};
+
+const BATCH: usize = 10;
+
+pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
+    let options = &setup.options;
+    let partitions = options.scale(500, 50);
+    setup.preload(queue, partitions, options.scale(100, 20), None).await?;
+    let pops = |group: &str| -> Vec<Uri> {
+        let pop = |partition| {
+            let partition = partition_name(partition);
+            uri(&format!(
+                "/api/v1/pop/queue/{queue}/partition/{partition}?batch={BATCH}&consumerGroup={group}"
+            ))
+        };
+        (0..partitions).map(pop).collect()
+    };
+    let connections = options.burst_connections().min(partitions);
+    let mut outcome = Outcome::default();
+    let (burst, one_by_one) = (format!("{name}-{connections}"), format!("{name}-loop"));
+    let burst_seconds = measure(setup, &burst, pops("burst"), connections, &mut outcome).await?;
+    let loop_seconds = measure(setup, &one_by_one, pops("loop"), 1, &mut outcome).await?;
+    outcome.notes.push(format!(
+        "{name}: {partitions} pops took {:.1} ms at once over {connections} connections, {:.1} ms one after the other: {:.1}x",
+        burst_seconds * 1e3,
+        loop_seconds * 1e3,
+        loop_seconds / burst_seconds
+    ));
+    Ok(outcome)
+}
+
+/// Sends all pops over the connections, starting on all of them at once. Answers the seconds it took.
+async fn measure(
+    setup: &Setup,
+    name: &str,
+    pops: Vec<Uri>,
+    connections: u32,
+    outcome: &mut Outcome,
+) -> Result<f64> {
+    let mut shares = vec![Vec::new(); connections as usize];
+    for (index, pop) in pops.into_iter().enumerate() {
+        shares[index % connections as usize].push(pop);
+    }
+    let start = Arc::new(Barrier::new(connections as usize + 1));
+    let mut tasks = JoinSet::new();
+    for share in shares {
+        let mut client = setup.client();
+        // A first answer shows that the broker has accepted the connection.
+        client.get(&uri("/health")).await?;
+        tasks.spawn(pop_all(client, share, Arc::clone(&start)));
+    }
+    let cpu_before = setup.cpu_seconds().await?;
+    start.wait().await;
+    let started = Instant::now();
+    let answers = tasks.join_all().await;
+    let seconds = started.elapsed().as_secs_f64();
+    let cpu = setup.cpu_seconds().await?.since(cpu_before);
+
+    let mut tally = Tally::default();
+    let mut errors = 0;
+    for (latency, reply) in answers.into_iter().flatten() {
+        tally.latency(latency);
+        tally.requests += 1;
+        match reply.and_then(|reply| check_answer(&reply)) {
+            Ok(messages) => tally.messages += messages as u64,
+            Err(error) => {
+                errors += 1;
+                outcome.error_texts.push(format!("{name}: {error:#}"));
+            }
+        }
+    }
+    outcome.error_texts.truncate(5);
+    outcome.rows.push(Row::new(name, Operation::Pop, seconds, &tally, errors, Some(cpu)));
+    Ok(seconds)
+}
+
+async fn pop_all(mut client: Client, pops: Vec<Uri>, start: Arc<Barrier>) -> Vec<(Duration, Result<Reply>)> {
+    let mut answers = Vec::with_capacity(pops.len());
+    start.wait().await;
+    for pop in &pops {
+        let started = Instant::now();
+        let reply = client.get(pop).await;
+        answers.push((started.elapsed(), reply));
+    }
+    answers
+}
+
+/// Every partition was full, so each pop brings the first messages in order.
+fn check_answer(reply: &Reply) -> Result<usize> {
+    let messages = popped(reply)?;
+    let seqs: Option<Vec<u32>> = messages.iter().map(|message| Some(message.stamp()?.seq)).collect();
+    match seqs {
+        Some(seqs) if seqs.iter().copied().eq(0..BATCH as u32) => Ok(messages.len()),
+        seqs => Err(anyhow!("expected the first {BATCH} messages in order, got {seqs:?}")),
+    }
+}

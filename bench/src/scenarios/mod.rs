@@ -1,0 +1,161 @@
+//! Every scenario and its name. Each gets a queue of its own, deleted when it ends.
+
+mod burst;
+mod end_to_end;
+mod fan_out;
+mod many_partitions;
+mod parked;
+mod pop;
+mod push;
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+
+use crate::checker::Checker;
+use crate::harness::{Operation, Phase};
+use crate::report::Row;
+use crate::setup::Setup;
+use pop::Claim;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    Push { batch: u32 },
+    PushSpread,
+    Pop { claim: Claim, batch: u32 },
+    Burst,
+    EndToEnd,
+    EndToEndRate { per_second: u32 },
+    FanOut,
+    ManyPartitions,
+    Parked,
+}
+
+#[derive(Default)]
+pub struct Outcome {
+    pub rows: Vec<Row>,
+    /// Facts worth a line under the table.
+    pub notes: Vec<String>,
+    /// Promises the broker broke.
+    pub violations: Vec<String>,
+    pub error_texts: Vec<String>,
+}
+
+impl Outcome {
+    fn of(name: &str, phase: &Phase) -> Outcome {
+        let mut outcome = Outcome::default();
+        outcome.add(name, phase);
+        outcome
+    }
+
+    /// One row for each operation that took place.
+    fn add(&mut self, name: &str, phase: &Phase) {
+        let took_place = |operation: &Operation| !phase.tally(*operation).latency_us.is_empty();
+        let mut operations: Vec<Operation> = Operation::ALL.into_iter().filter(took_place).collect();
+        if operations.is_empty() {
+            // Nothing but errors, or nothing at all: a row of zeros says so.
+            operations.push(Operation::ALL[0]);
+        }
+        for (index, &operation) in operations.iter().enumerate() {
+            let (errors, cpu) = if index == 0 { (phase.errors, Some(phase.cpu)) } else { (0, None) };
+            self.rows.push(Row::new(name, operation, phase.seconds, phase.tally(operation), errors, cpu));
+        }
+        self.error_texts.extend(phase.error_texts.iter().map(|text| format!("{name}: {text}")));
+    }
+
+    fn add_violations(&mut self, name: &str, checker: &Checker) {
+        self.violations.extend(checker.violations().iter().map(|text| format!("{name}: {text}")));
+    }
+}
+
+pub async fn run(setup: &Setup, scenario: Scenario) -> Result<Outcome> {
+    let name = scenario.to_string();
+    let queue = setup.create_queue(&name).await?;
+    let outcome = match scenario {
+        Scenario::Push { batch } => push::run(setup, &queue, &name, batch, 1).await,
+        Scenario::PushSpread => push::run(setup, &queue, &name, 10, 10).await,
+        Scenario::Pop { claim, batch } => pop::run(setup, &queue, &name, claim, batch).await,
+        Scenario::Burst => burst::run(setup, &queue, &name).await,
+        Scenario::EndToEnd => end_to_end::run(setup, &queue, &name, None).await,
+        Scenario::EndToEndRate { per_second } => {
+            end_to_end::run(setup, &queue, &name, Some(per_second)).await
+        }
+        Scenario::FanOut => fan_out::run(setup, &queue, &name).await,
+        Scenario::ManyPartitions => many_partitions::run(setup, &queue, &name).await,
+        Scenario::Parked => parked::run(setup, &queue, &name).await,
+    };
+    let deleted = setup.delete_queue(&queue).await;
+    let outcome = outcome?;
+    deleted?;
+    Ok(outcome)
+}
+
+pub fn all() -> Vec<Scenario> {
+    const BATCHES: [u32; 3] = [1, 10, 100];
+    let mut all: Vec<Scenario> = BATCHES.map(|batch| Scenario::Push { batch }).into();
+    all.push(Scenario::PushSpread);
+    for claim in [Claim::Specific, Claim::SpecificAutoAck, Claim::Wildcard] {
+        all.extend(BATCHES.map(|batch| Scenario::Pop { claim, batch }));
+    }
+    all.extend([Scenario::Burst, Scenario::EndToEnd]);
+    all.extend([100, 1_000].map(|per_second| Scenario::EndToEndRate { per_second }));
+    all.extend([Scenario::FanOut, Scenario::ManyPartitions, Scenario::Parked]);
+    all
+}
+
+/// A word selects the scenario of that name, or else every one whose name it begins.
+pub fn select(words: &[String]) -> Result<Vec<Scenario>> {
+    let all = all();
+    let mut selected = Vec::new();
+    for word in words {
+        let exact = all.iter().any(|scenario| scenario.to_string() == *word);
+        let family = format!("{word}-");
+        let matches = |name: &str| name == word || word == "all" || !exact && name.starts_with(&family);
+        let before = selected.len();
+        selected.extend(all.iter().filter(|scenario| matches(&scenario.to_string())));
+        if selected.len() == before {
+            let names: Vec<String> = all.iter().map(Scenario::to_string).collect();
+            bail!("no scenario `{word}`; there are {}", names.join(", "));
+        }
+    }
+    Ok(selected)
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scenario::Push { batch } => write!(f, "push-{batch}"),
+            Scenario::PushSpread => write!(f, "push-spread"),
+            Scenario::Pop { claim: Claim::Specific, batch } => write!(f, "pop-specific-{batch}"),
+            Scenario::Pop { claim: Claim::SpecificAutoAck, batch } => {
+                write!(f, "pop-specific-autoack-{batch}")
+            }
+            Scenario::Pop { claim: Claim::Wildcard, batch } => write!(f, "pop-wildcard-{batch}"),
+            Scenario::Burst => write!(f, "burst"),
+            Scenario::EndToEnd => write!(f, "end-to-end"),
+            Scenario::EndToEndRate { per_second } => write!(f, "end-to-end-rate-{per_second}"),
+            Scenario::FanOut => write!(f, "fan-out"),
+            Scenario::ManyPartitions => write!(f, "many-partitions"),
+            Scenario::Parked => write!(f, "parked"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(words: &[&str]) -> Vec<String> {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        select(&words).unwrap().iter().map(Scenario::to_string).collect()
+    }
+
+    #[test]
+    fn a_word_selects_one_scenario_or_a_family() {
+        assert_eq!(names(&["push"]), ["push-1", "push-10", "push-100", "push-spread"]);
+        assert_eq!(names(&["end-to-end", "push-10"]), ["end-to-end", "push-10"]);
+        assert_eq!(names(&["end-to-end-rate"]).len(), 2);
+        assert_eq!(names(&["all"]).len(), all().len());
+        assert!(select(&["pu".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,103 @@
+//! How fast a push wakes a waiting pop, alone and beside many long polls parked on another queue.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use hyper::Uri;
+use tokio::task::JoinSet;
+
+use super::Outcome;
+use crate::client::Client;
+use crate::harness::{Flow, Operation, Phase, Recorder, Worker, run_workers};
+use crate::setup::{Setup, push_uri, uri};
+use crate::wire::{PushBody, Stamp, check_pushed, popped};
+
+/// Time for a poll to reach the broker and park before the push that is to wake it.
+const PARK_TIME: Duration = Duration::from_millis(20);
+/// The same for all the long polls: generous, since the broker looks into the queue for each of them once.
+const PARK_ALL_TIME: Duration = Duration::from_secs(1);
+
+pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    outcome.add(&format!("{name}-0"), &measure(setup, queue).await?);
+
+    let idle_queue = setup.create_queue("idle").await?;
+    let parked = setup.options.parked();
+    let mut polls = park(setup, &idle_queue, parked).await?;
+    let phase = measure(setup, queue).await?;
+    while let Some(ended) = polls.try_join_next() {
+        let ended = ended?;
+        outcome.violations.push(format!("{name}: a poll of an idle queue ended early: {ended:?}"));
+    }
+    drop(polls);
+    setup.delete_queue(&idle_queue).await?;
+    outcome.add(&format!("{name}-{parked}"), &phase);
+    Ok(outcome)
+}
+
+async fn measure(setup: &Setup, queue: &str) -> Result<Phase> {
+    let waker = Waker {
+        push_client: setup.client(),
+        push: push_uri(),
+        pop: uri(&format!("/api/v1/pop/queue/{queue}?wait=true&timeout=10000&autoAck=true")),
+        body: PushBody::new(queue, setup.options.payload),
+        seq: 0,
+    };
+    run_workers(setup, vec![waker], setup.options.warmup(), Some(setup.options.measured())).await
+}
+
+/// Long polls that outlast the measurement, one connection each.
+async fn park(setup: &Setup, queue: &str, count: u32) -> Result<JoinSet<Result<u16>>> {
+    let options = &setup.options;
+    let timeout = options.warmup() + options.measured() + Duration::from_secs(60);
+    let pop = uri(&format!("/api/v1/pop/queue/{queue}?wait=true&timeout={}", timeout.as_millis()));
+    let mut polls = JoinSet::new();
+    for _ in 0..count {
+        let mut client = setup.client();
+        client.answer_timeout = timeout;
+        client.connect().await?;
+        let pop = pop.clone();
+        polls.spawn(async move { Ok(client.get(&pop).await?.status.as_u16()) });
+    }
+    tokio::time::sleep(options.scale(PARK_ALL_TIME, PARK_ALL_TIME / 4)).await;
+    Ok(polls)
+}
+
+/// Waits for a message on one connection while pushing it on another.
+struct Waker {
+    push_client: Client,
+    push: Uri,
+    pop: Uri,
+    body: PushBody,
+    seq: u32,
+}
+
+impl Worker for Waker {
+    async fn step(&mut self, client: &mut Client, recorder: &mut Recorder) -> Result<Flow> {
+        if recorder.window().is_over() {
+            return Ok(Flow::Done);
+        }
+        self.seq += 1;
+        self.body.add(Stamp { producer: 0, partition: 0, seq: self.seq, sent: 0 });
+        let body = self.body.finish();
+        let wait = async {
+            let reply = client.get(&self.pop).await?;
+            Ok((reply, Instant::now()))
+        };
+        let push = async {
+            tokio::time::sleep(PARK_TIME).await;
+            let started = Instant::now();
+            let reply = self.push_client.post(&self.push, body).await?;
+            check_pushed(&reply, 1)?;
+            Ok::<_, anyhow::Error>(started)
+        };
+        let ((reply, received), sent) = tokio::try_join!(wait, push)?;
+        let messages = popped(&reply)?;
+        let seqs: Vec<_> = messages.iter().map(|message| message.stamp().map(|stamp| stamp.seq)).collect();
+        if seqs != [Some(self.seq)] {
+            bail!("waited for message {}, got {seqs:?}", self.seq);
+        }
+        recorder.record(Operation::Delivery, sent, received, 1);
+        Ok(Flow::Continue)
+    }
+}

@@ -1,0 +1,144 @@
+//! What every scenario needs: where the broker is, a queue of its own, and messages in it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use hyper::{StatusCode, Uri};
+
+use crate::checker::Checker;
+use crate::client::{Client, Target};
+use crate::cpu::{CpuSeconds, CpuWatch};
+use crate::harness::{Flow, Recorder, Worker, run_workers};
+use crate::options::Options;
+use crate::wire::{PushBody, Stamp, check_pushed, expect_status};
+
+const PRELOAD_BATCH: usize = 100;
+
+pub struct Setup {
+    pub target: Target,
+    pub options: Options,
+    pub watch: CpuWatch,
+    /// Zero of the `sent` times in payloads.
+    pub epoch: Instant,
+}
+
+/// Shared by the workers of a scenario; held only between two requests, never across one.
+pub type SharedChecker = Arc<Mutex<Checker>>;
+
+pub fn shared(checker: Checker) -> SharedChecker {
+    Arc::new(Mutex::new(checker))
+}
+
+pub fn with_checker<T>(checker: &SharedChecker, act: impl FnOnce(&mut Checker) -> T) -> T {
+    act(&mut checker.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Setup {
+    pub fn client(&self) -> Client {
+        Client::new(self.target.clone())
+    }
+
+    pub async fn cpu_seconds(&self) -> Result<CpuSeconds> {
+        let watch = self.watch;
+        Ok(tokio::task::spawn_blocking(move || watch.sample()).await?)
+    }
+
+    pub async fn create_queue(&self, scenario: &str) -> Result<String> {
+        let queue = format!("bench-{scenario}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+        let body = format!(r#"{{"queue":"{queue}","options":{{"leaseTime":60}}}}"#);
+        let reply = self.client().post(&uri("/api/v1/configure"), Bytes::from(body)).await?;
+        expect_status("configure", &reply, StatusCode::OK)?;
+        Ok(queue)
+    }
+
+    pub async fn delete_queue(&self, queue: &str) -> Result<()> {
+        let reply = self.client().delete(&uri(&format!("/api/v1/resources/queues/{queue}"))).await?;
+        expect_status("delete queue", &reply, StatusCode::OK)
+    }
+
+    /// Pushes `each` messages to every partition and tells the checker, which must expect one producer.
+    pub async fn preload(
+        &self,
+        queue: &str,
+        partitions: u32,
+        each: u32,
+        checker: Option<&SharedChecker>,
+    ) -> Result<()> {
+        let workers = self.options.connections.min(partitions).min(8);
+        let loader = |first| Loader {
+            body: PushBody::new(queue, self.options.payload),
+            push: push_uri(),
+            step: workers,
+            partitions,
+            each,
+            next: (first, 0),
+            checker: checker.cloned(),
+        };
+        let workers = (0..workers).map(loader).collect();
+        let phase = run_workers(self, workers, Duration::ZERO, None).await?;
+        if let Some(error) = phase.error_texts.first() {
+            bail!("loading {each} messages into each of {partitions} partitions: {error}");
+        }
+        if let Some(checker) = checker {
+            with_checker(checker, Checker::producer_done);
+        }
+        Ok(())
+    }
+}
+
+pub fn push_uri() -> Uri {
+    uri("/api/v1/push")
+}
+
+pub fn ack_uri() -> Uri {
+    uri("/api/v1/ack/batch")
+}
+
+pub fn uri(path: &str) -> Uri {
+    path.parse().context("a path made of names of ours").expect("names of ours need no escapes")
+}
+
+/// Fills its share of the partitions, one after the other.
+struct Loader {
+    body: PushBody,
+    push: Uri,
+    step: u32,
+    partitions: u32,
+    each: u32,
+    /// Partition and sequence number.
+    next: (u32, u32),
+    checker: Option<SharedChecker>,
+}
+
+impl Worker for Loader {
+    async fn step(&mut self, client: &mut Client, recorder: &mut Recorder) -> Result<Flow> {
+        let mut sent = Vec::with_capacity(PRELOAD_BATCH);
+        while sent.len() < PRELOAD_BATCH && self.next.0 < self.partitions && self.each > 0 {
+            let (partition, seq) = self.next;
+            self.body.add(Stamp { producer: 0, partition, seq, sent: 0 });
+            sent.push(self.next);
+            self.next = if seq + 1 < self.each { (partition, seq + 1) } else { (partition + self.step, 0) };
+        }
+        if sent.is_empty() {
+            return Ok(Flow::Done);
+        }
+        let pushed = match client.post(&self.push, self.body.finish()).await {
+            Ok(reply) => check_pushed(&reply, sent.len()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = pushed {
+            recorder.error(&error);
+            return Ok(Flow::Done);
+        }
+        if let Some(checker) = &self.checker {
+            with_checker(checker, |checker| {
+                for (partition, seq) in sent {
+                    checker.sent(0, partition, seq, true);
+                }
+            });
+        }
+        Ok(Flow::Continue)
+    }
+}

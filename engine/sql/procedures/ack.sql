@@ -1,0 +1,131 @@
+-- queen.ack: applies planned acknowledgements, one row per (partition, group).
+-- in:     p_partitions uuid[], p_groups text[]   each pair at most once
+--         p_leases uuid[]         null = no lease check
+--         p_expected bigint[]     the cursor the plan was made against
+--         p_negative boolean[]    there is a `failed` item above the cursor: it costs a retry while there is one left
+--         p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[]   new cursor, whether the lease ends
+--                                 there, and whether something is dead-lettered, while the budget lasts
+--         p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[]   the same once it is spent
+--         p_dead int[] (which row above, from 1), p_dead_final boolean[] (only once the budget is spent),
+--         p_dead_offsets bigint[], p_dead_errors text[]   messages to dead-letter
+-- out:    position int (none for a partition or group that does not exist), status int (0 applied with budget left,
+--         1 applied with the budget spent, 2 lease not valid, 3 the cursor is not the expected one), cursor bigint,
+--         head bigint, released boolean, kept boolean (dead letters are kept, not dropped), queue_name text,
+--         partition_name text
+-- locks:  consumers rows in (partition_id, consumer_group) order
+-- raises: never for a single item
+create or replace function queen.ack(
+    p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_negative boolean[],
+    p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[],
+    p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[],
+    p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[])
+returns table ("position" int, status int, cursor bigint, head bigint, released boolean, kept boolean,
+               queue_name text, partition_name text)
+language plpgsql as $$
+declare
+    v_now timestamptz := queen.now();
+    v_rows queen.ack_row[];
+begin
+    select array_agg(row(l.ordinal, l.partition_id, l.consumer_group, l.status,
+                         case l.status when 0 then l.retry_to when 1 then l.final_to else l.cursor end,
+                         l.head,
+                         l.status < 2 and (case l.status when 0 then l.retry_stops else l.final_stops end
+                             or coalesce(case l.status when 0 then l.retry_to else l.final_to end >= l.lease_end, false)),
+                         case when l.status > 1 then l.attempts
+                              when not (case l.status when 0 then l.retry_stops else l.final_stops end)
+                                   and coalesce(case l.status when 0 then l.retry_to else l.final_to end
+                                                >= l.lease_end, false) then 0
+                              else (case when case l.status when 0 then l.retry_dead else l.final_dead end
+                                         then 0 else l.attempts end)
+                                   + (l.status = 0 and l.negative)::int end,
+                         l.kept, l.queue_id, l.number, l.attempts, l.queue_name, l.partition_name)::queen.ack_row)
+    into v_rows
+    from (select a.ordinal::int, c.partition_id, c.consumer_group, c.attempts, c.lease_end, a.negative,
+                 a.retry_to, a.retry_stops, a.retry_dead, a.final_to, a.final_stops, a.final_dead,
+                 greatest(c.cursor, p.tail) as cursor, p.head, p.number, q.id as queue_id,
+                 q.dead_letter_queue or q.dlq_after_max_retries as kept,
+                 q.name as queue_name, p.name as partition_name,
+                 case when a.lease_id is not null
+                           and not coalesce(c.lease_id = a.lease_id and c.lease_until > v_now, false) then 2
+                      when greatest(c.cursor, p.tail) <> a.expected then 3
+                      when a.negative and c.attempts < q.retry_limit then 0
+                      else 1 end as status
+          from unnest(p_partitions, p_groups, p_leases, p_expected, p_negative, p_retry_to, p_retry_stops,
+                      p_retry_dead, p_final_to, p_final_stops, p_final_dead)
+               with ordinality a (partition_id, consumer_group, lease_id, expected, negative, retry_to, retry_stops,
+                                  retry_dead, final_to, final_stops, final_dead, ordinal)
+          join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
+          join queen.partitions p on p.id = c.partition_id
+          join queen.queues q on q.id = p.queue_id
+          order by c.partition_id, c.consumer_group
+          for no key update of c) l;
+
+    update queen.consumers as c
+    set cursor = r.cursor, attempts = r.attempts,
+        lease_id = case when not r.released then c.lease_id end,
+        lease_until = case when not r.released then c.lease_until end,
+        lease_end = case when not r.released then c.lease_end end
+    from unnest(v_rows) r
+    where c.partition_id = r.partition_id and c.consumer_group = r.consumer_group and r.status < 2;
+
+    if cardinality(p_dead) > 0 then
+        insert into queen.dead_letters as d (queue_id, partition_id, consumer_group, message_id, message_offset,
+                                             attempts, created_at, failed_at, error, frame)
+        select r.queue_id, r.partition_id, r.consumer_group, queen.message_id(s.created_at, a.message_offset, r.number),
+               a.message_offset, r.charged, s.created_at, v_now, a.error,
+               split_part(s.frames, e'\n', (a.message_offset - s.base_offset + 1)::int)
+        from unnest(p_dead, p_dead_final, p_dead_offsets, p_dead_errors) a (ordinal, final, message_offset, error)
+        join unnest(v_rows) r on r.ordinal = a.ordinal and r.kept
+                             and (r.status = 1 or (r.status = 0 and not a.final))
+        cross join lateral (
+            select g.base_offset, g.created_at, g.frames from queen.segments g
+            where g.partition_id = r.partition_id and g.base_offset <= a.message_offset
+            order by g.base_offset desc limit 1) s;
+    end if;
+
+    return query
+    select r.ordinal, r.status, r.cursor, r.head, r.released, r.kept, r.queue_name, r.partition_name
+    from unnest(v_rows) r;
+end $$;
+
+-- queen.locate: where a group stands in a partition and where some of its messages are. For acks of leases that
+-- this broker did not serve or no longer remembers.
+-- in:     p_partition uuid, p_group text, p_hashes bytea (16 bytes each)
+-- out:    cursor bigint, index int (0-based, null when nothing was found), message_offset bigint
+--         (no row at all when the partition does not exist)
+-- locks:  a consumers row may be inserted
+-- raises: never
+create or replace function queen.locate(p_partition uuid, p_group text, p_hashes bytea)
+returns table (cursor bigint, index int, message_offset bigint)
+language plpgsql as $$
+declare
+    v_cursor bigint;
+    v_base bigint;
+begin
+    insert into queen.consumers as c (partition_id, consumer_group, cursor)
+    select p.id, p_group, queen.start_cursor(p.id, p_group)
+    from queen.partitions p where p.id = p_partition
+      and not exists (select 1 from queen.consumers k where k.partition_id = p.id and k.consumer_group = p_group)
+    on conflict (partition_id, consumer_group) do nothing;
+    select greatest(c.cursor, p.tail) into v_cursor
+    from queen.consumers c join queen.partitions p on p.id = c.partition_id
+    where c.partition_id = p_partition and c.consumer_group = p_group;
+    if not found then
+        return;
+    end if;
+    -- A transaction id may stand in the log twice once its dedup window has passed; the unread one is meant.
+    select g.base_offset into v_base from queen.segments g
+    where g.partition_id = p_partition and g.base_offset <= v_cursor order by g.base_offset desc limit 1;
+    return query
+    select v_cursor, f.index, f.message_offset
+    from (select distinct on (u.index) u.index, u.message_offset
+          from (select t.index, t.message_offset
+                from queen.find_transactions(p_partition, coalesce(v_base, 0), '-infinity', p_hashes) t
+                union all
+                select t.index, t.message_offset
+                from queen.find_transactions(p_partition, 0, '-infinity', p_hashes) t) u
+          order by u.index, u.message_offset < v_cursor, u.message_offset) f;
+    if not found then
+        return query select v_cursor, null::int, null::bigint;
+    end if;
+end $$;

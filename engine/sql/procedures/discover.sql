@@ -1,0 +1,29 @@
+-- queen.discover: what has been committed to the log since a broker last looked.
+-- in:     p_xmax bigint, p_running bigint[]   from the previous answer: the first transaction number it could not
+--                                             have seen, and those that were running then
+-- out:    xmax bigint, running bigint[] (on every row, for the next call), then a partition that was written to:
+--         id uuid, number bigint, name text, queue_name text, head bigint (all null on a single row if none was)
+-- locks:  none
+-- raises: never
+-- Costs what was written in between, however many partitions there are and however long some other
+-- transaction stays open.
+create or replace function queen.discover(p_xmax bigint, p_running bigint[])
+returns table (xmax bigint, running bigint[], id uuid, number bigint, name text, queue_name text, head bigint)
+language plpgsql stable as $$
+begin
+    return query
+    with seen as materialized (
+        select (pg_snapshot_xmax(pg_current_snapshot())::text)::bigint as xmax,
+               array(select (x::text)::bigint from pg_snapshot_xip(pg_current_snapshot()) x) as running),
+    written as materialized (
+        select s.partition_id from queen.segments s
+        where s.xid >= p_xmax::text::xid8
+        union
+        select s.partition_id from unnest(p_running) r (xid)
+        join queen.segments s on s.xid = r.xid::text::xid8)
+    select n.xmax, n.running, p.id, p.number, p.name, q.name, p.head
+    from seen n
+    left join (written w
+               join queen.partitions p on p.id = w.partition_id
+               join queen.queues q on q.id = p.queue_id) on true;
+end $$;

@@ -1,0 +1,22 @@
+-- queen.fetch: reads ranges of several partitions. The FETCHING step of a pop.
+-- in:     p_partitions uuid[], p_first bigint[], p_last bigint[] (end excluded)
+-- out:    position int, base_offset bigint, created_at timestamptz, transactions bytea, frames text: whole
+--         segments, in order
+-- locks:  none
+-- raises: never
+create or replace function queen.fetch(p_partitions uuid[], p_first bigint[], p_last bigint[])
+returns table ("position" int, base_offset bigint, created_at timestamptz, transactions bytea, frames text)
+language plpgsql stable as $$
+begin
+    return query
+    select a.ordinal::int, s.base_offset, s.created_at, s.transactions, s.frames
+    from unnest(p_partitions, p_first, p_last) with ordinality a (id, first, last, ordinal)
+    cross join lateral (
+        select g.base_offset, g.created_at, g.transactions, g.frames
+        from queen.segments g
+        where g.partition_id = a.id and g.base_offset < a.last and g.base_offset + g.count > a.first
+          and g.base_offset >= coalesce((select k.base_offset from queen.segments k
+                                         where k.partition_id = a.id and k.base_offset <= a.first
+                                         order by k.base_offset desc limit 1), 0)
+        order by g.base_offset) s;
+end $$;

@@ -1,0 +1,28 @@
+-- queen.find_transactions: which of some transaction hashes a partition already holds, and where.
+-- in:     p_partition uuid, p_from bigint (a segment boundary), p_since timestamptz, p_hashes bytea (16 bytes each)
+-- out:    index int (0-based, into p_hashes), message_offset bigint, created_at timestamptz: the earliest match of each
+-- locks:  none
+-- raises: never
+-- The one place that may hash-join: it compares two lists, and only off the hot path. Extents older than the
+-- window are left out by their creation time; a minute's margin covers a writer that started before a rotation.
+create or replace function queen.find_transactions(
+    p_partition uuid, p_from bigint, p_since timestamptz, p_hashes bytea)
+returns table (index int, message_offset bigint, created_at timestamptz)
+language plpgsql stable set enable_hashjoin = on set enable_sort = on as $$
+declare
+    v_extent int := coalesce((select max(e.number) from queen.extents e
+                              where e.created_at < p_since - interval '1 minute'), 0);
+begin
+    return query
+    select distinct on (n.index) n.index, s.base_offset + o.place, s.created_at
+    from (select g.base_offset, g.count, g.created_at, g.transactions || ''::bytea as hashes
+          from queen.segments g
+          where g.partition_id = p_partition and g.base_offset >= p_from
+            and g.created_at >= p_since and g.extent >= v_extent
+          offset 0) s
+    cross join lateral generate_series(0, s.count - 1) o (place)
+    join (select i.index, substr(p_hashes, i.index * 16 + 1, 16) as hash
+          from generate_series(0, length(p_hashes) / 16 - 1) i (index)) n
+      on n.hash = substr(s.hashes, o.place * 16 + 1, 16)
+    order by n.index, s.base_offset + o.place;
+end $$;

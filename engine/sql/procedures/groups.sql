@@ -1,0 +1,74 @@
+-- queen.delete_group: forgets where a group stands. A group of the same name starts afresh.
+-- in:     p_group text, p_queue text (null = every queue), p_metadata boolean (also where it was told to start)
+-- out:    bigint: the cursors that were deleted
+-- locks:  consumers rows in (partition_id, consumer_group) order, then groups, then consumer_watermarks
+-- raises: never
+-- For every queue it reads all cursors: an index by group would cost each new one an entry, for the sake of
+-- something that hardly ever happens. Planned for each call, because the two cases want different plans.
+create or replace function queen.delete_group(p_group text, p_queue text, p_metadata boolean)
+returns bigint language plpgsql
+set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
+declare
+    v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
+    v_deleted bigint;
+begin
+    with locked as materialized (
+        select c.partition_id
+        from queen.partitions p
+        join queen.consumers c on c.partition_id = p.id and c.consumer_group = p_group
+        where p_queue is null or p.queue_id = v_queue
+        order by c.partition_id, c.consumer_group
+        for update of c)
+    delete from queen.consumers as c using locked l
+    where c.partition_id = l.partition_id and c.consumer_group = p_group;
+    get diagnostics v_deleted = row_count;
+
+    if p_metadata then
+        delete from queen.groups g
+        where g.consumer_group = p_group and (p_queue is null or g.queue_name = p_queue);
+    end if;
+    delete from queen.consumer_watermarks w
+    where w.consumer_group = p_group and (p_queue is null or w.queue_name = p_queue);
+    return v_deleted;
+end $$;
+
+-- queen.set_subscription: changes where a registered group starts in partitions it has not read yet.
+-- in:     p_group text, p_since timestamptz
+-- out:    bigint: the registrations that were changed; none is added
+-- locks:  groups rows, then consumer_watermarks rows
+-- raises: never
+create or replace function queen.set_subscription(p_group text, p_since timestamptz)
+returns bigint language plpgsql as $$
+declare
+    v_updated bigint;
+begin
+    update queen.groups as g set since = p_since where g.consumer_group = p_group;
+    get diagnostics v_updated = row_count;
+    delete from queen.consumer_watermarks w where w.consumer_group = p_group;
+    return v_updated;
+end $$;
+
+-- queen.seek: moves a group in every partition of a queue, and ends its leases and retries there.
+-- in:     p_group text, p_queue text, p_end boolean (behind the last message), p_time timestamptz (otherwise: to
+--         the first message younger than this, so to the oldest stored one if all are)
+-- out:    bigint: the partitions in which it now stands there
+-- locks:  consumers rows in (partition_id, consumer_group) order, new ones included; then consumer_watermarks
+-- raises: foreign_key_violation when a partition is removed meanwhile (try again)
+create or replace function queen.seek(p_group text, p_queue text, p_end boolean, p_time timestamptz)
+returns bigint language plpgsql set enable_sort = on as $$
+declare
+    v_moved bigint;
+begin
+    -- Before the snapshot, so that no extent is copied forward and dropped between the two (extents.sql).
+    lock table only queen.segments in access share mode;
+    insert into queen.consumers as c (partition_id, consumer_group, cursor)
+    select p.id, p_group, case when p_end then p.head else queen.offset_after(p.id, p_time) end
+    from queen.queues q join queen.partitions p on p.queue_id = q.id
+    where q.name = p_queue
+    order by p.id
+    on conflict (partition_id, consumer_group) do update
+    set cursor = excluded.cursor, lease_id = null, lease_until = null, lease_end = null, attempts = 0;
+    get diagnostics v_moved = row_count;
+    delete from queen.consumer_watermarks w where w.queue_name = p_queue and w.consumer_group = p_group;
+    return v_moved;
+end $$;

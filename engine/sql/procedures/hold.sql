@@ -1,0 +1,29 @@
+-- queen.hold: locks the cursors a transaction is about to move, and those of the leases it depends on.
+-- in:     p_leases uuid[], p_numbers bigint[] (one row per partition of a required lease),
+--         p_partitions uuid[], p_groups text[] (what will be acknowledged)
+-- out:    partition_id uuid, consumer_group text, cursor bigint, lease_id uuid (null unless the lease is live)
+-- locks:  consumers rows in (partition_id, consumer_group) order, all at once: taken one list after the other they
+--         could deadlock with another transaction
+-- raises: never
+create or replace function queen.hold(p_leases uuid[], p_numbers bigint[], p_partitions uuid[], p_groups text[])
+returns table (partition_id uuid, consumer_group text, cursor bigint, lease_id uuid)
+language plpgsql as $$
+declare
+    v_now timestamptz := queen.now();
+begin
+    return query
+    with wanted as materialized (
+        select c.partition_id, c.consumer_group
+        from unnest(p_leases, p_numbers) a (lease_id, number)
+        join queen.partitions p on p.number = a.number
+        join queen.consumers c on c.partition_id = p.id and c.lease_id = a.lease_id
+        union
+        select a.partition_id, a.consumer_group from unnest(p_partitions, p_groups) a (partition_id, consumer_group))
+    select c.partition_id, c.consumer_group::text, greatest(c.cursor, p.tail),
+           case when c.lease_until > v_now then c.lease_id end
+    from wanted w
+    join queen.consumers c on c.partition_id = w.partition_id and c.consumer_group = w.consumer_group
+    join queen.partitions p on p.id = c.partition_id
+    order by c.partition_id, c.consumer_group
+    for no key update of c;
+end $$;

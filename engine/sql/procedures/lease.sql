@@ -1,0 +1,182 @@
+-- queen.lease: claims partitions for consumer groups, many at once. The LEASING step of a pop.
+-- in:     p_pops int[]            which pop a row belongs to; rows of one pop are adjacent
+--         p_partitions uuid[], p_groups text[]   each pair at most once
+--         p_leases uuid[], p_seconds int[] (0 = the queue's lease time), p_batches int[] (of the whole pop),
+--         p_auto boolean[]        commit at delivery instead of taking a lease
+--         p_bytes_max bigint      what one claim may read
+-- out:    position int, status int (0 granted, 1 nothing to read, 2 leased by another, 3 row busy, 4 partition gone,
+--         5 not visible yet, 6 not needed: the batch is full), first bigint, last bigint (the range, end excluded),
+--         attempts int, wait_ms bigint (until the lease ends, the other's or ours, or a message matures), head bigint
+-- locks:  consumers rows in (partition_id, consumer_group) order, skipping busy ones; new rows are inserted first
+-- raises: never for a single item
+-- A row that already carries the caller's lease id is granted again: that is how a retry after a lost answer finds
+-- its own lease.
+create or replace function queen.lease(
+    p_pops int[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_seconds int[], p_batches int[],
+    p_auto boolean[], p_bytes_max bigint)
+returns table ("position" int, status int, first bigint, last bigint, attempts int, wait_ms bigint, head bigint)
+language plpgsql as $$
+declare
+    v_now timestamptz := queen.now();
+begin
+    insert into queen.consumers as c (partition_id, consumer_group, cursor)
+    select p.id, a.consumer_group, queen.start_cursor(p.id, a.consumer_group)
+    from unnest(p_partitions, p_groups) a (id, consumer_group)
+    join queen.partitions p on p.id = a.id
+    where not exists (select 1 from queen.consumers k
+                      where k.partition_id = a.id and k.consumer_group = a.consumer_group)
+    order by p.id, a.consumer_group
+    on conflict (partition_id, consumer_group) do nothing;
+
+    return query
+    with asked as materialized (
+        select a.* from unnest(p_pops, p_partitions, p_groups, p_leases, p_seconds, p_batches, p_auto)
+             with ordinality a (pop, partition_id, consumer_group, lease_id, seconds, batch, auto, ordinal)),
+    locked as materialized (
+        select a.ordinal, a.pop, a.batch, a.auto, c.partition_id, c.consumer_group, a.lease_id, p.head,
+               greatest(c.cursor, p.tail) as first, c.attempts, c.lease_until,
+               c.lease_until > v_now and c.lease_id is distinct from a.lease_id as taken,
+               make_interval(secs => case when a.seconds > 0 then a.seconds
+                                          when q.lease_time > 0 then q.lease_time else 60 end) as length,
+               greatest(1, p_bytes_max / greatest(p.message_bytes_max, 1)) as fits,
+               q.delayed_processing, q.window_buffer
+        from asked a
+        join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
+        join queen.partitions p on p.id = c.partition_id
+        join queen.queues q on q.id = p.queue_id
+        order by c.partition_id, c.consumer_group
+        for no key update of c skip locked),
+    seen as materialized (
+        select l.*, coalesce(v.visible, l.head) as visible, v.ready_at
+        from locked l
+        left join lateral queen.visible(l.partition_id, l.first, l.head, l.batch, l.delayed_processing,
+                                        l.window_buffer, v_now) v
+          on l.delayed_processing > 0 or l.window_buffer > 0),
+    shared as materialized (
+        select s.*, least(s.visible - s.first, s.fits) as available,
+               coalesce(sum(least(s.visible - s.first, s.fits)) filter (where not coalesce(s.taken, false))
+                   over (partition by s.pop order by s.ordinal rows between unbounded preceding and 1 preceding),
+                   0) as before
+        from seen s),
+    granted as (
+        update queen.consumers as c
+        set cursor = case when g.auto then g.first + least(g.available, g.batch - g.before) else g.first end,
+            lease_id = case when not g.auto then g.lease_id end,
+            lease_until = case when not g.auto then v_now + g.length end,
+            lease_end = case when not g.auto then g.first + least(g.available, g.batch - g.before) end,
+            attempts = case when g.auto then 0 else c.attempts end,
+            served_at = v_now
+        from shared g
+        where c.partition_id = g.partition_id and c.consumer_group = g.consumer_group
+          and not coalesce(g.taken, false) and g.available > 0 and g.before < g.batch
+        returning g.ordinal)
+    select a.ordinal::int,
+           case when s.ordinal is null then
+                    case when exists (select 1 from queen.partitions p where p.id = a.partition_id) then 3 else 4 end
+                when s.taken then 2
+                when s.first >= s.head then 1
+                when s.available <= 0 then 5
+                when s.before >= s.batch then 6
+                else 0 end,
+           s.first, (s.first + least(s.available, s.batch - s.before))::bigint, s.attempts,
+           ceil(extract(epoch from case when s.taken then s.lease_until - v_now
+                                        when s.available <= 0 then s.ready_at - v_now
+                                        else s.length end) * 1000)::bigint,
+           s.head
+    from asked a
+    left join shared s on s.ordinal = a.ordinal;
+end $$;
+
+-- queen.start_cursor: where a group that has never read a partition starts.
+-- in:     p_partition uuid, p_group text
+-- out:    bigint: the tail, or for a group registered with a time the first message after it
+-- locks:  none
+-- raises: never
+create or replace function queen.start_cursor(p_partition uuid, p_group text)
+returns bigint language plpgsql stable as $$
+declare
+    v_partition record;
+    v_since timestamptz;
+begin
+    select p.name, p.head, p.tail, p.last_push_at, q.name as queue into v_partition
+    from queen.partitions p join queen.queues q on q.id = p.queue_id
+    where p.id = p_partition;
+    select g.since into v_since from queen.groups g
+    where g.queue_name = v_partition.queue and g.consumer_group = p_group
+      and g.partition_name in ('', v_partition.name)
+    order by g.partition_name desc limit 1;
+    if v_since is null then
+        return v_partition.tail;
+    end if;
+    return queen.offset_after(p_partition, v_since);
+end $$;
+
+-- queen.offset_after: the first offset of a partition whose message is younger than a given time.
+-- in:     p_partition uuid, p_time timestamptz
+-- out:    bigint: that offset, or the head when there is none
+-- locks:  none
+-- raises: never
+-- created_at never runs backwards in a partition, so the first younger segment is the answer. A time before the
+-- newest push is rare here, and then the extents' creation times keep the search short.
+create or replace function queen.offset_after(p_partition uuid, p_time timestamptz)
+returns bigint language plpgsql stable as $$
+declare
+    v_partition record;
+    v_extent int;
+begin
+    select p.head, p.tail, p.last_push_at into v_partition from queen.partitions p where p.id = p_partition;
+    if v_partition.last_push_at <= p_time then
+        return v_partition.head;
+    end if;
+    v_extent := coalesce((select max(e.number) from queen.extents e
+                          where e.created_at < p_time - interval '1 minute'), 0);
+    return greatest(v_partition.tail, coalesce(
+        (select s.base_offset from queen.segments s
+         where s.partition_id = p_partition and s.extent >= v_extent and s.created_at > p_time
+         order by s.base_offset limit 1), v_partition.head));
+end $$;
+
+-- queen.visible: how far a group may read a partition whose queue holds messages back.
+-- in:     p_partition uuid, p_first bigint, p_head bigint, p_batch int, p_delay int, p_window int (seconds), p_now
+-- out:    visible bigint (end excluded, at most p_first + p_batch matter), ready_at timestamptz (when to ask again)
+-- locks:  none
+-- raises: never
+create or replace function queen.visible(
+    p_partition uuid, p_first bigint, p_head bigint, p_batch int, p_delay int, p_window int, p_now timestamptz)
+returns table (visible bigint, ready_at timestamptz)
+language plpgsql stable as $$
+declare
+    v_oldest timestamptz;
+    v_young record;
+begin
+    visible := p_head;
+    if p_first >= p_head then
+        return next;
+        return;
+    end if;
+    if p_delay > 0 then
+        select s.base_offset, s.created_at into v_young
+        from queen.segments s
+        where s.partition_id = p_partition and s.base_offset + s.count > p_first
+          and s.base_offset >= coalesce((select g.base_offset from queen.segments g
+                                         where g.partition_id = p_partition and g.base_offset <= p_first
+                                         order by g.base_offset desc limit 1), 0)
+          and s.base_offset < p_first + p_batch
+          and s.created_at > p_now - make_interval(secs => p_delay)
+        order by s.base_offset limit 1;
+        if found then
+            visible := greatest(v_young.base_offset, p_first);
+            ready_at := v_young.created_at + make_interval(secs => p_delay);
+        end if;
+    end if;
+    if p_window > 0 and visible > p_first and visible - p_first < p_batch then
+        select s.created_at into v_oldest from queen.segments s
+        where s.partition_id = p_partition and s.base_offset <= p_first
+        order by s.base_offset desc limit 1;
+        if v_oldest > p_now - make_interval(secs => p_window) then
+            visible := p_first;
+            ready_at := v_oldest + make_interval(secs => p_window);
+        end if;
+    end if;
+    return next;
+end $$;

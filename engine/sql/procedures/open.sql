@@ -1,0 +1,37 @@
+-- queen.open: finds partitions by name and, when asked, creates them and their queues.
+-- in:     p_queues text[], p_partitions text[], p_ids uuid[] (for new ones), p_namespaces text[], p_tasks text[]
+--         (same length, null namespace = derive from the name), p_create boolean
+-- out:    position int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int
+--         (no row for what does not exist)
+-- locks:  new queues rows in name order, then new partitions rows in (queue, name) order
+-- raises: never for a single item: names are validated at the door
+create or replace function queen.open(
+    p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean)
+returns table ("position" int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int)
+language plpgsql as $$
+begin
+    if p_create then
+        insert into queen.queues as q (name, namespace, task)
+        select distinct on (a.queue) a.queue,
+               coalesce(a.namespace, split_part(a.queue, '.', 1)),
+               coalesce(a.task, split_part(a.queue, '.', 2))
+        from unnest(p_queues, p_namespaces, p_tasks) a (queue, namespace, task)
+        where not exists (select 1 from queen.queues k where k.name = a.queue)
+        order by a.queue
+        on conflict (name) do nothing;
+
+        insert into queen.partitions as p (id, queue_id, name)
+        select distinct on (q.id, a.partition) a.id, q.id, a.partition
+        from unnest(p_queues, p_partitions, p_ids) a (queue, partition, id)
+        join queen.queues q on q.name = a.queue
+        where not exists (select 1 from queen.partitions k where k.queue_id = q.id and k.name = a.partition)
+        order by q.id, a.partition
+        on conflict on constraint partitions_queue_id_name_key do nothing;
+    end if;
+
+    return query
+    select a.ordinal::int, p.id, p.number, p.head, q.id, q.dedup_window_seconds
+    from unnest(p_queues, p_partitions) with ordinality a (queue, partition, ordinal)
+    join queen.queues q on q.name = a.queue
+    join queen.partitions p on p.queue_id = q.id and p.name = a.partition;
+end $$;

@@ -1,0 +1,136 @@
+-- Messages leave by moving `partitions.tail` up; space follows when their extent is dropped (extents.sql). A job
+-- asks queen.retention_policies what is due, queen.expired which partitions that concerns, and hands those to
+-- queen.expire in batches. No step visits a partition in which nothing has come of age since the last time.
+
+-- queen.retention_policies: which queues let messages go, and from when on.
+-- in:     nothing
+-- out:    queue_id uuid, kind text, seconds int, cutoff timestamptz (that long ago), one row per queue and kind:
+--         'age' (retentionSeconds), 'completed' (completedRetentionSeconds), 'wait' (maxWaitTimeSeconds)
+-- locks:  none
+-- raises: never
+create or replace function queen.retention_policies()
+returns table (queue_id uuid, kind text, seconds int, cutoff timestamptz)
+language plpgsql stable as $$
+declare
+    v_now timestamptz := queen.now();
+begin
+    return query
+    select q.id, k.kind, k.seconds, v_now - make_interval(secs => k.seconds)
+    from queen.queues q
+    cross join lateral (values
+        ('age', case when q.retention_enabled then q.retention_seconds end),
+        ('completed', case when q.retention_enabled then q.completed_retention_seconds end),
+        ('wait', q.max_wait_time_seconds)) k (kind, seconds)
+    where k.seconds > 0;
+end $$;
+
+-- queen.expired: up to where partitions came of age since the last look.
+-- in:     p_queues uuid[], p_seen timestamptz (the cutoff of the last look at these queues; -infinity = never),
+--         p_cutoff timestamptz
+-- out:    partition_id uuid, message_offset bigint (the first that is younger than the cutoff), in id order; only
+--         partitions with something left below it
+-- locks:  none
+-- raises: never
+-- Costs the part of the log, of all queues, that was written between the two times; so queues with the same times
+-- belong into one call, and one whose policy is new starts from -infinity, as everything does after a restart. A
+-- minute's margin covers writers that took their time before the last look and committed after it. Not `stable`, so
+-- that its snapshot is younger than its lock on the log: an extent cannot be dropped in between.
+create or replace function queen.expired(p_queues uuid[], p_seen timestamptz, p_cutoff timestamptz)
+returns table (partition_id uuid, message_offset bigint)
+language plpgsql
+set enable_seqscan = off set enable_hashagg = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
+declare
+    v_from timestamptz := p_seen - interval '1 minute';
+    v_extent int := coalesce((select max(e.number) from queen.extents e
+                              where e.created_at < v_from - interval '1 minute'), 0);
+begin
+    return query
+    select w.partition_id, w.message_offset
+    from (select s.partition_id, max(s.base_offset + s.count) as message_offset
+          from queen.segments s
+          where s.created_at > v_from and s.created_at <= p_cutoff and s.extent >= v_extent
+          group by s.partition_id) w
+    join queen.partitions p on p.id = w.partition_id
+    where p.queue_id = any (p_queues) and p.tail < w.message_offset
+    order by w.partition_id;
+end $$;
+
+-- queen.expire: lets messages go that have come of age.
+-- in:     p_kind text (of the policy), p_partitions uuid[], p_offsets bigint[]: what queen.expired found
+-- out:    position int (none for a partition that is gone), removed bigint (messages), waiting boolean (some stay
+--         until their groups have passed them: hand the pair in again next time)
+-- locks:  partitions rows in id order
+-- raises: never
+--   age        everything below the offset goes, read or not
+--   completed  what every group with a cursor here has passed goes; nothing if there is no such group
+--   wait       everything goes if a group, or nobody ever, has still to read some of it. Decided once, when it
+--              comes of age: what a group seeks back to later is not taken away from it
+-- A live lease protects nothing: its group's cursor counts from the tail on, and an ack of what is gone changes
+-- nothing. No one is woken, because a higher tail makes nothing readable.
+create or replace function queen.expire(p_kind text, p_partitions uuid[], p_offsets bigint[])
+returns table ("position" int, removed bigint, waiting boolean)
+language plpgsql set enable_sort = on as $$
+begin
+    perform 1 from unnest(p_partitions) a (id) join queen.partitions p on p.id = a.id
+    order by p.id
+    for no key update of p;
+
+    return query
+    with asked as materialized (
+        select a.ordinal::int as ordinal, p.id, p.tail, least(a.message_offset, p.head) as expired,
+               greatest(p.tail, (select min(c.cursor) from queen.consumers c where c.partition_id = p.id)) as passed
+        from unnest(p_partitions, p_offsets) with ordinality a (id, message_offset, ordinal)
+        join queen.partitions p on p.id = a.id),
+    decided as materialized (
+        select k.ordinal, k.id, k.tail, k.expired,
+               greatest(k.tail, case p_kind
+                   when 'age' then k.expired
+                   when 'completed' then least(k.passed, k.expired)
+                   when 'wait' then case when k.passed < k.expired then k.expired end end) as tail_after
+        from asked k),
+    moved as (
+        update queen.partitions as p set tail = d.tail_after
+        from decided d
+        where p.id = d.id and d.tail_after > d.tail)
+    select d.ordinal, d.tail_after - d.tail, p_kind = 'completed' and d.tail_after < d.expired
+    from decided d;
+end $$;
+
+-- queen.remove_idle_partitions: deletes partitions that hold nothing and that nobody has used for a long time.
+-- in:     p_older_than interval, p_batch int
+-- out:    int: how many; fewer than p_batch = that was all
+-- locks:  partitions rows, then their consumers rows, skipping busy ones of either
+-- raises: never
+-- A partition with dead letters stays: they would go with it. Reads all partitions, as no index may stand on
+-- what a push changes; so run it rarely. A pop or seek by a group that is new to the partition in this very
+-- moment fails with foreign_key_violation and is to be tried again.
+create or replace function queen.remove_idle_partitions(p_older_than interval, p_batch int)
+returns int language plpgsql set plan_cache_mode = force_custom_plan as $$
+declare
+    v_before timestamptz := queen.now() - p_older_than;
+    v_idle uuid[];
+    v_removed int;
+begin
+    v_idle := array(
+        select p.id from queen.partitions p
+        where p.tail = p.head and p.deferred_pending = 0 and p.last_push_at < v_before and p.created_at < v_before
+          and not exists (select 1 from queen.consumers c where c.partition_id = p.id and c.served_at >= v_before)
+          and not exists (select 1 from queen.dead_letters d where d.partition_id = p.id)
+        limit p_batch
+        for update of p skip locked);
+
+    -- Looked at again now that nothing can be added: what was served or locked in between stays.
+    with locked as materialized (
+        select c.partition_id, c.consumer_group from queen.consumers c
+        where c.partition_id = any (v_idle) and coalesce(c.served_at < v_before, true)
+        for update of c skip locked)
+    delete from queen.partitions as p
+    where p.id = any (v_idle)
+      and p.id not in (select c.partition_id from queen.consumers c
+                       where c.partition_id = any (v_idle)
+                         and (c.partition_id, c.consumer_group) not in (select l.partition_id, l.consumer_group
+                                                                        from locked l))
+      and not exists (select 1 from queen.dead_letters d where d.partition_id = p.id);
+    get diagnostics v_removed = row_count;
+    return v_removed;
+end $$;

@@ -1,0 +1,34 @@
+-- Views for people: the log and its readers as rows. The broker itself uses none of them.
+create or replace view queen.messages as
+select queen.message_id(s.created_at, s.base_offset + f.ordinal - 1, p.number) as id,
+       p.id as partition_id,
+       q.name as queue,
+       p.name as partition,
+       s.base_offset + f.ordinal - 1 as message_offset,
+       h.header ->> 'transactionId' as transaction_id,
+       (h.header ->> 'traceId')::uuid as trace_id,
+       h.header ->> 'producerSub' as producer_sub,
+       s.created_at,
+       queen.frame_payload(f.frame) as payload
+from queen.segments s
+join queen.partitions p on p.id = s.partition_id
+join queen.queues q on q.id = p.queue_id
+cross join lateral unnest(string_to_array(s.frames, e'\n')) with ordinality f (frame, ordinal)
+cross join lateral (select queen.frame_header(f.frame) as header) h
+where s.base_offset + f.ordinal - 1 >= p.tail;
+
+create or replace view queen.lag as
+select q.name as queue, p.name as partition, c.consumer_group,
+       greatest(c.cursor, p.tail) as cursor, p.head,
+       p.head - greatest(c.cursor, p.tail) as pending
+from queen.consumers c
+join queen.partitions p on p.id = c.partition_id
+join queen.queues q on q.id = p.queue_id;
+
+create or replace view queen.leases as
+select q.name as queue, p.name as partition, c.consumer_group, c.lease_id,
+       c.cursor, c.lease_end, c.lease_until, c.attempts
+from queen.consumers c
+join queen.partitions p on p.id = c.partition_id
+join queen.queues q on q.id = p.queue_id
+where c.lease_until > queen.now();

@@ -1,0 +1,22 @@
+//! The only reader of time. Everything that decides takes the time as an argument.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Microseconds since 1970, from a time PostgreSQL sent.
+pub fn micros(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
+        Err(before) => -i64::try_from(before.duration().as_micros()).unwrap_or(i64::MAX),
+    }
+}
+
+/// The other way round, for a time a client sent.
+pub fn system_time(micros: i64) -> SystemTime {
+    let distance = Duration::from_micros(micros.unsigned_abs());
+    if micros >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
+}

@@ -1,0 +1,55 @@
+//! What an engine is told when it starts. It has no defaults: whoever builds it decides every value.
+
+use std::time::Duration;
+
+use queen_protocol::Subscription;
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// A URL or a keyword string, as libpq takes it. Never logged: it may hold a password.
+    pub database: String,
+    pub tls: Tls,
+    /// Connections of the message plane; 0 = sized from the server's `max_connections`.
+    pub connections: usize,
+    pub connect_timeout: Duration,
+    /// No statement of the message plane runs longer.
+    pub statement_timeout: Duration,
+    pub lock_timeout: Duration,
+    /// How long an operation is tried again after a lost connection before its caller is told.
+    pub retry_for: Duration,
+    /// A fixed collection window; zero = a lane flies as soon as a slot is free.
+    pub linger: Duration,
+    pub flight_items_max: usize,
+    pub flight_bytes_max: usize,
+    /// Flights a lane may have in the air at once.
+    pub slots: Slots,
+    pub segment_cache_bytes: usize,
+    pub dedup_cache_bytes: usize,
+    /// Largest answer to one pop; a batch is cut short to stay below it.
+    pub pop_bytes_max: usize,
+    pub default_subscription: Subscription,
+    pub retention_interval: Duration,
+    pub eviction_interval: Duration,
+    pub retention_batch: i32,
+    pub partition_cleanup: Duration,
+    pub extent_bytes: i64,
+    pub extent_age: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tls {
+    Off,
+    /// Encrypt, accept any certificate.
+    Unverified,
+    /// Encrypt and verify against the system's certificates.
+    Verified,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Slots {
+    pub push: usize,
+    pub pop: usize,
+    pub ack: usize,
+    pub renew: usize,
+    pub transaction: usize,
+}

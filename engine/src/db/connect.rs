@@ -1,0 +1,194 @@
+//! One connection to PostgreSQL: how it is made, and what it knows from the start.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{Client, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::Error;
+use crate::config::{Config, Tls};
+use crate::error::StartError;
+use crate::tasks::Tasks;
+
+/// Everything needed to open a connection, read and checked once.
+#[derive(Clone)]
+pub struct Connector {
+    postgres: tokio_postgres::Config,
+    tls: Option<MakeRustlsConnect>,
+    session: Arc<str>,
+    timeout: Duration,
+    pub tasks: Tasks,
+}
+
+/// The half of a connection that must be polled. Boxed: with and without TLS are two types.
+pub type Driver = std::pin::Pin<
+    Box<dyn futures_util::Stream<Item = Result<tokio_postgres::AsyncMessage, tokio_postgres::Error>> + Send>,
+>;
+
+impl Connector {
+    pub fn new(config: &Config, tasks: Tasks) -> Result<Self, StartError> {
+        let mut postgres = tokio_postgres::Config::from_str(&config.database)
+            .map_err(|error| StartError::Settings(error_chain(&error)))?;
+        postgres.application_name("queen").keepalives(true).keepalives_idle(Duration::from_secs(60));
+        postgres.connect_timeout(config.connect_timeout);
+        let wanted = match (config.tls, postgres.get_ssl_mode()) {
+            (Tls::Off, SslMode::Require) => Tls::Unverified,
+            (tls, _) => tls,
+        };
+        let tls = match wanted {
+            Tls::Off => None,
+            wanted => {
+                postgres.ssl_mode(SslMode::Require);
+                Some(MakeRustlsConnect::new(client_config(wanted)?))
+            }
+        };
+        // Every hot statement probes an index with keys from an array. The planner must not change its mind about
+        // that when statistics are missing or old.
+        let session = format!(
+            "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; \
+             set enable_mergejoin = off; set jit = off; set timezone = 'UTC'; set statement_timeout = {}; \
+             set lock_timeout = {}; set idle_in_transaction_session_timeout = {}",
+            config.statement_timeout.as_millis(),
+            config.lock_timeout.as_millis(),
+            config.statement_timeout.as_millis() * 2,
+        );
+        Ok(Self { postgres, tls, session: session.into(), timeout: config.connect_timeout, tasks })
+    }
+
+    /// Where the database is, for people. Never a password.
+    pub fn location(&self) -> String {
+        let hosts = self.postgres.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string(),
+        });
+        let hosts = hosts.collect::<Vec<_>>().join(",");
+        let port = self.postgres.get_ports().first().copied().unwrap_or(5432);
+        format!("{hosts}:{port}/{}", self.postgres.get_dbname().unwrap_or_else(|| self.user()))
+    }
+
+    pub fn user(&self) -> &str {
+        self.postgres.get_user().unwrap_or("postgres")
+    }
+
+    /// A connection whose driver runs by itself, with our session settings.
+    pub async fn client(&self) -> Result<Client, Error> {
+        let (client, mut driver) = self.raw().await?;
+        self.tasks.spawn_driver(async move {
+            while let Some(message) = futures_util::StreamExt::next(&mut driver).await {
+                if message.is_err() {
+                    break;
+                }
+            }
+        });
+        client.batch_execute(&self.session).await.map_err(|error| Error::Unreachable(error_chain(&error)))?;
+        Ok(client)
+    }
+
+    /// A connection whose driver the caller polls, to hear notifications.
+    pub async fn raw(&self) -> Result<(Client, Driver), Error> {
+        self.connect().await.map_err(|error| Error::Unreachable(error_chain(&error)))
+    }
+
+    /// The same with the driver's own error, for start-up to explain.
+    pub async fn connect(&self) -> Result<(Client, Driver), ConnectError> {
+        let attempt = async {
+            let (client, driver): (_, Driver) = match &self.tls {
+                Some(tls) => {
+                    let (client, mut connection) = self.postgres.connect(tls.clone()).await?;
+                    (client, Box::pin(futures_util::stream::poll_fn(move |cx| connection.poll_message(cx))))
+                }
+                None => {
+                    let (client, mut connection) = self.postgres.connect(NoTls).await?;
+                    (client, Box::pin(futures_util::stream::poll_fn(move |cx| connection.poll_message(cx))))
+                }
+            };
+            Ok((client, driver))
+        };
+        match tokio::time::timeout(self.timeout.max(Duration::from_secs(1)), attempt).await {
+            Ok(result) => result.map_err(ConnectError::Postgres),
+            Err(_) => Err(ConnectError::Timeout(self.timeout)),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("{}", error_chain(.0))]
+    Postgres(tokio_postgres::Error),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+}
+
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+fn client_config(tls: Tls) -> Result<rustls::ClientConfig, StartError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| StartError::Settings(error.to_string()))?;
+    if tls == Tls::Unverified {
+        let verifier = Arc::new(AcceptAny(provider));
+        return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
+    }
+    let mut roots = rustls::RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// For `PG_SSL_REJECT_UNAUTHORIZED=false`: encrypted, but anybody may be at the other end.
+#[derive(Debug)]
+struct AcceptAny(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for AcceptAny {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

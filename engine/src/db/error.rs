@@ -1,0 +1,112 @@
+//! What a database call can end in, sorted by what a caller may do next.
+
+use std::sync::Arc;
+
+use tokio_postgres::error::SqlState;
+
+/// Cheap to clone: one failed flight answers many callers.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// No connection, so nothing was sent.
+    #[error("no database connection: {0}")]
+    Unreachable(String),
+    /// The connection or the deadline ended before the answer came; it may have been committed.
+    #[error("database connection lost: {0}")]
+    Lost(String),
+    #[error("{procedure} failed: {message}", message = describe(source))]
+    Procedure { procedure: &'static str, source: Arc<tokio_postgres::Error> },
+    /// A commit was sent and nobody could be asked what became of it. Never tried again: it may have happened.
+    #[error("the database connection was lost during the commit and its outcome is unknown")]
+    Unknown,
+    #[error("too many operations are waiting")]
+    Full,
+    #[error("the broker is shutting down")]
+    Stopping,
+}
+
+fn describe(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => format!("{} ({})", db.message(), db.code().code()),
+        None => error.to_string(),
+    }
+}
+
+impl Error {
+    pub fn from_postgres(procedure: &'static str, error: tokio_postgres::Error) -> Self {
+        match error.code() {
+            Some(code) if is_shutdown(code) => Self::Lost(describe(&error)),
+            Some(_) => Self::Procedure { procedure, source: Arc::new(error) },
+            None if error.is_closed()
+                || std::error::Error::source(&error).is_some_and(|s| s.is::<std::io::Error>()) =>
+            {
+                Self::Lost(error.to_string())
+            }
+            None => Self::Procedure { procedure, source: Arc::new(error) },
+        }
+    }
+
+    fn state(&self) -> Option<&SqlState> {
+        match self {
+            Self::Procedure { source, .. } => source.code(),
+            _ => None,
+        }
+    }
+
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Lost(_) | Self::Unknown | Self::Full | Self::Stopping => true,
+            Self::Procedure { .. } => self.state().is_some_and(is_transient),
+        }
+    }
+
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full)
+    }
+
+    /// A later try may well succeed. A statement that ran into its time limit is not tried again: it would again.
+    pub fn may_retry(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Lost(_) => true,
+            Self::Unknown | Self::Full | Self::Stopping => false,
+            Self::Procedure { .. } => {
+                self.state().is_some_and(|state| is_transient(state) && *state != SqlState::QUERY_CANCELED)
+                    || self.is_extent_gone()
+            }
+        }
+    }
+
+    /// One entry of the batch holds something PostgreSQL cannot; its neighbours are fine.
+    pub fn is_data(&self) -> bool {
+        let class = |state: &SqlState| matches!(state.code().get(..2), Some("22" | "23" | "54"));
+        self.state().is_some_and(class) && !self.is_extent_gone()
+    }
+
+    /// The extent was dropped between its choice and the insert.
+    fn is_extent_gone(&self) -> bool {
+        matches!(self, Self::Procedure { source, .. }
+            if source.as_db_error().is_some_and(|db| *db.code() == SqlState::CHECK_VIOLATION
+                && db.message().starts_with("no partition of relation")))
+    }
+}
+
+fn is_shutdown(state: &SqlState) -> bool {
+    [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(state)
+}
+
+fn is_transient(state: &SqlState) -> bool {
+    [
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::LOCK_NOT_AVAILABLE,
+        SqlState::QUERY_CANCELED,
+        SqlState::TOO_MANY_CONNECTIONS,
+        SqlState::READ_ONLY_SQL_TRANSACTION,
+        // A migration of another broker replaced a procedure between prepare and call.
+        SqlState::UNDEFINED_FUNCTION,
+    ]
+    .contains(state)
+}

@@ -1,0 +1,436 @@
+//! One typed function per procedure of the message plane; parameter types are fixed here and nowhere else.
+
+use std::time::SystemTime;
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+use uuid::Uuid;
+
+use super::{Connection, Error};
+use crate::clock;
+
+macro_rules! statements {
+    ($($name:ident: $sql:literal,)*) => {
+        /// Prepared on every connection, in one round trip.
+        pub struct Statements { $($name: Statement,)* }
+
+        impl Statements {
+            pub async fn prepare(client: &Client) -> Result<Self, tokio_postgres::Error> {
+                let ($($name,)*) = tokio::try_join!($(client.prepare($sql)),*)?;
+                Ok(Self { $($name,)* })
+            }
+        }
+    };
+}
+
+statements! {
+    open: "select * from queen.open($1, $2, $3, $4, $5, $6)",
+    push: "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8)",
+    lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8)",
+    fetch: "select * from queen.fetch($1, $2, $3)",
+    release: "select queen.release($1, $2, $3, $4, $5)",
+    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+    locate: "select * from queen.locate($1, $2, $3)",
+    hold: "select * from queen.hold($1, $2, $3, $4)",
+    renew: "select * from queen.renew($1, $2, $3)",
+    subscribe: "select queen.subscribe($1, $2, $3, $4, $5)",
+    seed: "select * from queen.seed($1, $2, $3, $4)",
+    discover: "select * from queen.discover($1, $2)",
+}
+
+async fn rows(
+    db: &Connection,
+    procedure: &'static str,
+    statement: &Statement,
+    parameters: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>, Error> {
+    db.within(procedure, db.client.query(statement, parameters)).await
+}
+
+/// A zero-based position from a one-based SQL ordinal.
+fn position(row: &Row, column: usize) -> usize {
+    let ordinal: i32 = row.get(column);
+    usize::try_from(ordinal - 1).unwrap_or(0)
+}
+
+fn micros(row: &Row, column: usize) -> i64 {
+    row.get::<_, Option<SystemTime>>(column).map_or(0, clock::micros)
+}
+
+#[derive(Default)]
+pub struct Open<'a> {
+    pub queues: Vec<&'a str>,
+    pub partitions: Vec<&'a str>,
+    pub ids: Vec<Uuid>,
+    pub namespaces: Vec<Option<&'a str>>,
+    pub tasks: Vec<Option<&'a str>>,
+}
+
+pub struct Opened {
+    pub position: usize,
+    pub id: Uuid,
+    pub number: i64,
+    pub head: i64,
+    pub dedup_seconds: i32,
+}
+
+pub async fn open(db: &Connection, ask: &Open<'_>, create: bool) -> Result<Vec<Opened>, Error> {
+    let found = rows(
+        db,
+        "queen.open",
+        &db.statements.open,
+        &[&ask.queues, &ask.partitions, &ask.ids, &ask.namespaces, &ask.tasks, &create],
+    )
+    .await?;
+    let opened = |row: &Row| Opened {
+        position: position(row, 0),
+        id: row.get(1),
+        number: row.get(2),
+        head: row.get(3),
+        dedup_seconds: row.get(5),
+    };
+    Ok(found.iter().map(opened).collect())
+}
+
+#[derive(Default)]
+pub struct Push<'a> {
+    pub partitions: Vec<Uuid>,
+    pub expected: Vec<i64>,
+    pub counts: Vec<i32>,
+    pub bytes: Vec<i32>,
+    pub transactions: Vec<&'a [u8]>,
+    pub frames: Vec<&'a str>,
+    pub suspects: Vec<bool>,
+    pub recheck: Vec<bool>,
+}
+
+pub struct Pushed {
+    pub position: usize,
+    pub outcome: PushOutcome,
+    /// Hashes of the window that the dedup cache has not seen.
+    pub unseen: Option<Vec<u8>>,
+}
+
+pub enum PushOutcome {
+    Appended {
+        base_offset: i64,
+        created_at: i64,
+    },
+    /// Nothing was appended: (index, offset, created_at) of what is stored already.
+    Conflict {
+        head: i64,
+        stored: Vec<(usize, i64, i64)>,
+    },
+    Gone,
+}
+
+pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error> {
+    let answers = rows(
+        db,
+        "queen.push",
+        &db.statements.push,
+        &[
+            &ask.partitions,
+            &ask.expected,
+            &ask.counts,
+            &ask.bytes,
+            &ask.transactions,
+            &ask.frames,
+            &ask.suspects,
+            &ask.recheck,
+        ],
+    )
+    .await?;
+    let pushed = |row: &Row| {
+        let outcome = match row.get::<_, i32>(1) {
+            0 => PushOutcome::Appended { base_offset: row.get(2), created_at: micros(row, 3) },
+            1 => {
+                let indexes: Vec<i32> = row.get(5);
+                let offsets: Vec<i64> = row.get(6);
+                let times: Vec<SystemTime> = row.get(7);
+                let stored = indexes.into_iter().zip(offsets).zip(times);
+                PushOutcome::Conflict {
+                    head: row.get(2),
+                    stored: stored.map(|((i, offset), at)| (i as usize, offset, clock::micros(at))).collect(),
+                }
+            }
+            _ => PushOutcome::Gone,
+        };
+        Pushed { position: position(row, 0), outcome, unseen: row.get(4) }
+    };
+    Ok(answers.iter().map(pushed).collect())
+}
+
+#[derive(Default)]
+pub struct Lease<'a> {
+    pub pops: Vec<i32>,
+    pub partitions: Vec<Uuid>,
+    pub groups: Vec<&'a str>,
+    pub leases: Vec<Uuid>,
+    pub seconds: Vec<i32>,
+    pub batches: Vec<i32>,
+    pub auto: Vec<bool>,
+    pub bytes_max: i64,
+}
+
+pub struct Leased {
+    pub position: usize,
+    /// As in lease.sql.
+    pub status: i32,
+    pub first: i64,
+    pub last: i64,
+    pub attempts: i32,
+    pub wait_ms: Option<i64>,
+    pub head: i64,
+}
+
+pub async fn lease(db: &Connection, ask: &Lease<'_>) -> Result<Vec<Leased>, Error> {
+    let answers = rows(
+        db,
+        "queen.lease",
+        &db.statements.lease,
+        &[
+            &ask.pops,
+            &ask.partitions,
+            &ask.groups,
+            &ask.leases,
+            &ask.seconds,
+            &ask.batches,
+            &ask.auto,
+            &ask.bytes_max,
+        ],
+    )
+    .await?;
+    let number = |row: &Row, column| row.get::<_, Option<i64>>(column).unwrap_or(0);
+    let leased = |row: &Row| Leased {
+        position: position(row, 0),
+        status: row.get(1),
+        first: number(row, 2),
+        last: number(row, 3),
+        attempts: row.get::<_, Option<i32>>(4).unwrap_or(0),
+        wait_ms: row.get(5),
+        head: number(row, 6),
+    };
+    Ok(answers.iter().map(leased).collect())
+}
+
+pub struct Fetched {
+    pub position: usize,
+    pub base_offset: i64,
+    pub created_at: i64,
+    pub transactions: Vec<u8>,
+    pub frames: String,
+}
+
+pub async fn fetch(
+    db: &Connection,
+    partitions: &[Uuid],
+    first: &[i64],
+    last: &[i64],
+) -> Result<Vec<Fetched>, Error> {
+    let answers = rows(db, "queen.fetch", &db.statements.fetch, &[&partitions, &first, &last]).await?;
+    let fetched = |row: &Row| Fetched {
+        position: position(row, 0),
+        base_offset: row.get(1),
+        created_at: micros(row, 2),
+        transactions: row.get(3),
+        frames: row.get(4),
+    };
+    Ok(answers.iter().map(fetched).collect())
+}
+
+/// (partition, group, lease or `None` for an automatic ack, first, last)
+pub type Claimed<'a> = (Uuid, &'a str, Option<Uuid>, i64, i64);
+
+pub async fn release(db: &Connection, claims: &[Claimed<'_>]) -> Result<(), Error> {
+    let partitions: Vec<Uuid> = claims.iter().map(|claim| claim.0).collect();
+    let groups: Vec<&str> = claims.iter().map(|claim| claim.1).collect();
+    let leases: Vec<Option<Uuid>> = claims.iter().map(|claim| claim.2).collect();
+    let first: Vec<i64> = claims.iter().map(|claim| claim.3).collect();
+    let last: Vec<i64> = claims.iter().map(|claim| claim.4).collect();
+    let parameters: [&(dyn ToSql + Sync); 5] = [&partitions, &groups, &leases, &first, &last];
+    rows(db, "queen.release", &db.statements.release, &parameters).await.map(drop)
+}
+
+#[derive(Default)]
+pub struct Ack<'a> {
+    pub partitions: Vec<Uuid>,
+    pub groups: Vec<&'a str>,
+    pub leases: Vec<Option<Uuid>>,
+    pub expected: Vec<i64>,
+    pub negative: Vec<bool>,
+    pub retry_to: Vec<i64>,
+    pub retry_stops: Vec<bool>,
+    pub retry_dead: Vec<bool>,
+    pub final_to: Vec<i64>,
+    pub final_stops: Vec<bool>,
+    pub final_dead: Vec<bool>,
+    pub dead: Vec<i32>,
+    pub dead_final: Vec<bool>,
+    pub dead_offsets: Vec<i64>,
+    pub dead_errors: Vec<Option<&'a str>>,
+}
+
+pub struct Acked {
+    pub position: usize,
+    /// As in ack.sql.
+    pub status: i32,
+    pub cursor: i64,
+    pub head: i64,
+    pub released: bool,
+    /// Dead letters of this queue are kept, not dropped.
+    pub kept: bool,
+    pub queue: String,
+    pub partition: String,
+}
+
+pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
+    let answers = rows(
+        db,
+        "queen.ack",
+        &db.statements.ack,
+        &[
+            &ask.partitions,
+            &ask.groups,
+            &ask.leases,
+            &ask.expected,
+            &ask.negative,
+            &ask.retry_to,
+            &ask.retry_stops,
+            &ask.retry_dead,
+            &ask.final_to,
+            &ask.final_stops,
+            &ask.final_dead,
+            &ask.dead,
+            &ask.dead_final,
+            &ask.dead_offsets,
+            &ask.dead_errors,
+        ],
+    )
+    .await?;
+    let acked = |row: &Row| Acked {
+        position: position(row, 0),
+        status: row.get(1),
+        cursor: row.get(2),
+        head: row.get(3),
+        released: row.get(4),
+        kept: row.get(5),
+        queue: row.get(6),
+        partition: row.get(7),
+    };
+    Ok(answers.iter().map(acked).collect())
+}
+
+/// The group's cursor and the (index, offset) of each hash that was found; `None`: no such partition.
+pub async fn locate(
+    db: &Connection,
+    partition: Uuid,
+    group: &str,
+    hashes: &[u8],
+) -> Result<Option<(i64, Vec<(usize, i64)>)>, Error> {
+    let answers = rows(db, "queen.locate", &db.statements.locate, &[&partition, &group, &hashes]).await?;
+    let Some(first) = answers.first() else { return Ok(None) };
+    let found = answers.iter().filter_map(|row| Some((row.get::<_, Option<i32>>(1)? as usize, row.get(2))));
+    Ok(Some((first.get(0), found.collect())))
+}
+
+pub struct Held {
+    pub partition: Uuid,
+    pub group: String,
+    pub cursor: i64,
+    pub lease: Option<Uuid>,
+}
+
+/// Locks what a transaction will acknowledge, and says which leases are live.
+pub async fn hold(
+    db: &Connection,
+    leases: &[Uuid],
+    numbers: &[i64],
+    partitions: &[Uuid],
+    groups: &[&str],
+) -> Result<Vec<Held>, Error> {
+    let parameters: [&(dyn ToSql + Sync); 4] = [&leases, &numbers, &partitions, &groups];
+    let answers = rows(db, "queen.hold", &db.statements.hold, &parameters).await?;
+    let held =
+        |row: &Row| Held { partition: row.get(0), group: row.get(1), cursor: row.get(2), lease: row.get(3) };
+    Ok(answers.iter().map(held).collect())
+}
+
+/// One (lease, new end) per partition lease that was extended.
+pub async fn renew(
+    db: &Connection,
+    leases: &[Uuid],
+    numbers: &[i64],
+    seconds: &[i32],
+) -> Result<Vec<(Uuid, i64)>, Error> {
+    let answers = rows(db, "queen.renew", &db.statements.renew, &[&leases, &numbers, &seconds]).await?;
+    Ok(answers.iter().map(|row| (row.get(0), micros(row, 1))).collect())
+}
+
+pub async fn subscribe(
+    db: &Connection,
+    queue: &str,
+    group: &str,
+    partition: &str,
+    new: bool,
+    since: Option<i64>,
+) -> Result<(), Error> {
+    let since = since.map(clock::system_time);
+    let parameters: [&(dyn ToSql + Sync); 5] = [&queue, &group, &partition, &new, &since];
+    rows(db, "queen.subscribe", &db.statements.subscribe, &parameters).await.map(drop)
+}
+
+pub struct Seeded {
+    pub id: Uuid,
+    pub number: i64,
+    pub name: String,
+    pub wait_ms: Option<i64>,
+    /// Microseconds since 1970; `None`: never.
+    pub served_at: Option<i64>,
+}
+
+pub async fn seed(
+    db: &Connection,
+    queue: &str,
+    group: &str,
+    after: Uuid,
+    limit: i32,
+) -> Result<Vec<Seeded>, Error> {
+    let answers = rows(db, "queen.seed", &db.statements.seed, &[&queue, &group, &after, &limit]).await?;
+    let seeded = |row: &Row| Seeded {
+        id: row.get(0),
+        number: row.get(1),
+        name: row.get(2),
+        wait_ms: row.get(3),
+        served_at: row.get::<_, Option<SystemTime>>(4).map(clock::micros),
+    };
+    Ok(answers.iter().map(seeded).collect())
+}
+
+/// How far a broker has read the log: see discover.sql.
+#[derive(Debug, Clone, Default)]
+pub struct Position {
+    pub xmax: i64,
+    pub running: Vec<i64>,
+}
+
+pub struct Written {
+    pub id: Uuid,
+    pub number: i64,
+    pub name: String,
+    pub queue: String,
+    pub head: i64,
+}
+
+pub async fn discover(db: &Connection, from: &Position) -> Result<(Position, Vec<Written>), Error> {
+    let answers = rows(db, "queen.discover", &db.statements.discover, &[&from.xmax, &from.running]).await?;
+    let position = match answers.first() {
+        Some(row) => Position { xmax: row.get(0), running: row.get(1) },
+        None => from.clone(),
+    };
+    let written = answers.iter().filter_map(|row| {
+        let id: Option<Uuid> = row.get(2);
+        Some(Written { id: id?, number: row.get(3), name: row.get(4), queue: row.get(5), head: row.get(6) })
+    });
+    Ok((position, written.collect()))
+}

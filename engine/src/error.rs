@@ -1,0 +1,53 @@
+//! What can go wrong in the engine, and whether the same request may be sent again.
+
+use queen_protocol::{BadRequest, ErrorCode};
+
+use crate::db;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    BadRequest(#[from] BadRequest),
+    #[error("{0} not found")]
+    NotFound(String),
+    #[error("too many operations are waiting")]
+    Full,
+    #[error("the broker is shutting down")]
+    Stopping,
+    #[error("{0}")]
+    Database(#[from] db::Error),
+}
+
+impl Error {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::BadRequest(_) => ErrorCode::BadRequest,
+            Self::NotFound(_) => ErrorCode::NotFound,
+            Self::Full => ErrorCode::RateLimited,
+            Self::Stopping => ErrorCode::Unavailable,
+            Self::Database(error) if error.is_unavailable() => ErrorCode::Unavailable,
+            Self::Database(_) => ErrorCode::Internal,
+        }
+    }
+}
+
+/// Why an engine did not start; each says what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the database settings cannot be read: {0}")]
+    Settings(String),
+    #[error("cannot reach the database at {at}: {cause}")]
+    Unreachable { at: String, cause: String },
+    #[error("the database at {at} refused user {user:?}: {cause}")]
+    Refused { at: String, user: String, cause: String },
+    #[error("PostgreSQL {found} is too old: Queen needs 15 or newer")]
+    TooOld { found: String },
+    #[error(
+        "the schema in this database has version {found}, this binary knows {known}: start a newer queen"
+    )]
+    SchemaNewer { found: i32, known: i32 },
+    #[error("migration {name} failed: {cause}")]
+    Migration { name: String, cause: String },
+    #[error("the database refused a statement at start: {0}")]
+    Statement(String),
+}

@@ -1,0 +1,4 @@
+//! Background work. Each follows what happened since it last looked, not the number of partitions.
+
+pub mod retention;
+pub mod wake;

@@ -1,0 +1,279 @@
+//! Waking across brokers. Notifications say that something happened, never what is true: the log is read by
+//! commit order, so a lost or late hint costs time and nothing else.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio_postgres::AsyncMessage;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use crate::clock;
+use crate::db::procedures::{self, Position};
+use crate::db::{Error, Priority};
+use crate::log::Partition;
+use crate::shared::Shared;
+
+/// A parked pop learns within this time of what no notification told.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Without a word for this long, a broker is gone and nobody needs to be notified for it.
+const PEER_FORGOTTEN: Duration = Duration::from_secs(35);
+
+/// At most this often is anything sent: a burst of commits is one notification.
+const SEND_EVERY: Duration = Duration::from_millis(2);
+
+/// More than this waiting to be sent, and "forget everything" says it shorter.
+const OUTBOX_MAX: usize = 1_000;
+
+pub struct Wake {
+    broker: Uuid,
+    pushed: AtomicBool,
+    outbox: Mutex<Vec<Hint>>,
+    signal: Notify,
+    peers: Mutex<HashMap<Uuid, Instant>>,
+    started: AtomicU64,
+    seen: tokio::sync::Mutex<Seen>,
+}
+
+struct Seen {
+    position: Position,
+    look: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    from: Uuid,
+    #[serde(flatten)]
+    hint: Hint,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "hint", rename_all = "lowercase")]
+enum Hint {
+    /// A broker has started: answer with `Here`.
+    Hello,
+    Here,
+    Pushed,
+    /// A lease that another broker served was released, and there is more to read.
+    Released {
+        partition: Uuid,
+        group: String,
+        queue: String,
+        name: String,
+    },
+    /// Cursors were moved, or a queue was changed or deleted; `None` means all.
+    Reset {
+        queue: Option<String>,
+        group: Option<String>,
+    },
+}
+
+impl Wake {
+    pub fn new() -> Self {
+        Self {
+            broker: Uuid::new_v4(),
+            pushed: AtomicBool::new(false),
+            outbox: Mutex::default(),
+            signal: Notify::new(),
+            peers: Mutex::default(),
+            started: AtomicU64::new(0),
+            seen: tokio::sync::Mutex::new(Seen {
+                position: Position { xmax: i64::MAX, running: Vec::new() },
+                look: 0,
+            }),
+        }
+    }
+
+    /// A push was committed here. Costs nothing while no other broker is around.
+    pub fn pushed(&self) {
+        if self.has_peers() && !self.pushed.swap(true, AcqRel) {
+            self.signal.notify_one();
+        }
+    }
+
+    pub fn released(&self, partition: Uuid, group: &str, queue: &str, name: &str) {
+        self.send(Hint::Released {
+            partition,
+            group: group.to_owned(),
+            queue: queue.to_owned(),
+            name: name.to_owned(),
+        });
+    }
+
+    /// What this broker and all others believe about a queue or a group is no longer true.
+    pub fn reset(&self, shared: &Shared, queue: Option<&str>, group: Option<&str>) {
+        forget(shared, queue, group);
+        self.send(Hint::Reset { queue: queue.map(str::to_owned), group: group.map(str::to_owned) });
+    }
+
+    /// Reads what was committed since the last look and marks it ready. A look that began before this call may have
+    /// missed what the caller wants to see, so only a later one counts; callers that wait share one.
+    pub async fn discover(&self, shared: &Shared) -> Result<(), Error> {
+        let before = self.started.load(Acquire);
+        let mut seen = self.seen.lock().await;
+        if seen.look > before {
+            return Ok(());
+        }
+        let look = self.started.fetch_add(1, AcqRel) + 1;
+        let db = shared.connections.acquire(Priority::Pop).await?;
+        let (position, written) = procedures::discover(&db, &seen.position).await?;
+        drop(db);
+        let mut marked = Vec::new();
+        let mut dedup = shared.dedup();
+        for row in written {
+            if !dedup.wrote(row.id, row.head) {
+                let (queue, name) = (row.queue.into(), row.name.into());
+                marked.push(Arc::new(Partition { id: row.id, number: row.number, queue, name }));
+            }
+        }
+        drop(dedup);
+        shared.watches.pushed(&marked);
+        *seen = Seen { position, look };
+        Ok(())
+    }
+
+    fn has_peers(&self) -> bool {
+        !self.peers.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn send(&self, hint: Hint) {
+        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if outbox.len() >= OUTBOX_MAX {
+            outbox.clear();
+            outbox.push(Hint::Reset { queue: None, group: None });
+        } else {
+            outbox.push(hint);
+        }
+        self.signal.notify_one();
+    }
+
+    /// Sends what has collected, outside every push's transaction: NOTIFY serialises commits.
+    pub async fn run_sender(&self, shared: Arc<Shared>) {
+        self.send(Hint::Hello);
+        loop {
+            tokio::select! {
+                () = self.signal.notified() => {}
+                () = tokio::time::sleep(HEARTBEAT) => self.send(Hint::Here),
+            }
+            let notes = self.collect(clock::now());
+            if let Err(error) = notify(&shared, &notes).await {
+                debug!(%error, "other brokers could not be notified");
+            }
+            tokio::time::sleep(SEND_EVERY).await;
+        }
+    }
+
+    fn collect(&self, now: Instant) -> Vec<String> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.retain(|_, heard| now - *heard < PEER_FORGOTTEN);
+        drop(peers);
+        let mut hints = std::mem::take(&mut *self.outbox.lock().unwrap_or_else(PoisonError::into_inner));
+        if self.pushed.swap(false, AcqRel) {
+            hints.push(Hint::Pushed);
+        }
+        let note = |hint| serde_json::to_string(&Note { from: self.broker, hint }).ok();
+        hints.into_iter().filter_map(note).collect()
+    }
+
+    /// Looks once a second while somebody is parked: for hints that never came.
+    pub async fn run_looks(&self, shared: Arc<Shared>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if shared.watches.anybody_parked()
+                && let Err(error) = self.discover(&shared).await
+            {
+                debug!(%error, "the log could not be looked at");
+            }
+        }
+    }
+
+    /// Hears other brokers, on a connection of its own.
+    pub async fn run_listener(&self, shared: Arc<Shared>) {
+        let mut first = true;
+        loop {
+            if let Err(error) = self.listen(&shared, &mut first).await {
+                warn!(%error, "not hearing other brokers, connecting again");
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    async fn listen(&self, shared: &Arc<Shared>, first: &mut bool) -> Result<(), Error> {
+        let (client, mut driver) = shared.connections.connector().raw().await?;
+        let listening = client.batch_execute("listen queen");
+        tokio::pin!(listening);
+        let mut is_listening = false;
+        loop {
+            tokio::select! {
+                result = &mut listening, if !is_listening => {
+                    result.map_err(|error| Error::from_postgres("listen", error))?;
+                    is_listening = true;
+                    // What was said while nobody listened is not known: start over.
+                    if !std::mem::replace(first, false) {
+                        forget(shared, None, None);
+                    }
+                }
+                message = driver.next() => match message {
+                    Some(Ok(AsyncMessage::Notification(note))) => self.hear(shared, note.payload()),
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Err(Error::from_postgres("listen", error)),
+                    None => return Err(Error::Lost("closed".to_owned())),
+                },
+            }
+        }
+    }
+
+    fn hear(&self, shared: &Arc<Shared>, payload: &str) {
+        let Ok(note) = serde_json::from_str::<Note>(payload) else { return };
+        if note.from == self.broker {
+            return;
+        }
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(note.from, clock::now());
+        match note.hint {
+            Hint::Hello => self.send(Hint::Here),
+            Hint::Here => {}
+            Hint::Pushed => {
+                let shared = shared.clone();
+                shared.clone().tasks.spawn_until_stop(async move {
+                    if let Err(error) = shared.wake.discover(&shared).await {
+                        debug!(%error, "the log could not be looked at");
+                    }
+                });
+            }
+            Hint::Released { partition, group, queue, name } => {
+                shared.leases().acked(&(partition, group.as_str().into()), i64::MAX, true);
+                if let Some(watch) = shared.watches.find(&queue, &group) {
+                    watch.released(partition, &name, true);
+                }
+            }
+            Hint::Reset { queue, group } => forget(shared, queue.as_deref(), group.as_deref()),
+        }
+    }
+}
+
+fn forget(shared: &Shared, queue: Option<&str>, group: Option<&str>) {
+    if group.is_none() {
+        match queue {
+            Some(queue) => shared.directory.forget_queue(queue),
+            None => shared.directory.clear(),
+        }
+    }
+    shared.watches.reset(queue, group);
+}
+
+async fn notify(shared: &Shared, notes: &[String]) -> Result<(), Error> {
+    if notes.is_empty() {
+        return Ok(());
+    }
+    let db = shared.connections.acquire(Priority::Background).await?;
+    let sql = "select pg_notify('queen', n) from unnest($1::text[]) n";
+    db.within("pg_notify", db.client.query(sql, &[&notes])).await.map(drop)
+}

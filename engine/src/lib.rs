@@ -1,0 +1,102 @@
+//! The heart of Queen: operation → lane → SQL procedure → answer. It knows no HTTP.
+//!
+//! To follow a message: `ops/push.rs` takes it, `sidecar/lane.rs` puts it on a flight, `ops/append.rs` makes a
+//! segment of it, `db/procedures.rs` calls `sql/procedures/push.sql`, and `watches.rs` wakes who waits for it.
+
+mod cache;
+mod clock;
+mod config;
+mod db;
+mod directory;
+mod error;
+mod jobs;
+mod log;
+mod ops;
+mod pop;
+mod shared;
+mod sidecar;
+mod start;
+mod tasks;
+mod watches;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+pub use config::{Config, Slots, Tls};
+pub use error::{Error, StartError};
+pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
+pub use sidecar::LaneCounts;
+
+use shared::Shared;
+use sidecar::Lane;
+
+/// A running engine. Clones share it.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+    lanes: Arc<Lanes>,
+    claims: Arc<AtomicU64>,
+}
+
+struct Lanes {
+    push: Lane<ops::append::Parcel>,
+    pop: Lane<ops::pop::PopClaim>,
+    fetch: Lane<ops::pop::Fetch>,
+    ack: Lane<ops::ack::Ack>,
+    renew: Lane<ops::renew::Renew>,
+    transaction: Lane<ops::transaction::Transaction>,
+}
+
+/// One reading of what the engine counts.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    /// By lane: push, pop, fetch, ack, renew, transaction.
+    pub lanes: Vec<(&'static str, LaneCounts)>,
+    pub connections: usize,
+    pub connections_busy: usize,
+    pub parked: usize,
+    pub segment_cache_bytes: usize,
+    pub dedup_cache_bytes: usize,
+    pub leases: usize,
+}
+
+impl Engine {
+    /// Asks the database whether it answers, with a short deadline.
+    pub async fn ready(&self) -> bool {
+        let asked = async {
+            let db = self.shared.connections.acquire(db::Priority::Ack).await?;
+            db.within("ready", db.client.simple_query("select 1")).await
+        };
+        matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok(_)))
+    }
+
+    /// Where the database is, for people. Never a password.
+    pub fn database(&self) -> String {
+        self.shared.connections.connector().location()
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats {
+            lanes: vec![
+                ("push", self.lanes.push.counts()),
+                ("pop", self.lanes.pop.counts()),
+                ("fetch", self.lanes.fetch.counts()),
+                ("ack", self.lanes.ack.counts()),
+                ("renew", self.lanes.renew.counts()),
+                ("transaction", self.lanes.transaction.counts()),
+            ],
+            connections: self.shared.connections.size(),
+            connections_busy: self.shared.connections.busy(),
+            parked: self.shared.watches.parked(),
+            segment_cache_bytes: self.shared.segments().weight(),
+            dedup_cache_bytes: self.shared.dedup().weight(),
+            leases: self.shared.leases().len(),
+        }
+    }
+
+    /// Answers parked pops at once; what is in the air lands.
+    pub async fn stop(&self) {
+        self.shared.tasks.stop(&self.shared.connections).await;
+    }
+}

@@ -1,0 +1,257 @@
+//! What a broker remembers of the partitions it writes: the head, and the transaction hashes of the dedup window.
+//! "Never seen" from here is exact up to `complete`; "seen" is only a suspicion, which the log confirms.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use super::ids::TransactionHash;
+use crate::cache::Cache;
+
+/// Fingerprints are hashes already.
+#[derive(Default)]
+pub struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only u64 fingerprints are hashed here")
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+type Fingerprints = HashSet<u64, BuildHasherDefault<Identity>>;
+
+/// A window is remembered in this many slices, so that it can forget without touching every hash.
+const SLICES: u32 = 4;
+
+/// Map entries, deque and bookkeeping of one partition, about.
+const PARTITION_WEIGHT: usize = 300;
+
+/// A set of u64 at its average fill.
+const FINGERPRINT_WEIGHT: usize = 13;
+
+struct Written {
+    /// Everything a client chose below this offset and inside the window is in `slices`.
+    complete: Option<i64>,
+    head: i64,
+    slices: VecDeque<(Instant, Fingerprints)>,
+}
+
+impl Written {
+    fn weight(&self) -> usize {
+        let hashes: usize = self.slices.iter().map(|(_, slice)| slice.capacity()).sum();
+        PARTITION_WEIGHT + hashes * FINGERPRINT_WEIGHT
+    }
+
+    fn remember(&mut self, now: Instant, window: Duration, hashes: impl Iterator<Item = TransactionHash>) {
+        // A slice may go once its youngest hash, one slice length after its start, has left the window.
+        let slice_length = window / SLICES;
+        while self.slices.front().is_some_and(|(start, _)| now - *start > window + slice_length) {
+            self.slices.pop_front();
+        }
+        let mut chosen = hashes.filter(|hash| hash.is_chosen()).peekable();
+        if chosen.peek().is_none() {
+            return;
+        }
+        if self.slices.back().is_none_or(|(start, _)| now - *start > slice_length) {
+            self.slices.push_back((now, Fingerprints::default()));
+        }
+        if let Some((_, slice)) = self.slices.back_mut() {
+            slice.extend(chosen.map(TransactionHash::fingerprint));
+        }
+    }
+}
+
+/// What to tell `queen.push` about a partition before it is written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expectation {
+    /// -1: nothing is known.
+    pub head: i64,
+    pub suspect: bool,
+}
+
+/// # Invariants
+/// - A hash that is in the window below `Expectation::head` and not suspected has not been written.
+/// - Memory stays within the budget; a forgotten partition is merely unknown.
+pub struct Dedup {
+    partitions: Cache<Uuid, Written>,
+}
+
+impl Dedup {
+    pub fn new(budget: usize) -> Self {
+        Self { partitions: Cache::new(budget) }
+    }
+
+    /// A partition that nobody has ever written to is known completely.
+    pub fn opened(&mut self, partition: Uuid, head: i64) {
+        if head == 0 && self.partitions.get(&partition).is_none() {
+            let written = Written { complete: Some(0), head: 0, slices: VecDeque::new() };
+            self.partitions.insert(partition, written, PARTITION_WEIGHT);
+        }
+    }
+
+    pub fn expect(
+        &mut self,
+        partition: Uuid,
+        hashes: impl IntoIterator<Item = TransactionHash>,
+    ) -> Expectation {
+        let Some(written) = self.partitions.get(&partition) else {
+            return Expectation { head: -1, suspect: false };
+        };
+        let seen = |hash: TransactionHash| {
+            written.slices.iter().any(|(_, slice)| slice.contains(&hash.fingerprint()))
+        };
+        let suspect = hashes.into_iter().filter(|hash| hash.is_chosen()).any(seen);
+        Expectation { head: written.complete.unwrap_or(-1), suspect }
+    }
+
+    /// Takes up what a push answered: our own segment, and what others had written before it.
+    ///
+    /// `compared`: the database compared with everything unseen, so the window is complete now.
+    #[expect(clippy::too_many_arguments, reason = "one fact each about one push")]
+    pub fn appended(
+        &mut self,
+        now: Instant,
+        window: Duration,
+        partition: Uuid,
+        base_offset: i64,
+        hashes: &[TransactionHash],
+        unseen: Option<&[u8]>,
+        compared: bool,
+    ) {
+        let head = base_offset + hashes.len() as i64;
+        if self.partitions.get(&partition).is_none() {
+            let written = Written { complete: None, head, slices: VecDeque::new() };
+            self.partitions.insert(partition, written, PARTITION_WEIGHT);
+        }
+        let Some(written) = self.partitions.get(&partition) else { return };
+        written.head = written.head.max(head);
+        if compared || written.complete == Some(base_offset) {
+            written.complete = Some(head);
+        }
+        let unseen = unseen.into_iter().flat_map(TransactionHash::read_all);
+        written.remember(now, window, unseen.chain(hashes.iter().copied()));
+        let weight = written.weight();
+        self.partitions.reweigh(&partition, weight);
+    }
+
+    /// A conflict told us everything up to the head, although nothing was appended.
+    pub fn caught_up(
+        &mut self,
+        now: Instant,
+        window: Duration,
+        partition: Uuid,
+        head: i64,
+        unseen: Option<&[u8]>,
+    ) {
+        self.appended(now, window, partition, head, &[], unseen, true);
+    }
+
+    /// Whether this broker itself has written everything below `head`.
+    pub fn wrote(&mut self, partition: Uuid, head: i64) -> bool {
+        self.partitions.get(&partition).is_some_and(|written| written.head >= head)
+    }
+
+    pub fn forget(&mut self, partition: Uuid) {
+        self.partitions.remove(&partition);
+    }
+
+    pub fn weight(&self) -> usize {
+        self.partitions.weight()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use proptest::prelude::*;
+
+    const WINDOW: Duration = Duration::from_secs(3600);
+    const P: Uuid = Uuid::from_u128(1);
+
+    fn hash(id: u32) -> TransactionHash {
+        TransactionHash::new(&id.to_string(), true)
+    }
+
+    #[test]
+    fn a_cold_cache_knows_nothing_and_a_new_partition_everything() {
+        let mut dedup = Dedup::new(1 << 20);
+        assert_eq!(dedup.expect(P, [hash(1)]), Expectation { head: -1, suspect: false });
+        dedup.opened(P, 0);
+        assert_eq!(dedup.expect(P, [hash(1)]), Expectation { head: 0, suspect: false });
+        dedup.appended(clock::now(), WINDOW, P, 0, &[hash(1)], None, false);
+        assert_eq!(dedup.expect(P, [hash(1)]), Expectation { head: 1, suspect: true });
+        assert_eq!(dedup.expect(P, [hash(2)]), Expectation { head: 1, suspect: false });
+    }
+
+    #[test]
+    fn somebody_elses_segment_in_between_stops_completeness_until_it_was_compared() {
+        let mut dedup = Dedup::new(1 << 20);
+        dedup.opened(P, 0);
+        dedup.appended(clock::now(), WINDOW, P, 5, &[TransactionHash::new("minted", false)], None, false);
+        assert_eq!(dedup.expect(P, [hash(1)]).head, 0);
+        let unseen = hash(7).to_bytes();
+        dedup.appended(clock::now(), WINDOW, P, 6, &[hash(8)], Some(&unseen), true);
+        assert_eq!(dedup.expect(P, [hash(7)]), Expectation { head: 7, suspect: true });
+    }
+
+    #[test]
+    fn ids_nobody_chose_cost_no_memory() {
+        let mut dedup = Dedup::new(1 << 20);
+        dedup.opened(P, 0);
+        let minted: Vec<_> = (0..10_000).map(|i| TransactionHash::new(&i.to_string(), false)).collect();
+        dedup.appended(clock::now(), WINDOW, P, 0, &minted, None, false);
+        assert!(dedup.weight() <= PARTITION_WEIGHT);
+    }
+
+    #[test]
+    fn what_left_the_window_is_forgotten() {
+        let mut dedup = Dedup::new(1 << 20);
+        let start = clock::now();
+        dedup.opened(P, 0);
+        dedup.appended(start, WINDOW, P, 0, &[hash(1)], None, false);
+        dedup.appended(start + WINDOW * 2, WINDOW, P, 1, &[hash(2)], None, false);
+        assert!(!dedup.expect(P, [hash(1)]).suspect);
+    }
+
+    proptest! {
+        #[test]
+        fn inside_the_window_no_written_hash_is_ever_called_new(
+            steps in prop::collection::vec((0u64..2_000, 0u32..50), 1..100)
+        ) {
+            let mut dedup = Dedup::new(1 << 20);
+            dedup.opened(P, 0);
+            let mut now = clock::now();
+            let mut log: Vec<(Instant, u32)> = Vec::new();
+            for (pause, id) in steps {
+                now += Duration::from_secs(pause);
+                let expected = dedup.expect(P, [hash(id)]);
+                let stored = log.iter().any(|(at, other)| *other == id && now - *at <= WINDOW);
+                prop_assert!(!stored || expected.suspect);
+                prop_assert_eq!(expected.head, log.len() as i64);
+                if !stored {
+                    dedup.appended(now, WINDOW, P, log.len() as i64, &[hash(id)], None, false);
+                    log.push((now, id));
+                }
+            }
+        }
+
+        #[test]
+        fn the_budget_holds(partitions in prop::collection::vec((0u128..50, 1u32..200), 1..100)) {
+            let mut dedup = Dedup::new(100_000);
+            for (partition, count) in partitions {
+                let hashes: Vec<_> = (0..count).map(hash).collect();
+                dedup.appended(clock::now(), WINDOW, Uuid::from_u128(partition), 0, &hashes, None, true);
+                prop_assert!(dedup.weight() <= 100_000);
+            }
+        }
+    }
+}

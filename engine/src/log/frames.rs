@@ -1,0 +1,133 @@
+//! Frames: the messages of a segment as JSON lines, one envelope a line, the payload last so that it can be
+//! cut out without parsing it.
+
+use std::fmt::Write;
+
+use uuid::Uuid;
+
+const PAYLOAD: &str = ",\"payload\":";
+
+/// Appends one envelope, without a line end.
+///
+/// The payload keeps the sender's bytes but for line breaks, which in valid JSON are only white space and would
+/// end the line here.
+pub fn write_frame(
+    out: &mut String,
+    transaction_id: &str,
+    trace_id: Option<Uuid>,
+    producer_sub: Option<&str>,
+    payload: &str,
+) {
+    out.push_str("{\"transactionId\":");
+    write_string(out, transaction_id);
+    if let Some(trace) = trace_id {
+        let _ = write!(out, ",\"traceId\":\"{trace}\"");
+    }
+    if let Some(sub) = producer_sub {
+        out.push_str(",\"producerSub\":");
+        write_string(out, sub);
+    }
+    out.push_str(PAYLOAD);
+    if payload.bytes().any(|byte| byte == b'\n' || byte == b'\r') {
+        out.extend(payload.chars().map(|c| if c == '\n' || c == '\r' { ' ' } else { c }));
+    } else {
+        out.push_str(payload);
+    }
+    out.push('}');
+}
+
+/// A JSON string. Line breaks are escaped, so a frame stays one line.
+pub fn write_string(out: &mut String, text: &str) {
+    out.push('"');
+    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+        out.push_str(text);
+    } else {
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                c if (c as u32) < 0x20 => {
+                    let _ = write!(out, "\\u{:04x}", c as u32);
+                }
+                c => out.push(c),
+            }
+        }
+    }
+    out.push('"');
+}
+
+/// One envelope, cut into the pieces a pop answer is made of. All of them are still JSON.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// With its quotes.
+    pub transaction_id: &'a str,
+    pub trace_id: Option<&'a str>,
+    pub producer_sub: Option<&'a str>,
+    pub payload: &'a str,
+}
+
+impl<'a> Frame<'a> {
+    /// `None` for a line that `write_frame` did not write.
+    pub fn parse(line: &'a str) -> Option<Self> {
+        let rest = line.strip_prefix("{\"transactionId\":")?;
+        let (transaction_id, rest) = split_string(rest)?;
+        let (trace_id, rest) = optional(rest, ",\"traceId\":")?;
+        let (producer_sub, rest) = optional(rest, ",\"producerSub\":")?;
+        let payload = rest.strip_prefix(PAYLOAD)?.strip_suffix('}')?;
+        Some(Self { transaction_id, trace_id, producer_sub, payload })
+    }
+}
+
+/// Reads the JSON string a frame holds.
+pub fn read_string(json: &str) -> String {
+    serde_json::from_str(json).unwrap_or_default()
+}
+
+fn optional<'a>(rest: &'a str, key: &str) -> Option<(Option<&'a str>, &'a str)> {
+    match rest.strip_prefix(key) {
+        Some(value) => split_string(value).map(|(value, rest)| (Some(value), rest)),
+        None => Some((None, rest)),
+    }
+}
+
+/// The JSON string at the start, quotes included, and what follows it.
+fn split_string(text: &str) -> Option<(&str, &str)> {
+    let bytes = text.as_bytes();
+    let mut end = 1;
+    while *bytes.get(end)? != b'"' {
+        end += if bytes[end] == b'\\' { 2 } else { 1 };
+    }
+    text.split_at_checked(end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_frame_is_one_readable_line() {
+        let mut line = String::new();
+        let trace = Uuid::from_u128(1);
+        write_frame(&mut line, "o-1", Some(trace), Some("bob"), "{\n  \"n\": 1\r\n}");
+        assert_eq!(
+            line,
+            r#"{"transactionId":"o-1","traceId":"00000000-0000-0000-0000-000000000001","producerSub":"bob","payload":{   "n": 1  }}"#
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_goes_in_comes_out(id in any::<String>(), sub in prop::option::of(any::<String>()), text in any::<String>()) {
+            let payload = serde_json::to_string(&serde_json::json!({ "payload": text, ",\"payload\":": id })).unwrap();
+            let mut line = String::new();
+            write_frame(&mut line, &id, None, sub.as_deref(), &payload);
+            prop_assert!(!line.contains('\n'));
+            let frame = Frame::parse(&line).unwrap();
+            prop_assert_eq!(read_string(frame.transaction_id), id);
+            prop_assert_eq!(frame.producer_sub.map(read_string), sub);
+            prop_assert_eq!(frame.payload, payload);
+            prop_assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok());
+        }
+    }
+}

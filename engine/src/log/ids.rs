@@ -1,0 +1,106 @@
+//! Ids that are computed: messages, transactions, partitions.
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// A UUIDv7 of 48 bits of milliseconds, 42 bits of offset and 32 bits of partition number, so that in a partition
+/// the order of ids is the order of delivery. The same bits as `queen.message_id` in SQL.
+pub fn message_id(created_at_micros: i64, offset: i64, number: i64) -> Uuid {
+    let millis = (created_at_micros.div_euclid(1000) as u128) & 0xffff_ffff_ffff;
+    let offset = offset as u128;
+    let high = (offset >> 30) & 0xfff;
+    let low = offset & 0x3fff_ffff;
+    let number = (number as u128) & 0xffff_ffff;
+    Uuid::from_u128(millis << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low << 32 | number)
+}
+
+/// A UUIDv7 whose last byte is the shard: 0 while there is one database.
+pub fn partition_id() -> Uuid {
+    let mut bytes = *Uuid::now_v7().as_bytes();
+    bytes[15] = 0;
+    Uuid::from_bytes(bytes)
+}
+
+/// Sixteen bytes that stand for a transaction id in the log. The top bit says that a client chose the id: only
+/// those can ever repeat, so only those are remembered for deduplication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TransactionHash(u128);
+
+const CHOSEN: u128 = 1 << 127;
+
+impl TransactionHash {
+    pub const BYTES: usize = 16;
+
+    /// SHA-256, cut short: a false match would lose a message, so nobody may be able to make one.
+    pub fn new(transaction_id: &str, chosen_by_client: bool) -> Self {
+        let digest = Sha256::digest(transaction_id);
+        let mut bytes = [0; Self::BYTES];
+        bytes.copy_from_slice(&digest[..Self::BYTES]);
+        let hash = u128::from_be_bytes(bytes) & !CHOSEN;
+        Self(if chosen_by_client { hash | CHOSEN } else { hash })
+    }
+
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        self.0.to_be_bytes()
+    }
+
+    pub fn is_chosen(self) -> bool {
+        self.0 & CHOSEN != 0
+    }
+
+    /// Equal for one transaction id, whoever chose it.
+    pub fn without_flag(self) -> u128 {
+        self.0 & !CHOSEN
+    }
+
+    pub fn flagged(self, chosen_by_client: bool) -> Self {
+        Self(if chosen_by_client { self.0 | CHOSEN } else { self.0 & !CHOSEN })
+    }
+
+    /// Enough to say "never seen"; a "seen" is checked against the log.
+    pub fn fingerprint(self) -> u64 {
+        self.0 as u64
+    }
+
+    pub fn read_all(packed: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        packed.as_chunks::<{ Self::BYTES }>().0.iter().map(|bytes| Self(u128::from_be_bytes(*bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_message_id_is_a_version_7_uuid() {
+        let id = message_id(1_700_000_000_123_456, 5, 9);
+        assert_eq!(id.get_version_num(), 7);
+        assert_eq!(id.get_variant(), uuid::Variant::RFC4122);
+        assert_eq!(id.to_string(), "018bcfe5-687b-7000-8000-000500000009");
+    }
+
+    #[test]
+    fn a_partition_id_keeps_its_last_byte_for_the_shard() {
+        let id = partition_id();
+        assert_eq!((id.get_version_num(), id.as_bytes()[15]), (7, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn ids_of_a_partition_sort_like_its_offsets(
+            at in 0i64..4_000_000_000_000_000, later in 0i64..10_000, offset in 0i64..(1 << 41), step in 1i64..1000, number: u32
+        ) {
+            let first = message_id(at, offset, i64::from(number));
+            let second = message_id(at + later, offset + step, i64::from(number));
+            prop_assert!(first < second);
+            prop_assert!(first.to_string() < second.to_string());
+        }
+
+        #[test]
+        fn two_partitions_never_share_an_id(offset in 0i64..(1 << 41), a: u32, b: u32) {
+            prop_assume!(a != b);
+            prop_assert_ne!(message_id(0, offset, i64::from(a)), message_id(0, offset, i64::from(b)));
+        }
+    }
+}

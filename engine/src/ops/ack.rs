@@ -1,0 +1,391 @@
+//! Ack: transaction ids become offsets, offsets become a plan, plans of many callers become one statement.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use queen_protocol::{AckItem, AckResult, AckStatus, LeaseId};
+use uuid::Uuid;
+
+use super::ack_plan::{self, Item, Plan, Verdict};
+use crate::Engine;
+use crate::db::procedures::{self, Acked};
+use crate::db::{Connection, Error as DbError, Priority};
+use crate::error::Error;
+use crate::log::ids::TransactionHash;
+use crate::shared::Shared;
+use crate::sidecar::Operation;
+
+const BAD_LEASE: &str = "Invalid or expired lease";
+
+/// Both words are matched on: one by older clients, one by newer.
+const NOT_FOUND: &str = "Message not found (unresolvable transactionId)";
+
+const COMMITTED: &str = "the message was already committed for this group";
+
+/// A cursor that moved under a plan is planned against again; it only ever moves forward.
+const ROUNDS_MAX: usize = 20;
+
+impl Engine {
+    pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<AckResult>, Error> {
+        let mut results: Vec<AckResult> =
+            items.iter().enumerate().map(|(index, item)| refusal(index, item)).collect();
+        let mut waiting = Vec::new();
+        for set in sets(&items) {
+            let Some(lease) = set.lease(&items) else {
+                set.tell(&mut results, |result| result.error = Some(BAD_LEASE.to_owned()));
+                continue;
+            };
+            let Some((members, ack)) = self.locate(&items, &set, lease, &mut results).await? else {
+                continue;
+            };
+            waiting.push((members, self.lanes.ack.enqueue(ack)?));
+        }
+        for (members, answer) in waiting {
+            let outcome = answer.await.unwrap_or(Err(DbError::Stopping))?;
+            for (index, verdict) in members.iter().zip(&outcome.verdicts) {
+                outcome.tell(&mut results[*index], *verdict);
+            }
+        }
+        Ok(results)
+    }
+
+    /// Turns transaction ids into offsets, from the leases served here or by asking the log. Items that cannot be
+    /// found are told so and left out.
+    pub(super) async fn locate(
+        &self,
+        items: &[AckItem],
+        set: &Set,
+        lease: Option<Uuid>,
+        results: &mut [AckResult],
+    ) -> Result<Option<(Vec<usize>, Ack)>, Error> {
+        let first = &items[set.members[0]];
+        let key = (first.partition_id, Arc::<str>::from(first.group.as_str()));
+        let hashes: Vec<TransactionHash> = set
+            .members
+            .iter()
+            .map(|&index| TransactionHash::new(&items[index].transaction_id, true))
+            .collect();
+        let served = self.shared.leases().resolve(&key, hashes.iter().copied());
+        let (cursor, offsets): (i64, Vec<Option<i64>>) = match served {
+            Some(resolved) => (resolved.cursor, resolved.offsets.into_iter().map(Some).collect()),
+            None => {
+                // A transaction id may have been chosen by the client or minted for it: both spellings are asked for.
+                let packed: Vec<u8> = [true, false]
+                    .iter()
+                    .flat_map(|chosen| hashes.iter().flat_map(|hash| hash.flagged(*chosen).to_bytes()))
+                    .collect();
+                let db = self.shared.connections.acquire(Priority::Ack).await?;
+                let located = procedures::locate(&db, key.0, &key.1, &packed).await?;
+                drop(db);
+                let Some((cursor, found)) = located else {
+                    set.tell(results, |result| result.error = Some(NOT_FOUND.to_owned()));
+                    return Ok(None);
+                };
+                let mut offsets = vec![None; hashes.len()];
+                for (index, offset) in found {
+                    offsets[index % hashes.len()].get_or_insert(offset);
+                }
+                (cursor, offsets)
+            }
+        };
+        let mut ack = Ack { partition: key.0, group: key.1, lease, cursor, items: Vec::new() };
+        let mut members = Vec::new();
+        for (&index, offset) in set.members.iter().zip(offsets) {
+            match offset {
+                Some(offset) => {
+                    members.push(index);
+                    let item = &items[index];
+                    ack.items.push(Item { offset, status: item.status, error: item.error.clone() });
+                }
+                None => results[index].error = Some(NOT_FOUND.to_owned()),
+            }
+        }
+        Ok((!members.is_empty()).then_some((members, ack)))
+    }
+}
+
+/// Items of one call with one (partition, group, lease): they succeed or fail together.
+pub(super) struct Set {
+    pub members: Vec<usize>,
+}
+
+pub(super) fn sets(items: &[AckItem]) -> Vec<Set> {
+    let mut sets: Vec<Set> = Vec::new();
+    let mut places: HashMap<(Uuid, &str, Option<&str>), usize> = HashMap::new();
+    for (index, item) in items.iter().enumerate() {
+        let place =
+            *places.entry((item.partition_id, &item.group, item.lease_id.as_deref())).or_insert_with(|| {
+                sets.push(Set { members: Vec::new() });
+                sets.len() - 1
+            });
+        sets[place].members.push(index);
+    }
+    sets
+}
+
+impl Set {
+    /// `None`: a lease id that no broker has written. `Some(None)`: no lease is claimed.
+    pub fn lease(&self, items: &[AckItem]) -> Option<Option<Uuid>> {
+        match &items[self.members[0]].lease_id {
+            None => Some(None),
+            Some(text) => LeaseId::parse(text).map(|lease| Some(lease.id)),
+        }
+    }
+
+    pub fn tell(&self, results: &mut [AckResult], mut what: impl FnMut(&mut AckResult)) {
+        for &index in &self.members {
+            what(&mut results[index]);
+        }
+    }
+}
+
+pub(super) fn refusal(index: usize, item: &AckItem) -> AckResult {
+    AckResult {
+        index,
+        transaction_id: item.transaction_id.clone(),
+        success: false,
+        error: None,
+        queue_name: None,
+        partition_name: None,
+        lease_released: false,
+        dlq: false,
+        noop: false,
+    }
+}
+
+/// One set with its offsets: an entry of the ack lane.
+#[derive(Debug, Clone)]
+pub struct Ack {
+    pub partition: Uuid,
+    pub group: Arc<str>,
+    pub lease: Option<Uuid>,
+    /// The cursor as this broker last knew it.
+    pub cursor: i64,
+    pub items: Vec<Item>,
+}
+
+#[derive(Debug, Clone)]
+pub struct AckOutcome {
+    pub verdicts: Vec<Verdict>,
+    pub refused: Option<&'static str>,
+    pub released: bool,
+    pub kept: bool,
+    pub names: Option<(String, String)>,
+}
+
+impl AckOutcome {
+    pub fn tell(&self, result: &mut AckResult, verdict: Verdict) {
+        if let Some((queue, partition)) = &self.names {
+            result.queue_name = Some(queue.clone());
+            result.partition_name = Some(partition.clone());
+        }
+        result.error = match (self.refused, verdict) {
+            (Some(reason), _) => Some(reason.to_owned()),
+            (None, Verdict::Committed) => Some(COMMITTED.to_owned()),
+            (None, _) => None,
+        };
+        result.success = result.error.is_none();
+        result.lease_released = self.released;
+        result.noop = result.success && verdict == Verdict::Noop;
+        result.dlq = result.success && verdict == Verdict::Dead && self.kept;
+    }
+
+    fn refused(ack: &Ack, reason: &'static str) -> Self {
+        Self {
+            verdicts: vec![Verdict::Done; ack.items.len()],
+            refused: Some(reason),
+            released: false,
+            kept: false,
+            names: None,
+        }
+    }
+}
+
+/// Acks that become one row of the statement: one with a nack in it, or any number of plain completions in a row.
+struct Row {
+    members: Vec<usize>,
+    items: Vec<Item>,
+}
+
+impl Operation for Ack {
+    const NAME: &'static str = "ack";
+    const PRIORITY: Priority = Priority::Ack;
+    const MERGED_MAX: usize = usize::MAX;
+    type Key = (Uuid, Arc<str>);
+    type Output = AckOutcome;
+    type Context = Shared;
+
+    fn key(&self) -> Self::Key {
+        (self.partition, self.group.clone())
+    }
+
+    fn items(&self) -> usize {
+        1
+    }
+
+    fn bytes(&self) -> usize {
+        self.items.len() * 16
+    }
+
+    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<AckOutcome>, DbError> {
+        let mut outcomes: Vec<Option<AckOutcome>> = vec![None; batch.len()];
+        let mut cursors: HashMap<(Uuid, Arc<str>), i64> = HashMap::new();
+        for _ in 0..ROUNDS_MAX + batch.len() {
+            let rows = rows(batch, &outcomes);
+            if rows.is_empty() {
+                break;
+            }
+            apply(shared, db, batch, &rows, &mut cursors, &mut outcomes).await?;
+        }
+        let lost = || DbError::Lost("a cursor kept moving under an ack".to_owned());
+        outcomes.into_iter().map(|outcome| outcome.ok_or_else(lost)).collect()
+    }
+}
+
+/// The next row of each (partition, group) that still has acks without an outcome.
+fn rows(batch: &[Ack], outcomes: &[Option<AckOutcome>]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut full: HashSet<(Uuid, &str)> = HashSet::new();
+    let mut places: HashMap<(Uuid, &str), usize> = HashMap::new();
+    for (index, ack) in batch.iter().enumerate().filter(|(index, _)| outcomes[*index].is_none()) {
+        let key = (ack.partition, ack.group.as_ref());
+        if full.contains(&key) {
+            continue;
+        }
+        let plain = ack.items.iter().all(|item| item.status == AckStatus::Completed);
+        match places.get(&key) {
+            Some(&place) => {
+                let before = rows[place].members[0];
+                if plain && batch[before].lease == ack.lease {
+                    rows[place].members.push(index);
+                    rows[place].items.extend(ack.items.iter().cloned());
+                } else {
+                    full.insert(key);
+                }
+            }
+            None => {
+                places.insert(key, rows.len());
+                rows.push(Row { members: vec![index], items: ack.items.clone() });
+                if !plain {
+                    full.insert(key);
+                }
+            }
+        }
+    }
+    rows
+}
+
+async fn apply(
+    shared: &Shared,
+    db: &Connection,
+    batch: &[Ack],
+    rows: &[Row],
+    cursors: &mut HashMap<(Uuid, Arc<str>), i64>,
+    outcomes: &mut [Option<AckOutcome>],
+) -> Result<(), DbError> {
+    let planned: Vec<(i64, Plan)> = rows
+        .iter()
+        .map(|row| {
+            let ack = &batch[row.members[0]];
+            let cursor = cursors.get(&ack.key()).copied().unwrap_or(ack.cursor);
+            (cursor, ack_plan::plan(&row.items, cursor))
+        })
+        .collect();
+    let acks: Vec<(&Ack, &[Item], i64, &Plan)> = rows
+        .iter()
+        .zip(&planned)
+        .map(|(row, (cursor, plan))| (&batch[row.members[0]], row.items.as_slice(), *cursor, plan))
+        .collect();
+    let answers = procedures::ack(db, &ask(&acks)).await?;
+    let mut found = vec![false; rows.len()];
+    for answer in answers {
+        found[answer.position] = true;
+        let row = &rows[answer.position];
+        let (cursor, plan) = &planned[answer.position];
+        let ack = &batch[row.members[0]];
+        if answer.status == 3 {
+            cursors.insert(ack.key(), answer.cursor);
+            continue;
+        }
+        settled(shared, ack, &answer);
+        if answer.status < 2 {
+            cursors.insert(ack.key(), answer.cursor);
+        }
+        for &member in &row.members {
+            outcomes[member] = Some(outcome(&batch[member], *cursor, plan, &answer, row.members.len() == 1));
+        }
+    }
+    for (row, _) in rows.iter().zip(found).filter(|(_, found)| !found) {
+        for &member in &row.members {
+            outcomes[member] = Some(AckOutcome::refused(&batch[member], NOT_FOUND));
+        }
+    }
+    Ok(())
+}
+
+/// The statement's parameters for planned acks.
+pub(super) fn ask<'a>(acks: &[(&'a Ack, &'a [Item], i64, &Plan)]) -> procedures::Ack<'a> {
+    let mut ask = procedures::Ack::default();
+    for (index, (ack, items, cursor, plan)) in acks.iter().enumerate() {
+        ask.partitions.push(ack.partition);
+        ask.groups.push(&ack.group);
+        ask.leases.push(ack.lease);
+        ask.expected.push(*cursor);
+        ask.negative.push(plan.negative);
+        ask.retry_to.push(plan.with_budget.cursor);
+        ask.retry_stops.push(plan.with_budget.stops);
+        ask.retry_dead.push(!plan.with_budget.dead.is_empty());
+        ask.final_to.push(plan.without_budget.cursor);
+        ask.final_stops.push(plan.without_budget.stops);
+        ask.final_dead.push(!plan.without_budget.dead.is_empty());
+        for &dead in &plan.without_budget.dead {
+            ask.dead.push(index as i32 + 1);
+            ask.dead_final.push(!plan.with_budget.dead.contains(&dead));
+            ask.dead_offsets.push(items[dead].offset);
+            ask.dead_errors.push(items[dead].error.as_deref());
+        }
+    }
+    ask
+}
+
+/// What one ack of a row is told. A row of several is plain completions, so each can be judged by itself.
+pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone: bool) -> AckOutcome {
+    if answer.status == 2 {
+        return AckOutcome::refused(ack, BAD_LEASE);
+    }
+    let walk = if answer.status == 0 { &plan.with_budget } else { &plan.without_budget };
+    let verdicts = if alone {
+        ack_plan::verdicts(&ack.items, cursor, walk)
+    } else {
+        let own = ack_plan::plan(&ack.items, cursor);
+        ack_plan::verdicts(&ack.items, cursor, &own.without_budget)
+    };
+    AckOutcome {
+        verdicts,
+        refused: None,
+        released: answer.released,
+        kept: answer.kept,
+        names: Some((answer.queue.clone(), answer.partition.clone())),
+    }
+}
+
+/// After the commit: the lease book moves on, and a freed partition is ready again.
+pub(super) fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
+    if answer.status >= 2 {
+        return;
+    }
+    let key = (ack.partition, ack.group.clone());
+    let mut leases = shared.leases();
+    let ours = leases.knows(&key);
+    leases.acked(&key, answer.cursor, answer.released);
+    drop(leases);
+    if answer.released {
+        let more = answer.cursor < answer.head;
+        if let Some(watch) = shared.watches.find(&answer.queue, &ack.group) {
+            watch.released(ack.partition, &answer.partition, more);
+        }
+        if !ours && more {
+            shared.wake.released(ack.partition, &ack.group, &answer.queue, &answer.partition);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Appending to the log: from parcels (what one caller has for one partition) to segments, duplicates left out.
+//! Push and transaction both end here; it knows a connection and the dedup cache, and no lane.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock;
+use crate::db::procedures::{self, PushOutcome};
+use crate::db::{Connection, Error};
+use crate::log::Partition;
+use crate::log::ids::TransactionHash;
+use crate::log::segments::Segment;
+use crate::shared::Shared;
+
+/// Messages of one caller for one partition, in order.
+#[derive(Debug)]
+pub struct Parcel {
+    pub partition: Arc<Partition>,
+    pub dedup_seconds: i32,
+    pub hashes: Vec<TransactionHash>,
+    /// One line per hash.
+    pub frames: String,
+    pub bytes_max: usize,
+    /// An earlier try may have committed.
+    pub recheck: bool,
+}
+
+/// Where a message ended up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    pub offset: i64,
+    pub created_at: i64,
+    pub duplicate: bool,
+}
+
+/// Per parcel: where its messages are, or `None` if the partition is gone.
+pub type Appended = Vec<Option<Vec<Placed>>>;
+
+/// Everything one flight has for one partition.
+struct Draft<'a> {
+    parcels: Vec<&'a Parcel>,
+    /// (parcel, message) still to be appended.
+    pending: Vec<(usize, usize)>,
+    placed: Vec<Vec<Option<Placed>>>,
+    gone: bool,
+    /// What the last statement was given, kept until its answer is taken up.
+    hashes: Vec<TransactionHash>,
+    transactions: Vec<u8>,
+    frames: String,
+    compares: bool,
+}
+
+/// Two rounds settle a conflict; more happen only if others keep writing the same transaction ids.
+const ROUNDS_MAX: usize = 10;
+
+/// Appends parcels; those of one partition must be adjacent. What was appended is added to `published`, which the
+/// caller publishes once it is committed: without a transaction around it also when a later round fails.
+pub async fn append(
+    shared: &Shared,
+    db: &Connection,
+    parcels: &[&Parcel],
+    published: &mut Vec<Publication>,
+) -> Result<Appended, Error> {
+    let mut drafts: Vec<Draft<'_>> = Vec::new();
+    for parcel in parcels {
+        match drafts.last_mut() {
+            Some(draft) if draft.parcels[0].partition.id == parcel.partition.id => draft.parcels.push(parcel),
+            _ => drafts.push(Draft::new(parcel)),
+        }
+    }
+    for draft in &mut drafts {
+        draft.start();
+    }
+    // The procedure locks in this order.
+    let mut order: Vec<usize> = (0..drafts.len()).collect();
+    order.sort_unstable_by_key(|&index| drafts[index].partition().id);
+    for _ in 0..ROUNDS_MAX {
+        order.retain(|&index| !drafts[index].pending.is_empty());
+        if order.is_empty() {
+            break;
+        }
+        round(shared, db, &mut drafts, &order, published).await?;
+    }
+    if drafts.iter().any(|draft| !draft.pending.is_empty()) {
+        return Err(Error::Lost("a partition kept changing under a push".to_owned()));
+    }
+    Ok(drafts.into_iter().flat_map(Draft::into_placed).collect())
+}
+
+async fn round(
+    shared: &Shared,
+    db: &Connection,
+    drafts: &mut [Draft<'_>],
+    order: &[usize],
+    published: &mut Vec<Publication>,
+) -> Result<(), Error> {
+    let mut heads = Vec::with_capacity(order.len());
+    let mut suspects = Vec::with_capacity(order.len());
+    for &index in order {
+        let draft = &mut drafts[index];
+        draft.write();
+        let expectation = shared.dedup().expect(draft.partition().id, draft.hashes.iter().copied());
+        let recheck = draft.parcels[0].recheck;
+        draft.compares = recheck
+            || (draft.parcels[0].dedup_seconds > 0 && draft.hashes.iter().any(|hash| hash.is_chosen()));
+        heads.push(if draft.compares { expectation.head } else { -2 });
+        suspects.push(expectation.suspect);
+    }
+    let mut ask = procedures::Push { expected: heads, suspects, ..Default::default() };
+    for &index in order {
+        let draft = &drafts[index];
+        ask.partitions.push(draft.partition().id);
+        ask.counts.push(draft.hashes.len() as i32);
+        ask.bytes.push(draft.parcels.iter().map(|parcel| parcel.bytes_max).max().unwrap_or(0) as i32);
+        ask.transactions.push(&draft.transactions);
+        ask.frames.push(&draft.frames);
+        ask.recheck.push(draft.parcels[0].recheck);
+    }
+    let answers = procedures::push(db, &ask).await?;
+    let expected = ask.expected;
+    let now = clock::now();
+    for answer in answers {
+        let draft = &mut drafts[order[answer.position]];
+        let partition = draft.partition().clone();
+        let window = Duration::from_secs(draft.parcels[0].dedup_seconds.max(0) as u64);
+        match answer.outcome {
+            PushOutcome::Appended { base_offset, created_at } => {
+                let frames = std::mem::take(&mut draft.frames);
+                let transactions = std::mem::take(&mut draft.transactions);
+                published.push(Publication {
+                    partition,
+                    segment: Arc::new(Segment::new(base_offset, created_at, transactions, frames)),
+                    window,
+                    unseen: answer.unseen,
+                    compared: draft.compares && !draft.parcels[0].recheck,
+                });
+                draft.settle(base_offset, created_at);
+            }
+            PushOutcome::Conflict { head, stored } => {
+                if !draft.parcels[0].recheck {
+                    shared.dedup().caught_up(now, window, partition.id, head, answer.unseen.as_deref());
+                }
+                draft.drop_stored(&stored, expected[answer.position]);
+            }
+            PushOutcome::Gone => {
+                shared.directory.forget(&partition);
+                shared.dedup().forget(partition.id);
+                draft.gone = true;
+                draft.pending.clear();
+            }
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Draft<'a> {
+    fn new(first: &'a Parcel) -> Self {
+        Self {
+            parcels: vec![first],
+            pending: Vec::new(),
+            placed: Vec::new(),
+            gone: false,
+            hashes: Vec::new(),
+            transactions: Vec::new(),
+            frames: String::new(),
+            compares: false,
+        }
+    }
+
+    fn partition(&self) -> &Arc<Partition> {
+        &self.parcels[0].partition
+    }
+
+    fn start(&mut self) {
+        for (index, parcel) in self.parcels.iter().enumerate() {
+            self.placed.push(vec![None; parcel.hashes.len()]);
+            self.pending.extend((0..parcel.hashes.len()).map(|message| (index, message)));
+        }
+    }
+
+    /// Puts what is pending into a segment; a transaction id that comes twice is written once.
+    fn write(&mut self) {
+        self.hashes.clear();
+        self.transactions.clear();
+        self.frames.clear();
+        let deduplicates = self.parcels[0].dedup_seconds > 0;
+        let mut seen = std::collections::HashSet::new();
+        let lines: Vec<Vec<&str>> =
+            self.parcels.iter().map(|parcel| parcel.frames.split('\n').collect()).collect();
+        for &(parcel, message) in &self.pending {
+            let hash = self.parcels[parcel].hashes[message];
+            if deduplicates && hash.is_chosen() && !seen.insert(hash) {
+                continue;
+            }
+            if !self.hashes.is_empty() {
+                self.frames.push('\n');
+            }
+            self.hashes.push(hash);
+            self.transactions.extend_from_slice(&hash.to_bytes());
+            self.frames.push_str(lines[parcel][message]);
+        }
+    }
+
+    /// The segment is in the log: everything pending is in it, or repeats something that is.
+    fn settle(&mut self, base_offset: i64, created_at: i64) {
+        let deduplicates = self.parcels[0].dedup_seconds > 0;
+        let mut first: HashMap<TransactionHash, i64> = HashMap::new();
+        let mut next = base_offset;
+        for (parcel, message) in std::mem::take(&mut self.pending) {
+            let hash = self.parcels[parcel].hashes[message];
+            let repeated = if deduplicates && hash.is_chosen() { first.get(&hash).copied() } else { None };
+            let offset = repeated.unwrap_or(next);
+            if repeated.is_none() {
+                first.insert(hash, offset);
+                next += 1;
+            }
+            self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate: repeated.is_some() });
+        }
+    }
+
+    /// What is stored already is not written again. Found where an earlier try of ours may have put it, it is ours.
+    fn drop_stored(&mut self, stored: &[(usize, i64, i64)], expected: i64) {
+        let stored: HashMap<TransactionHash, (i64, i64)> =
+            stored.iter().map(|&(index, offset, at)| (self.hashes[index], (offset, at))).collect();
+        for (parcel, message) in std::mem::take(&mut self.pending) {
+            let hash = self.parcels[parcel].hashes[message];
+            match stored.get(&hash) {
+                Some(&(offset, created_at)) => {
+                    let ours = self.parcels[parcel].recheck && (offset >= expected || !hash.is_chosen());
+                    self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate: !ours });
+                }
+                None => self.pending.push((parcel, message)),
+            }
+        }
+    }
+
+    fn into_placed(self) -> impl Iterator<Item = Option<Vec<Placed>>> {
+        let gone = self.gone;
+        self.placed.into_iter().map(move |messages| if gone { None } else { messages.into_iter().collect() })
+    }
+}
+
+/// A segment that is about to become visible, and what the dedup cache learns by it.
+pub struct Publication {
+    partition: Arc<Partition>,
+    segment: Arc<Segment>,
+    window: Duration,
+    unseen: Option<Vec<u8>>,
+    compared: bool,
+}
+
+/// After the commit, and never before: a cache that knew of an append that was rolled back would take another
+/// broker's segment for it.
+pub fn publish(shared: &Shared, published: Vec<Publication>) {
+    if published.is_empty() {
+        return;
+    }
+    let now = clock::now();
+    let mut dedup = shared.dedup();
+    for publication in &published {
+        let segment = &publication.segment;
+        let hashes: Vec<TransactionHash> = TransactionHash::read_all(&segment.transactions).collect();
+        dedup.appended(
+            now,
+            publication.window,
+            publication.partition.id,
+            segment.base_offset,
+            &hashes,
+            publication.unseen.as_deref(),
+            publication.compared,
+        );
+    }
+    drop(dedup);
+    let mut segments = shared.segments();
+    for publication in &published {
+        segments.insert(publication.partition.id, publication.segment.clone());
+    }
+    drop(segments);
+    shared.watches.pushed(published.iter().map(|publication| &publication.partition));
+    shared.wake.pushed();
+}

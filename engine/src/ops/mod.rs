@@ -1,0 +1,11 @@
+//! One file per operation: what a caller asked for becomes entries of a lane, and what the lane answers becomes
+//! what the caller is told.
+
+pub mod ack;
+pub mod ack_plan;
+pub mod admin;
+pub mod append;
+pub mod pop;
+pub mod push;
+pub mod renew;
+pub mod transaction;

@@ -1,0 +1,209 @@
+//! Push: messages in, ids out, after the commit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use queen_protocol::{PushItem, PushResult, PushStatus};
+use uuid::Uuid;
+
+use super::append::{self, Parcel, Placed};
+use crate::Engine;
+use crate::db::{Connection, Error as DbError, Priority};
+use crate::directory::{Known, Wanted};
+use crate::error::Error;
+use crate::log::frames::write_frame;
+use crate::log::ids::{TransactionHash, message_id};
+use crate::shared::Shared;
+use crate::sidecar::Operation;
+
+/// A parcel is cut here: a segment of this size is read back in one piece by a pop of one message.
+const PARCEL_MESSAGES_MAX: usize = 1_000;
+const PARCEL_BYTES_MAX: usize = 1 << 20;
+
+/// How often a push looks its partitions up again after they were deleted under it.
+const REOPENS_MAX: usize = 5;
+
+impl Engine {
+    /// # Cancel safety
+    /// Once queued the messages are appended even if the caller goes away; only the answer is dropped.
+    pub async fn push(
+        &self,
+        items: &[PushItem<'_>],
+        producer_sub: Option<&str>,
+    ) -> Result<Vec<PushResult>, Error> {
+        let items: Vec<&PushItem<'_>> = items.iter().collect();
+        let minted: Vec<Option<String>> = items
+            .iter()
+            .map(|item| item.transaction_id.is_none().then(|| Uuid::now_v7().to_string()))
+            .collect();
+        let ids: Vec<&str> = items
+            .iter()
+            .zip(&minted)
+            .map(|(item, minted)| item.transaction_id.as_deref().or(minted.as_deref()).unwrap_or_default())
+            .collect();
+        let mut placed: Vec<Option<(Arc<crate::log::Partition>, Placed)>> = vec![None; items.len()];
+        let mut open: Vec<usize> = (0..items.len()).collect();
+        for _ in 0..REOPENS_MAX {
+            if open.is_empty() {
+                break;
+            }
+            let mut waiting = Vec::new();
+            for (members, parcel) in self.parcels(&items, &ids, &open, producer_sub).await? {
+                let partition = parcel.partition.clone();
+                waiting.push((members, partition, self.lanes.push.enqueue(parcel)?));
+            }
+            open.clear();
+            for (members, partition, answer) in waiting {
+                match answer.await.unwrap_or(Err(DbError::Stopping))? {
+                    Some(messages) => {
+                        for (index, message) in members.into_iter().zip(messages) {
+                            placed[index] = Some((partition.clone(), message));
+                        }
+                    }
+                    None => open.extend(members),
+                }
+            }
+            open.sort_unstable();
+        }
+        let results = items.iter().zip(&ids).zip(placed).enumerate();
+        Ok(results.map(|(index, ((item, id), placed))| result(index, item, id, placed)).collect())
+    }
+
+    /// Groups items by partition, in order, and cuts what is too large for one segment.
+    pub(super) async fn parcels(
+        &self,
+        items: &[&PushItem<'_>],
+        ids: &[&str],
+        open: &[usize],
+        producer_sub: Option<&str>,
+    ) -> Result<Vec<(Vec<usize>, Parcel)>, Error> {
+        let mut places: HashMap<(&str, &str), usize> = HashMap::new();
+        let mut wanted: Vec<Wanted<'_>> = Vec::new();
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        for &index in open {
+            let item = items[index];
+            let place = *places.entry((&item.queue, item.partition())).or_insert_with(|| {
+                wanted.push(Wanted {
+                    queue: &item.queue,
+                    partition: item.partition(),
+                    namespace: item.namespace.as_deref(),
+                    task: item.task.as_deref(),
+                });
+                members.push(Vec::new());
+                wanted.len() - 1
+            });
+            members[place].push(index);
+        }
+        let known = self.shared.directory.open(&wanted, true).await?;
+        let mut parcels = Vec::with_capacity(known.len());
+        for (known, members) in known.into_iter().zip(members) {
+            let Some(known) = known else {
+                return Err(Error::NotFound("partition".to_owned()));
+            };
+            self.shared.dedup().opened(known.partition.id, known.head);
+            let mut current: (Vec<usize>, Parcel) = (Vec::new(), empty(&known));
+            for index in members {
+                let full =
+                    current.0.len() >= PARCEL_MESSAGES_MAX || current.1.frames.len() >= PARCEL_BYTES_MAX;
+                if full {
+                    parcels.push(std::mem::replace(&mut current, (Vec::new(), empty(&known))));
+                }
+                add(&mut current.1, items[index], ids[index], producer_sub);
+                current.0.push(index);
+            }
+            parcels.push(current);
+        }
+        Ok(parcels)
+    }
+}
+
+fn empty(known: &Known) -> Parcel {
+    Parcel {
+        partition: known.partition.clone(),
+        dedup_seconds: known.dedup_seconds,
+        hashes: Vec::new(),
+        frames: String::new(),
+        bytes_max: 0,
+        recheck: false,
+    }
+}
+
+fn add(parcel: &mut Parcel, item: &PushItem<'_>, id: &str, producer_sub: Option<&str>) {
+    let before = parcel.frames.len();
+    if before > 0 {
+        parcel.frames.push('\n');
+    }
+    parcel.hashes.push(TransactionHash::new(id, item.transaction_id.is_some()));
+    write_frame(&mut parcel.frames, id, item.trace_id(), producer_sub, item.payload());
+    parcel.bytes_max = parcel.bytes_max.max(parcel.frames.len() - before);
+}
+
+fn result(
+    index: usize,
+    item: &PushItem<'_>,
+    id: &str,
+    placed: Option<(Arc<crate::log::Partition>, Placed)>,
+) -> PushResult {
+    let (message_id, partition_id, status, error) = match placed {
+        Some((partition, placed)) => {
+            let status = if placed.duplicate { PushStatus::Duplicate } else { PushStatus::Queued };
+            (message_id(placed.created_at, placed.offset, partition.number), partition.id, status, None)
+        }
+        None => {
+            let error = "the partition was deleted again and again while it was pushed to".to_owned();
+            (Uuid::nil(), Uuid::nil(), PushStatus::Failed, Some(error))
+        }
+    };
+    PushResult {
+        index,
+        message_id,
+        transaction_id: id.to_owned(),
+        queue_name: item.queue.clone().into_owned(),
+        status,
+        partition_id,
+        trace_id: item.trace_id(),
+        error,
+    }
+}
+
+impl Operation for Parcel {
+    const NAME: &'static str = "push";
+    const PRIORITY: Priority = Priority::Push;
+    const MERGED_MAX: usize = usize::MAX;
+    type Key = Uuid;
+    /// `None`: the partition is gone.
+    type Output = Option<Vec<Placed>>;
+    type Context = Shared;
+
+    fn key(&self) -> Uuid {
+        self.partition.id
+    }
+
+    fn items(&self) -> usize {
+        self.hashes.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.frames.len()
+    }
+
+    fn again(&mut self) {
+        self.recheck = true;
+    }
+
+    async fn call(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+    ) -> Result<Vec<Self::Output>, DbError> {
+        let parcels: Vec<&Self> = batch.iter().collect();
+        let mut published = Vec::new();
+        let appended = append::append(shared, db, &parcels, &mut published).await;
+        append::publish(shared, published);
+        if batch.iter().any(|parcel| parcel.recheck) {
+            // What an earlier try committed was never published.
+            shared.watches.pushed(batch.iter().map(|parcel| &parcel.partition));
+        }
+        appended
+    }
+}

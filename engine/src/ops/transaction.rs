@@ -1,0 +1,366 @@
+//! Transaction: pushes and acks in one PostgreSQL transaction, never merged with another's.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use queen_protocol::{
+    AckItem, AckResult, LeaseId, Operation as Asked, PushItem, TransactionBody, TransactionOutcome,
+    TransactionResult,
+};
+use tokio_postgres::SimpleQueryMessage;
+use uuid::Uuid;
+
+use super::ack::{self, Ack, AckOutcome};
+use super::ack_plan;
+use super::append::{self, Parcel, Placed, Publication};
+use crate::Engine;
+use crate::clock;
+use crate::db::procedures::{self, Acked};
+use crate::db::{Connection, Error as DbError, Priority};
+use crate::error::Error;
+use crate::log::ids::message_id;
+use crate::shared::Shared;
+use crate::sidecar::Operation;
+
+/// How often a transaction looks its partitions up again after they were deleted under it.
+const REOPENS_MAX: usize = 5;
+
+impl Engine {
+    pub async fn transaction(
+        &self,
+        body: &TransactionBody<'_>,
+        producer_sub: Option<&str>,
+    ) -> Result<TransactionOutcome, Error> {
+        let transaction_id = Uuid::now_v7();
+        let rolled_back = |error: String| TransactionOutcome {
+            transaction_id,
+            success: false,
+            error: Some(error),
+            results: Vec::new(),
+        };
+        let mut pushes: Vec<&PushItem<'_>> = Vec::new();
+        let mut acks: Vec<AckItem> = Vec::new();
+        for operation in &body.operations {
+            match operation {
+                Asked::Push(items) => pushes.extend(items),
+                Asked::Ack(item) => acks.push(item.clone()),
+                Asked::Unknown(kind) => return Ok(rolled_back(format!("unknown operation type {kind:?}"))),
+            }
+        }
+        let mut required = Vec::new();
+        for text in &body.required_leases {
+            match LeaseId::parse(text) {
+                Some(lease) => required.push((text.clone(), lease)),
+                None => return Ok(rolled_back(bad_lease(text))),
+            }
+        }
+        let ids: Vec<String> = pushes
+            .iter()
+            .map(|item| {
+                item.transaction_id.as_deref().map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
+            })
+            .collect();
+        for _ in 0..REOPENS_MAX {
+            let mut results: Vec<AckResult> =
+                acks.iter().enumerate().map(|(index, item)| ack::refusal(index, item)).collect();
+            let mut resolved = Vec::new();
+            for set in ack::sets(&acks) {
+                let Some(lease) = set.lease(&acks) else {
+                    let text = acks[set.members[0]].lease_id.as_deref().unwrap_or_default();
+                    return Ok(rolled_back(bad_lease(text)));
+                };
+                resolved.extend(self.locate(&acks, &set, lease, &mut results).await?);
+            }
+            if let Some(refused) = results.iter().find(|result| result.error.is_some()) {
+                let reason = refused.error.clone().unwrap_or_default();
+                return Ok(rolled_back(format!("ack of {:?}: {reason}", refused.transaction_id)));
+            }
+            let id_texts: Vec<&str> = ids.iter().map(String::as_str).collect();
+            let all: Vec<usize> = (0..pushes.len()).collect();
+            let (members, parcels): (Vec<_>, Vec<_>) =
+                self.parcels(&pushes, &id_texts, &all, producer_sub).await?.into_iter().unzip();
+            let partitions: Vec<_> = parcels.iter().map(|parcel| parcel.partition.clone()).collect();
+            let (ack_members, acks_resolved): (Vec<_>, Vec<_>) = resolved.into_iter().unzip();
+            let transaction =
+                Transaction { id: transaction_id, parcels, acks: acks_resolved, required: required.clone() };
+            let committed = match self.lanes.transaction.submit(transaction).await {
+                Ok(Settled::Committed(committed)) => committed,
+                Ok(Settled::RolledBack(reason)) => return Ok(rolled_back(reason)),
+                Ok(Settled::PartitionGone) => continue,
+                Err(error) if error.is_data() => return Ok(rolled_back(error.to_string())),
+                Err(error) => return Err(error.into()),
+            };
+            let mut placed: Vec<Option<(usize, Placed)>> = vec![None; pushes.len()];
+            for (parcel, (members, messages)) in members.into_iter().zip(committed.placed).enumerate() {
+                for (index, message) in members.into_iter().zip(messages) {
+                    placed[index] = Some((parcel, message));
+                }
+            }
+            for (members, outcome) in ack_members.iter().zip(&committed.acks) {
+                for (index, verdict) in members.iter().zip(&outcome.verdicts) {
+                    outcome.tell(&mut results[*index], *verdict);
+                }
+            }
+            let push_result = |index: usize, push: usize| {
+                let (parcel, message) = placed[push]?;
+                let partition = &partitions[parcel];
+                Some(TransactionResult::Push {
+                    index,
+                    success: true,
+                    transaction_id: ids[push].clone(),
+                    message_id: message_id(message.created_at, message.offset, partition.number),
+                    partition_id: partition.id,
+                    queue_name: partition.queue.to_string(),
+                    duplicate: message.duplicate,
+                })
+            };
+            let ack_result = |index: usize, ack: usize| TransactionResult::Ack {
+                index,
+                success: results[ack].success,
+                transaction_id: results[ack].transaction_id.clone(),
+                error: results[ack].error.clone(),
+                dlq: results[ack].dlq,
+            };
+            let mut told = Vec::new();
+            let (mut push, mut ack) = (0, 0);
+            for operation in &body.operations {
+                match operation {
+                    Asked::Push(items) => {
+                        for _ in items {
+                            told.extend(push_result(told.len(), push));
+                            push += 1;
+                        }
+                    }
+                    Asked::Ack(_) => {
+                        told.push(ack_result(told.len(), ack));
+                        ack += 1;
+                    }
+                    Asked::Unknown(_) => {}
+                }
+            }
+            return Ok(TransactionOutcome { transaction_id, success: true, error: None, results: told });
+        }
+        Ok(rolled_back("a partition was deleted again and again while it was pushed to".to_owned()))
+    }
+}
+
+fn bad_lease(text: &str) -> String {
+    format!("Invalid or expired lease: {text}")
+}
+
+/// A whole transaction: the only entry of its flight.
+pub struct Transaction {
+    id: Uuid,
+    parcels: Vec<Parcel>,
+    acks: Vec<Ack>,
+    required: Vec<(String, LeaseId)>,
+}
+
+pub enum Settled {
+    Committed(Committed),
+    RolledBack(String),
+    PartitionGone,
+}
+
+pub struct Committed {
+    placed: Vec<Vec<Placed>>,
+    acks: Vec<AckOutcome>,
+}
+
+/// What has to be made known once the commit is certain.
+struct Prepared {
+    committed: Committed,
+    published: Vec<Publication>,
+    acked: Vec<(usize, Acked)>,
+}
+
+impl Operation for Transaction {
+    const NAME: &'static str = "transaction";
+    const PRIORITY: Priority = Priority::Ack;
+    const MERGED_MAX: usize = 1;
+    type Key = Uuid;
+    type Output = Settled;
+    type Context = Shared;
+
+    fn key(&self) -> Uuid {
+        self.id
+    }
+
+    /// More than any flight takes, so that it travels alone.
+    fn items(&self) -> usize {
+        usize::MAX / 2
+    }
+
+    fn bytes(&self) -> usize {
+        self.parcels.iter().map(|parcel| parcel.frames.len()).sum()
+    }
+
+    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Settled>, DbError> {
+        let mut settled = Vec::with_capacity(batch.len());
+        for transaction in batch {
+            settled.push(transaction.run(shared, db).await?);
+        }
+        Ok(settled)
+    }
+}
+
+impl Transaction {
+    async fn run(&self, shared: &Shared, db: &Connection) -> Result<Settled, DbError> {
+        let begin = db.client.simple_query("begin; select pg_current_xact_id()::text");
+        let answers = db.within("begin", begin).await?;
+        let number = answers.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        let prepared = match self.prepare(shared, db).await {
+            Ok(Ok(prepared)) => prepared,
+            Ok(Err(settled)) => {
+                rollback(db).await;
+                return Ok(settled);
+            }
+            Err(error) => {
+                rollback(db).await;
+                return Err(error);
+            }
+        };
+        match db.within("commit", db.client.batch_execute("commit")).await {
+            Ok(()) => {}
+            Err(DbError::Lost(_)) => confirm(shared, &number.unwrap_or_default()).await?,
+            Err(error) => return Err(error),
+        }
+        append::publish(shared, prepared.published);
+        for (index, answer) in &prepared.acked {
+            ack::settled(shared, &self.acks[*index], answer);
+        }
+        Ok(Settled::Committed(prepared.committed))
+    }
+
+    /// Everything up to the commit. Locks partitions first, then all cursors at once.
+    async fn prepare(&self, shared: &Shared, db: &Connection) -> Result<Result<Prepared, Settled>, DbError> {
+        let parcels: Vec<&Parcel> = self.parcels.iter().collect();
+        let mut published = Vec::new();
+        let appended = append::append(shared, db, &parcels, &mut published).await?;
+        let Some(placed) = appended.into_iter().collect::<Option<Vec<_>>>() else {
+            return Ok(Err(Settled::PartitionGone));
+        };
+        let mut acked = Vec::new();
+        let mut outcomes: Vec<Option<AckOutcome>> = vec![None; self.acks.len()];
+        if !self.acks.is_empty() || !self.required.is_empty() {
+            let mut cursors = match self.hold(db).await? {
+                Ok(cursors) => cursors,
+                Err(reason) => return Ok(Err(Settled::RolledBack(reason))),
+            };
+            while outcomes.iter().any(Option::is_none) {
+                match self.acknowledge(db, &mut cursors, &mut outcomes, &mut acked).await? {
+                    Ok(()) => {}
+                    Err(reason) => return Ok(Err(Settled::RolledBack(reason))),
+                }
+            }
+        }
+        let acks = outcomes.into_iter().flatten().collect();
+        Ok(Ok(Prepared { committed: Committed { placed, acks }, published, acked }))
+    }
+
+    /// The cursors of everything to be acknowledged, or which required lease is not live.
+    async fn hold(&self, db: &Connection) -> Result<Result<HashMap<(Uuid, String), i64>, String>, DbError> {
+        let (mut leases, mut numbers) = (Vec::new(), Vec::new());
+        for (_, lease) in &self.required {
+            for number in &lease.partitions {
+                leases.push(lease.id);
+                numbers.push(*number);
+            }
+        }
+        let partitions: Vec<Uuid> = self.acks.iter().map(|ack| ack.partition).collect();
+        let groups: Vec<&str> = self.acks.iter().map(|ack| ack.group.as_ref()).collect();
+        let held = procedures::hold(db, &leases, &numbers, &partitions, &groups).await?;
+        for (text, lease) in &self.required {
+            if !held.iter().any(|row| row.lease == Some(lease.id)) {
+                return Ok(Err(bad_lease(text)));
+            }
+        }
+        Ok(Ok(held.into_iter().map(|row| ((row.partition, row.group), row.cursor)).collect()))
+    }
+
+    /// Applies one ack of each (partition, group) that still waits. Any refusal refuses the whole transaction.
+    async fn acknowledge(
+        &self,
+        db: &Connection,
+        cursors: &mut HashMap<(Uuid, String), i64>,
+        outcomes: &mut [Option<AckOutcome>],
+        acked: &mut Vec<(usize, Acked)>,
+    ) -> Result<Result<(), String>, DbError> {
+        let mut keys = HashSet::new();
+        let chosen: Vec<usize> = (0..self.acks.len())
+            .filter(|&index| outcomes[index].is_none())
+            .filter(|&index| keys.insert((self.acks[index].partition, &self.acks[index].group)))
+            .collect();
+        let key = |ack: &Ack| (ack.partition, ack.group.to_string());
+        let plans: Vec<_> = chosen
+            .iter()
+            .map(|&index| {
+                let ack = &self.acks[index];
+                let cursor = cursors.get(&key(ack)).copied().unwrap_or(ack.cursor);
+                (cursor, ack_plan::plan(&ack.items, cursor))
+            })
+            .collect();
+        let rows: Vec<_> = chosen
+            .iter()
+            .zip(&plans)
+            .map(|(&index, (cursor, plan))| {
+                (&self.acks[index], self.acks[index].items.as_slice(), *cursor, plan)
+            })
+            .collect();
+        let answers = procedures::ack(db, &ack::ask(&rows)).await?;
+        if answers.len() < chosen.len() {
+            return Ok(Err("ack: the partition does not exist".to_owned()));
+        }
+        for answer in answers {
+            let index = chosen[answer.position];
+            let (cursor, plan) = &plans[answer.position];
+            let outcome = ack::outcome(&self.acks[index], *cursor, plan, &answer, true);
+            let refused = outcome.refused.or_else(|| {
+                outcome
+                    .verdicts
+                    .contains(&ack_plan::Verdict::Committed)
+                    .then_some("already committed for this group")
+            });
+            if let Some(reason) = refused {
+                return Ok(Err(format!("ack refused: {reason}")));
+            }
+            cursors.insert(key(&self.acks[index]), answer.cursor);
+            outcomes[index] = Some(outcome);
+            acked.push((index, answer));
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// A connection that cannot even roll back is not used again.
+async fn rollback(db: &Connection) {
+    if db.within("rollback", db.client.batch_execute("rollback")).await.is_err() {
+        db.spoil();
+    }
+}
+
+/// The connection broke during the commit: only the database knows. Asked by transaction number, it says so even
+/// after a crash.
+async fn confirm(shared: &Shared, number: &str) -> Result<(), DbError> {
+    let started = clock::now();
+    loop {
+        let asked = async {
+            let db = shared.connections.acquire(Priority::Ack).await?;
+            let sql = "select pg_xact_status($1::text::xid8)";
+            let row = db.within("pg_xact_status", db.client.query_one(sql, &[&number])).await?;
+            Ok::<Option<String>, DbError>(row.get(0))
+        };
+        match asked.await {
+            Ok(Some(status)) if status == "committed" => return Ok(()),
+            Ok(Some(status)) if status == "aborted" => {
+                return Err(DbError::Lost("rolled back by a crash".to_owned()));
+            }
+            _ if clock::now() - started > shared.config.retry_for => return Err(DbError::Unknown),
+            _ => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}

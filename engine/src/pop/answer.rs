@@ -1,0 +1,120 @@
+//! The body of a pop's answer, spliced together from frames: no payload is parsed on its way out.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use queen_protocol::{LeaseId, format_micros};
+
+use crate::log::Partition;
+use crate::log::frames::{Frame, write_string};
+use crate::log::ids::message_id;
+use crate::log::segments::Segment;
+
+/// One partition's share of a pop.
+pub struct Delivery {
+    pub partition: Arc<Partition>,
+    pub first: i64,
+    pub last: i64,
+    pub attempts: i32,
+    pub segments: Vec<Arc<Segment>>,
+}
+
+/// `lease`: `None` for an automatic ack.
+pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId>) -> Option<Bytes> {
+    let top = deliveries.first()?;
+    let lease = lease.map(LeaseId::to_string).unwrap_or_default();
+    let bytes: usize = deliveries.iter().flat_map(|d| &d.segments).map(|s| s.transactions.len() * 20).sum();
+    let mut out = String::with_capacity(bytes + 512);
+    out.push_str("{\"success\":true,\"queue\":");
+    write_string(&mut out, &top.partition.queue);
+    out.push_str(",\"partition\":");
+    write_string(&mut out, &top.partition.name);
+    let _ =
+        write!(out, ",\"partitionId\":\"{}\",\"leaseId\":\"{lease}\",\"consumerGroup\":", top.partition.id);
+    write_string(&mut out, group);
+    let _ = write!(out, ",\"partitionsClaimed\":{},\"messages\":[", deliveries.len());
+    let mut first = true;
+    for delivery in deliveries {
+        let tail = message_tail(delivery, group, &lease);
+        for segment in &delivery.segments {
+            let created_at = format_micros(segment.created_at);
+            let range = delivery.first.max(segment.base_offset)..delivery.last.min(segment.end());
+            for offset in range {
+                let Some(frame) = Frame::parse(segment.frame(offset)) else { continue };
+                if !std::mem::take(&mut first) {
+                    out.push(',');
+                }
+                let id = message_id(segment.created_at, offset, delivery.partition.number);
+                let _ = write!(out, "{{\"id\":\"{id}\",\"transactionId\":");
+                out.push_str(frame.transaction_id);
+                out.push_str(",\"traceId\":");
+                out.push_str(frame.trace_id.unwrap_or("null"));
+                out.push_str(",\"data\":");
+                out.push_str(frame.payload);
+                out.push_str(",\"producerSub\":");
+                out.push_str(frame.producer_sub.unwrap_or("null"));
+                out.push_str(",\"createdAt\":\"");
+                out.push_str(&created_at);
+                out.push_str(&tail);
+            }
+        }
+    }
+    out.push_str("]}");
+    Some(Bytes::from(out))
+}
+
+/// What is the same for every message of a partition.
+fn message_tail(delivery: &Delivery, group: &str, lease: &str) -> String {
+    let mut tail = String::new();
+    let _ = write!(tail, "\",\"partitionId\":\"{}\",\"partition\":", delivery.partition.id);
+    write_string(&mut tail, &delivery.partition.name);
+    tail.push_str(",\"queue\":");
+    write_string(&mut tail, &delivery.partition.queue);
+    let _ = write!(tail, ",\"leaseId\":\"{lease}\",\"consumerGroup\":");
+    write_string(&mut tail, group);
+    let _ = write!(tail, ",\"retryCount\":{}}}", delivery.attempts);
+    tail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::frames::write_frame;
+    use uuid::Uuid;
+
+    #[test]
+    fn an_answer_is_json_with_the_senders_payload_and_only_the_leased_range() {
+        let mut frames = String::new();
+        for (index, payload) in ["{\"a\": 1e400}", "null", "\"\\u0000\""].iter().enumerate() {
+            if index > 0 {
+                frames.push('\n');
+            }
+            write_frame(&mut frames, &format!("t\"{index}"), None, None, payload);
+        }
+        let segment = Arc::new(Segment::new(10, 1_767_261_600_123_456, vec![0; 48], frames));
+        let partition =
+            Partition { id: Uuid::from_u128(5), number: 3, queue: "q \"x\"".into(), name: "🐝".into() };
+        let delivery = Delivery {
+            partition: Arc::new(partition),
+            first: 11,
+            last: 13,
+            attempts: 2,
+            segments: vec![segment],
+        };
+        let lease = LeaseId { id: Uuid::from_u128(9), partitions: vec![3] };
+        let body = write_answer(&[delivery], "g", Some(&lease)).unwrap();
+        let text = std::str::from_utf8(&body).unwrap();
+        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        let messages = json["messages"].as_array().unwrap();
+        assert_eq!(messages.len(), 2);
+        assert_eq!(messages[0]["transactionId"], "t\"1");
+        assert_eq!(messages[0]["data"], serde_json::Value::Null);
+        assert!(text.contains("\"data\":\"\\u0000\""));
+        assert_eq!(messages[1]["queue"], "q \"x\"");
+        assert_eq!(messages[1]["retryCount"], 2);
+        assert_eq!(messages[1]["createdAt"], "2026-01-01T10:00:00.123456Z");
+        assert_eq!(messages[1]["leaseId"], json["leaseId"]);
+        assert!(messages[0]["id"].as_str() < messages[1]["id"].as_str());
+    }
+}

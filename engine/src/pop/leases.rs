@@ -1,0 +1,160 @@
+//! The leases this broker has served: what an ack's transaction ids mean. Bounded; what is forgotten is looked
+//! up in the log instead. Pure.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::log::ids::TransactionHash;
+
+#[derive(Debug)]
+struct Served {
+    lease: Uuid,
+    cursor: i64,
+    first: i64,
+    /// One per message from `first` on, without the flag.
+    hashes: Vec<u128>,
+}
+
+type Key = (Uuid, Arc<str>);
+
+/// # Invariants
+/// - At most one lease per (partition, group), the newest.
+/// - The hashes of all leases add up to at most the budget, but for one oversized lease.
+pub struct LeaseBook {
+    served: HashMap<Key, Served>,
+    arrivals: VecDeque<(Key, Uuid)>,
+    hashes: usize,
+    budget: usize,
+}
+
+/// Where the messages of an ack are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Resolved {
+    pub cursor: i64,
+    pub offsets: Vec<i64>,
+}
+
+impl LeaseBook {
+    pub fn new(budget: usize) -> Self {
+        Self { served: HashMap::new(), arrivals: VecDeque::new(), hashes: 0, budget }
+    }
+
+    pub fn serve(
+        &mut self,
+        partition: Uuid,
+        group: Arc<str>,
+        lease: Uuid,
+        first: i64,
+        hashes: impl Iterator<Item = TransactionHash>,
+    ) {
+        let key = (partition, group);
+        self.forget(&key);
+        let hashes: Vec<u128> = hashes.map(TransactionHash::without_flag).collect();
+        self.hashes += hashes.len();
+        self.arrivals.push_back((key.clone(), lease));
+        self.served.insert(key, Served { lease, cursor: first, first, hashes });
+        while self.arrivals.len() > 1
+            && (self.hashes > self.budget || self.arrivals.len() > 2 * self.served.len() + 16)
+        {
+            let Some((key, lease)) = self.arrivals.pop_front() else { break };
+            if self.served.get(&key).is_some_and(|served| served.lease == lease) {
+                // Still in use: forgotten only when the budget asks for it.
+                if self.hashes > self.budget {
+                    self.forget(&key);
+                } else {
+                    self.arrivals.push_back((key, lease));
+                }
+            }
+        }
+    }
+
+    /// `None` unless every transaction is found in the lease that was served here.
+    pub fn resolve(&self, key: &Key, hashes: impl Iterator<Item = TransactionHash>) -> Option<Resolved> {
+        let served = self.served.get(key)?;
+        // Acks mostly come in delivery order, so each search starts where the last one ended.
+        let mut from = 0;
+        let mut offsets = Vec::new();
+        for hash in hashes.map(TransactionHash::without_flag) {
+            let (before, after) = served.hashes.split_at(from);
+            let ahead = after.iter().position(|served| *served == hash).map(|index| from + index);
+            let index = ahead.or_else(|| before.iter().position(|served| *served == hash))?;
+            from = (index + 1) % served.hashes.len().max(1);
+            offsets.push(served.first + index as i64);
+        }
+        Some(Resolved { cursor: served.cursor, offsets })
+    }
+
+    /// Whether the lease was granted through this broker.
+    pub fn knows(&self, key: &Key) -> bool {
+        self.served.contains_key(key)
+    }
+
+    pub fn acked(&mut self, key: &Key, cursor: i64, released: bool) {
+        if released {
+            self.forget(key);
+        } else if let Some(served) = self.served.get_mut(key) {
+            served.cursor = cursor;
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if let Some(served) = self.served.remove(key) {
+            self.hashes -= served.hashes.len();
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.served.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hash(id: usize) -> TransactionHash {
+        TransactionHash::new(&id.to_string(), id.is_multiple_of(2))
+    }
+
+    fn key(n: u128) -> Key {
+        (Uuid::from_u128(n), "g".into())
+    }
+
+    #[test]
+    fn an_ack_is_resolved_in_any_order_whoever_chose_the_id() {
+        let mut book = LeaseBook::new(100);
+        book.serve(key(1).0, key(1).1, Uuid::nil(), 10, (0..5).map(hash));
+        let asked = [4, 0, 3].map(|id: usize| TransactionHash::new(&id.to_string(), true));
+        assert_eq!(
+            book.resolve(&key(1), asked.into_iter()),
+            Some(Resolved { cursor: 10, offsets: vec![14, 10, 13] })
+        );
+        assert_eq!(book.resolve(&key(1), [hash(77)].into_iter()), None);
+        book.acked(&key(1), 12, false);
+        assert_eq!(book.resolve(&key(1), [hash(1)].into_iter()).unwrap().cursor, 12);
+        book.acked(&key(1), 15, true);
+        assert_eq!(book.resolve(&key(1), [hash(1)].into_iter()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn memory_is_bounded_and_the_newest_lease_is_kept(
+            leases in prop::collection::vec((0u128..20, 1usize..10, any::<bool>()), 1..200)
+        ) {
+            let mut book = LeaseBook::new(50);
+            for (index, (partition, count, ack)) in leases.into_iter().enumerate() {
+                book.serve(key(partition).0, key(partition).1, Uuid::from_u128(index as u128), 0, (0..count).map(hash));
+                prop_assert!(book.hashes <= 50);
+                prop_assert_eq!(book.hashes, book.served.values().map(|s| s.hashes.len()).sum::<usize>());
+                prop_assert!(book.arrivals.len() <= 2 * book.served.len() + 16);
+                prop_assert!(book.knows(&key(partition)));
+                if ack {
+                    book.acked(&key(partition), count as i64, true);
+                }
+            }
+        }
+    }
+}

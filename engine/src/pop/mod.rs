@@ -1,0 +1,8 @@
+//! What a pop needs to know between its statements: its own state, which partitions look ready, who is parked,
+//! and which leases this broker has served.
+
+pub mod answer;
+pub mod leases;
+pub mod machine;
+pub mod ready;
+pub mod watch;

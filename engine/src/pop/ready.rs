@@ -1,0 +1,377 @@
+//! The ready list of one (queue, group): partitions believed to hold unread messages and no live lease, least
+//! recently served first. Only a hint: every claim is decided by the database. Pure: time comes in as an argument.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use uuid::Uuid;
+
+use crate::cache::Cache;
+use crate::log::Partition;
+
+/// Partitions whose last service is remembered while they are not listed.
+const SERVED_MAX: usize = 50_000;
+
+/// Never served sorts before any service; then in order of arrival.
+type Turn = (u64, u64);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ready(Turn),
+    /// Some pop of this broker is asking the database for it.
+    Claiming {
+        pushed: bool,
+    },
+    /// Leased, or not visible yet: worth another look at that time.
+    Held {
+        until: Instant,
+        pushed: bool,
+    },
+}
+
+/// What a claim found, as far as the list cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// A lease until then.
+    Granted {
+        until: Instant,
+    },
+    /// Delivered and done; more to read or not.
+    Committed {
+        more: bool,
+    },
+    /// Somebody else's lease, or not visible yet.
+    Later {
+        at: Instant,
+    },
+    Nothing,
+    Gone,
+    /// Not asked, not needed, or a row locked for a moment.
+    Unused,
+}
+
+/// # Invariants
+/// - A partition is in at most one state, and `turns` and `due` list exactly those in `Ready` and `Held`.
+/// - A partition being claimed is not handed out again before `finish`.
+/// - A push that arrives while a partition is claimed or held is not forgotten.
+pub struct ReadyList {
+    partitions: HashMap<Uuid, (Arc<Partition>, State)>,
+    turns: BTreeMap<Turn, Uuid>,
+    due: BTreeSet<(Instant, Uuid)>,
+    served: Cache<Uuid, u64>,
+    arrivals: u64,
+    services: u64,
+}
+
+impl Default for ReadyList {
+    fn default() -> Self {
+        Self {
+            partitions: HashMap::new(),
+            turns: BTreeMap::new(),
+            due: BTreeSet::new(),
+            served: Cache::new(SERVED_MAX),
+            arrivals: 0,
+            services: 0,
+        }
+    }
+}
+
+impl ReadyList {
+    /// Somebody pushed to it, or a look at the database found something to read. True if it became ready by this.
+    pub fn mark(&mut self, partition: &Arc<Partition>) -> bool {
+        match self.partitions.get_mut(&partition.id) {
+            None => {
+                self.make_ready(partition.clone());
+                true
+            }
+            Some((_, State::Claiming { pushed } | State::Held { pushed, .. })) => {
+                *pushed = true;
+                false
+            }
+            Some((_, State::Ready(_))) => false,
+        }
+    }
+
+    /// From the database at the start: served in this order, and perhaps leased until a time.
+    pub fn seed(&mut self, partition: Arc<Partition>, served: bool, held_until: Option<Instant>) {
+        if self.partitions.contains_key(&partition.id) {
+            return;
+        }
+        if served {
+            self.note_service(partition.id);
+        }
+        match held_until {
+            Some(until) => self.hold(partition, until, false),
+            None => self.make_ready(partition),
+        }
+    }
+
+    /// The next partitions to claim, out of the list until `finish`.
+    pub fn take(&mut self, now: Instant, count: usize) -> Vec<Arc<Partition>> {
+        self.expire(now);
+        let mut taken = Vec::new();
+        while taken.len() < count
+            && let Some((_, id)) = self.turns.pop_first()
+        {
+            if let Some((partition, state)) = self.partitions.get_mut(&id) {
+                *state = State::Claiming { pushed: false };
+                taken.push(partition.clone());
+            }
+        }
+        taken
+    }
+
+    /// Claims one by name. False: another pop of this broker is claiming it right now.
+    pub fn begin(&mut self, partition: &Arc<Partition>) -> bool {
+        if let Some((_, State::Claiming { .. })) = self.partitions.get(&partition.id) {
+            return false;
+        }
+        let pushed =
+            matches!(self.partitions.get(&partition.id), Some((_, State::Held { pushed: true, .. })));
+        self.remove(partition.id);
+        self.partitions.insert(partition.id, (partition.clone(), State::Claiming { pushed }));
+        true
+    }
+
+    /// Ends a claim. True if the partition is ready (again).
+    pub fn finish(&mut self, partition: &Arc<Partition>, claim: Claim) -> bool {
+        let pushed = match self.partitions.get(&partition.id) {
+            Some((_, State::Claiming { pushed })) => *pushed,
+            _ => return false,
+        };
+        self.partitions.remove(&partition.id);
+        match claim {
+            Claim::Granted { until } => {
+                self.note_service(partition.id);
+                self.hold(partition.clone(), until, pushed);
+                false
+            }
+            Claim::Committed { more } => {
+                self.note_service(partition.id);
+                if more || pushed {
+                    self.make_ready(partition.clone());
+                }
+                more || pushed
+            }
+            Claim::Later { at } => {
+                self.hold(partition.clone(), at, pushed);
+                false
+            }
+            Claim::Nothing => {
+                if pushed {
+                    self.make_ready(partition.clone());
+                }
+                pushed
+            }
+            Claim::Gone => false,
+            Claim::Unused => {
+                self.make_ready(partition.clone());
+                true
+            }
+        }
+    }
+
+    /// A lease ended before its time. True if the partition is ready by this.
+    pub fn released(&mut self, partition: Uuid, more: bool) -> bool {
+        match self.partitions.get_mut(&partition) {
+            Some((_, State::Claiming { pushed })) => {
+                *pushed |= more;
+                false
+            }
+            Some((listed, State::Held { pushed, .. })) => {
+                let (listed, ready) = (listed.clone(), *pushed || more);
+                self.remove(partition);
+                if ready {
+                    self.make_ready(listed);
+                }
+                ready
+            }
+            Some((_, State::Ready(_))) | None => false,
+        }
+    }
+
+    /// A lease was extended: no need to look before.
+    pub fn extended(&mut self, partition: Uuid, until: Instant) {
+        if let Some((listed, State::Held { pushed, .. })) = self.partitions.get(&partition) {
+            let (listed, pushed) = (listed.clone(), *pushed);
+            self.remove(partition);
+            self.hold(listed, until, pushed);
+        }
+    }
+
+    /// Moves what is due into the list; says which became ready.
+    pub fn expire(&mut self, now: Instant) -> Vec<Arc<Partition>> {
+        let mut expired = Vec::new();
+        while let Some(&(until, id)) = self.due.first()
+            && until <= now
+        {
+            let listed = self.partitions.get(&id).map(|(partition, _)| partition.clone());
+            self.remove(id);
+            if let Some(partition) = listed {
+                self.make_ready(partition.clone());
+                expired.push(partition);
+            }
+        }
+        expired
+    }
+
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(until, _)| *until)
+    }
+
+    pub fn ready(&self) -> usize {
+        self.turns.len()
+    }
+
+    pub fn is_ready(&self, partition: Uuid) -> bool {
+        matches!(self.partitions.get(&partition), Some((_, State::Ready(_))))
+    }
+
+    pub fn len(&self) -> usize {
+        self.partitions.len()
+    }
+
+    fn make_ready(&mut self, partition: Arc<Partition>) {
+        self.arrivals += 1;
+        let turn = (self.served.get(&partition.id).copied().unwrap_or(0), self.arrivals);
+        self.turns.insert(turn, partition.id);
+        self.partitions.insert(partition.id, (partition, State::Ready(turn)));
+    }
+
+    fn hold(&mut self, partition: Arc<Partition>, until: Instant, pushed: bool) {
+        self.due.insert((until, partition.id));
+        self.partitions.insert(partition.id, (partition, State::Held { until, pushed }));
+    }
+
+    fn note_service(&mut self, partition: Uuid) {
+        self.services += 1;
+        self.served.insert(partition, self.services, 1);
+    }
+
+    fn remove(&mut self, partition: Uuid) {
+        match self.partitions.remove(&partition) {
+            Some((_, State::Ready(turn))) => drop(self.turns.remove(&turn)),
+            Some((_, State::Held { until, .. })) => drop(self.due.remove(&(until, partition))),
+            Some((_, State::Claiming { .. })) | None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn partition(number: u8) -> Arc<Partition> {
+        Arc::new(Partition {
+            id: Uuid::from_u128(u128::from(number)),
+            number: i64::from(number),
+            queue: "q".into(),
+            name: number.to_string().into(),
+        })
+    }
+
+    fn names(taken: &[Arc<Partition>]) -> Vec<i64> {
+        taken.iter().map(|partition| partition.number).collect()
+    }
+
+    #[test]
+    fn never_served_goes_first_and_then_the_longest_unserved() {
+        let now = clock::now();
+        let mut list = ReadyList::default();
+        for number in [1, 2] {
+            list.mark(&partition(number));
+        }
+        for taken in list.take(now, 2) {
+            list.finish(&taken, Claim::Committed { more: true });
+        }
+        list.mark(&partition(3));
+        assert_eq!(names(&list.take(now, 3)), [3, 1, 2]);
+    }
+
+    #[test]
+    fn a_partition_being_claimed_is_not_handed_out_twice() {
+        let mut list = ReadyList::default();
+        let p = partition(1);
+        list.mark(&p);
+        assert_eq!(list.take(clock::now(), 5).len(), 1);
+        assert!(!list.mark(&p));
+        assert!(list.take(clock::now(), 5).is_empty());
+        assert!(!list.begin(&p));
+        assert!(list.finish(&p, Claim::Nothing), "a push came while it was claimed");
+        assert_eq!(list.ready(), 1);
+    }
+
+    #[test]
+    fn a_lease_comes_back_when_it_ends_by_ack_or_by_time() {
+        let now = clock::now();
+        let mut list = ReadyList::default();
+        for number in [1, 2, 3] {
+            list.mark(&partition(number));
+        }
+        for taken in list.take(now, 3) {
+            list.finish(&taken, Claim::Granted { until: now + Duration::from_secs(5) });
+        }
+        assert!(list.take(now, 3).is_empty());
+        assert!(list.released(partition(1).id, true));
+        assert!(!list.released(partition(2).id, false));
+        assert_eq!(names(&list.take(now, 3)), [1]);
+        assert_eq!(names(&list.take(now + Duration::from_secs(6), 3)), [3]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_partition_with_messages_is_never_forgotten(
+            steps in prop::collection::vec((0u8..6, 0u8..4, any::<bool>()), 0..200)
+        ) {
+            // The shadow: unread messages and leases as the database would have them.
+            let mut list = ReadyList::default();
+            let mut now = clock::now();
+            let mut unread = [0u32; 4];
+            let mut leased: [Option<Instant>; 4] = [None; 4];
+            let mut claiming: Vec<Arc<Partition>> = Vec::new();
+            for (action, number, flag) in steps {
+                let p = partition(number);
+                let n = number as usize;
+                match action {
+                    0 => { unread[n] += 1; list.mark(&p); }
+                    1 => claiming.extend(list.take(now, 1)),
+                    2 => if list.begin(&p) { claiming.push(p); },
+                    3 => if let Some(p) = claiming.pop() {
+                        let n = p.number as usize;
+                        let claim = match leased[n] {
+                            Some(until) if until > now => Claim::Later { at: until },
+                            _ if unread[n] == 0 => Claim::Nothing,
+                            _ if flag => { unread[n] -= 1; Claim::Committed { more: unread[n] > 0 } }
+                            _ => { let until = now + Duration::from_secs(3); leased[n] = Some(until); Claim::Granted { until } }
+                        };
+                        list.finish(&p, claim);
+                    },
+                    4 => if leased[n].take().is_some() {
+                        if flag { unread[n] = unread[n].saturating_sub(1); }
+                        list.released(p.id, unread[n] > 0);
+                    },
+                    _ => now += Duration::from_secs(1),
+                }
+                prop_assert_eq!(list.turns.len() + list.due.len() + claiming.len(), list.len());
+            }
+            for p in claiming {
+                let n = p.number as usize;
+                let claim = match leased[n] {
+                    Some(until) if until > now => Claim::Later { at: until },
+                    _ if unread[n] == 0 => Claim::Nothing,
+                    _ => Claim::Unused,
+                };
+                list.finish(&p, claim);
+            }
+            let later = now + Duration::from_secs(10);
+            let taken: Vec<i64> = names(&list.take(later, 10));
+            for n in 0..4 {
+                prop_assert!(unread[n] == 0 || taken.contains(&(n as i64)), "{n} is lost");
+            }
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! One (queue, group) under watch: its ready list, and the pops parked on it. A commit wakes exactly as many pops
+//! as it can feed, in order of arrival.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU8, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::{Notify, oneshot};
+use uuid::Uuid;
+
+use super::ready::{Claim, ReadyList};
+use crate::log::Partition;
+
+pub struct Watch {
+    pub queue: Arc<str>,
+    pub group: Arc<str>,
+    /// Registration and seeding happen once; a pop that arrives meanwhile waits for them.
+    pub seeded: tokio::sync::Mutex<Seeding>,
+    state: Mutex<State>,
+    /// Where a timer is told about the next due time.
+    timers: Arc<Timers>,
+}
+
+#[derive(Default)]
+pub struct Seeding {
+    pub registered: bool,
+    /// Where the next page starts; `None`: the whole queue has been read.
+    pub next: Option<Uuid>,
+    pub started: bool,
+    /// Partitions a pop by name has registered the group for.
+    pub partitions: std::collections::HashSet<Arc<str>>,
+}
+
+#[derive(Default)]
+struct State {
+    ready: ReadyList,
+    parked: VecDeque<Arc<Waiter>>,
+    parked_by_name: HashMap<Arc<str>, VecDeque<Arc<Waiter>>>,
+    /// Pops by name waiting for this broker's own claim on the partition to end.
+    turns: HashMap<Uuid, VecDeque<oneshot::Sender<()>>>,
+    gone: usize,
+    armed: Option<Instant>,
+}
+
+const WAITING: u8 = 0;
+const WOKEN: u8 = 1;
+const GONE: u8 = 2;
+
+/// A parked pop. It may wait in several watches at once.
+#[derive(Default)]
+pub struct Waiter {
+    state: AtomicU8,
+    notify: Notify,
+}
+
+impl Waiter {
+    /// False if it was woken before or has gone away.
+    fn wake(&self) -> bool {
+        let woken = self.state.compare_exchange(WAITING, WOKEN, AcqRel, Acquire).is_ok();
+        if woken {
+            self.notify.notify_one();
+        }
+        woken
+    }
+
+    pub async fn woken(&self) {
+        self.notify.notified().await;
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.state.load(Acquire) == WAITING
+    }
+}
+
+/// What a pop is parked for.
+#[derive(Debug, Clone, Copy)]
+pub enum Interest<'a> {
+    Any,
+    Partition(&'a str),
+}
+
+impl Watch {
+    pub fn new(queue: Arc<str>, group: Arc<str>, timers: Arc<Timers>) -> Arc<Self> {
+        Arc::new(Self {
+            queue,
+            group,
+            seeded: tokio::sync::Mutex::default(),
+            state: Mutex::default(),
+            timers,
+        })
+    }
+
+    pub fn take(&self, now: Instant, count: usize) -> Vec<Arc<Partition>> {
+        let mut state = self.lock();
+        let expired = state.ready.expire(now);
+        let taken = state.ready.take(now, count);
+        // What became due by this look and is not taken feeds somebody who is parked.
+        for partition in expired {
+            if state.ready.is_ready(partition.id) {
+                state.wake_for(&partition.name);
+            }
+        }
+        taken
+    }
+
+    /// Claims a named partition, or says how to wait for this broker's other claim on it to end.
+    pub fn begin(&self, partition: &Arc<Partition>) -> Result<(), oneshot::Receiver<()>> {
+        let mut state = self.lock();
+        if state.ready.begin(partition) {
+            return Ok(());
+        }
+        let (sender, receiver) = oneshot::channel();
+        state.turns.entry(partition.id).or_default().push_back(sender);
+        Err(receiver)
+    }
+
+    pub fn finish(self: &Arc<Self>, partition: &Arc<Partition>, claim: Claim) {
+        let mut state = self.lock();
+        let ready = state.ready.finish(partition, claim);
+        if ready {
+            state.wake_for(&partition.name);
+        }
+        state.next_turn(partition.id);
+        self.arm(&mut state);
+    }
+
+    pub fn mark(&self, partition: &Arc<Partition>) {
+        let mut state = self.lock();
+        if state.ready.mark(partition) {
+            state.wake_for(&partition.name);
+        }
+    }
+
+    pub fn seed(self: &Arc<Self>, partition: Arc<Partition>, served: bool, held_until: Option<Instant>) {
+        let mut state = self.lock();
+        state.ready.seed(partition, served, held_until);
+        self.arm(&mut state);
+    }
+
+    pub fn released(&self, partition: Uuid, name: &str, more: bool) {
+        let mut state = self.lock();
+        if state.ready.released(partition, more) || (more && !state.parked_by_name.is_empty()) {
+            state.wake_for(name);
+        }
+    }
+
+    pub fn extended(self: &Arc<Self>, partition: Uuid, until: Instant) {
+        let mut state = self.lock();
+        state.ready.extended(partition, until);
+        self.arm(&mut state);
+    }
+
+    /// A due time has come: leases have run out or messages have matured.
+    pub fn tick(self: &Arc<Self>, now: Instant) {
+        let mut state = self.lock();
+        state.armed = None;
+        for partition in state.ready.expire(now) {
+            state.wake_for(&partition.name);
+        }
+        self.arm(&mut state);
+    }
+
+    /// Parks, unless something is ready already. Checked under the lock that a push takes, so no wake-up is missed.
+    pub fn park(
+        self: &Arc<Self>,
+        interest: Interest<'_>,
+        partition: Option<Uuid>,
+        waiter: &Arc<Waiter>,
+    ) -> bool {
+        let mut state = self.lock();
+        let ready = match (interest, partition) {
+            (Interest::Any, _) => state.ready.ready() > 0,
+            (Interest::Partition(_), Some(id)) => state.ready.is_ready(id),
+            (Interest::Partition(_), None) => false,
+        };
+        if ready {
+            return false;
+        }
+        state.compact();
+        match interest {
+            Interest::Any => state.parked.push_back(waiter.clone()),
+            Interest::Partition(name) => match state.parked_by_name.get_mut(name) {
+                Some(queue) => queue.push_back(waiter.clone()),
+                None => drop(state.parked_by_name.insert(name.into(), VecDeque::from([waiter.clone()]))),
+            },
+        }
+        true
+    }
+
+    /// A parked pop ends. If it was woken but leaves without looking, the next one is woken in its place.
+    pub fn leave(&self, interest: Interest<'_>, waiter: &Waiter, looked: bool) {
+        let before = waiter.state.swap(GONE, AcqRel);
+        let mut state = self.lock();
+        if before == WAITING {
+            state.gone += 1;
+        } else if before == WOKEN && !looked {
+            match interest {
+                Interest::Any if state.ready.ready() > 0 => drop(state.wake_any()),
+                Interest::Any => {}
+                Interest::Partition(name) => state.wake_for(name),
+            }
+        }
+    }
+
+    /// Everybody looks again: the queue was sought, deleted, or seen anew.
+    pub fn wake_all(&self) {
+        let mut state = self.lock();
+        let named = std::mem::take(&mut state.parked_by_name);
+        for waiter in state.parked.drain(..).chain(named.into_values().flatten()) {
+            waiter.wake();
+        }
+        state.turns.clear();
+    }
+
+    pub fn parked(&self) -> usize {
+        let state = self.lock();
+        let named = state.parked_by_name.values().flatten();
+        state.parked.iter().chain(named).filter(|waiter| waiter.is_waiting()).count()
+    }
+
+    pub fn listed(&self) -> usize {
+        self.lock().ready.len()
+    }
+
+    fn arm(self: &Arc<Self>, state: &mut State) {
+        let Some(due) = state.ready.next_due() else { return };
+        if state.armed.is_none_or(|armed| due < armed) {
+            state.armed = Some(due);
+            self.timers.arm(due, self);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A pop by name goes first: nothing else can serve it.
+    fn wake_for(&mut self, name: &str) {
+        if let Some(queue) = self.parked_by_name.get_mut(name) {
+            while let Some(waiter) = queue.pop_front() {
+                if waiter.wake() {
+                    return;
+                }
+            }
+            self.parked_by_name.remove(name);
+        }
+        self.wake_any();
+    }
+
+    fn wake_any(&mut self) -> bool {
+        while let Some(waiter) = self.parked.pop_front() {
+            if waiter.wake() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn next_turn(&mut self, partition: Uuid) {
+        if let Some(queue) = self.turns.get_mut(&partition) {
+            while let Some(turn) = queue.pop_front() {
+                if turn.send(()).is_ok() {
+                    return;
+                }
+            }
+            self.turns.remove(&partition);
+        }
+    }
+
+    /// Pops that went away are dropped in bulk, once they are the majority.
+    fn compact(&mut self) {
+        if self.gone > 64 && self.gone > self.parked.len() / 2 {
+            self.parked.retain(|waiter| waiter.is_waiting());
+            self.parked_by_name.retain(|_, queue| {
+                queue.retain(|waiter| waiter.is_waiting());
+                !queue.is_empty()
+            });
+            self.gone = 0;
+        }
+    }
+}
+
+/// When which watch has to look again. One task sleeps for all of them.
+#[derive(Default)]
+pub struct Timers {
+    due: Mutex<std::collections::BTreeMap<(Instant, u64), std::sync::Weak<Watch>>>,
+    counter: std::sync::atomic::AtomicU64,
+    changed: Notify,
+}
+
+impl Timers {
+    fn arm(&self, at: Instant, watch: &Arc<Watch>) {
+        let number = self.counter.fetch_add(1, AcqRel);
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let earliest = due.first_key_value().is_none_or(|((first, _), _)| at < *first);
+        due.insert((at, number), Arc::downgrade(watch));
+        if earliest {
+            self.changed.notify_one();
+        }
+    }
+
+    /// The watches whose time has come, and when the next one does.
+    fn fire(&self, now: Instant) -> (Vec<Arc<Watch>>, Option<Instant>) {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fired = Vec::new();
+        while let Some(entry) = due.first_entry()
+            && entry.key().0 <= now
+        {
+            fired.extend(entry.remove().upgrade());
+        }
+        (fired, due.first_key_value().map(|((at, _), _)| *at))
+    }
+
+    pub async fn run(&self) {
+        loop {
+            let now = crate::clock::now();
+            let (fired, next) = self.fire(now);
+            for watch in fired {
+                watch.tick(now);
+            }
+            match next {
+                Some(at) => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(at.into()) => {}
+                        () = self.changed.notified() => {}
+                    }
+                }
+                None => self.changed.notified().await,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use std::time::Duration;
+
+    fn watch() -> Arc<Watch> {
+        Watch::new("q".into(), "g".into(), Arc::default())
+    }
+
+    fn partition(number: u8) -> Arc<Partition> {
+        let id = Uuid::from_u128(u128::from(number));
+        Arc::new(Partition {
+            id,
+            number: i64::from(number),
+            queue: "q".into(),
+            name: number.to_string().into(),
+        })
+    }
+
+    fn park(watch: &Arc<Watch>, interest: Interest<'_>) -> Arc<Waiter> {
+        let waiter = Arc::default();
+        assert!(watch.park(interest, None, &waiter));
+        waiter
+    }
+
+    fn woken(waiter: &Waiter) -> bool {
+        waiter.state.load(Acquire) == WOKEN
+    }
+
+    #[test]
+    fn one_partition_wakes_one_pop_in_order_of_arrival() {
+        let watch = watch();
+        let (first, second) = (park(&watch, Interest::Any), park(&watch, Interest::Any));
+        watch.mark(&partition(1));
+        assert!(woken(&first) && !woken(&second));
+        watch.mark(&partition(1));
+        assert!(!woken(&second), "the same partition feeds nobody else");
+        watch.mark(&partition(2));
+        assert!(woken(&second));
+    }
+
+    #[test]
+    fn a_pop_by_name_is_woken_before_any_other() {
+        let watch = watch();
+        let (any, named) = (park(&watch, Interest::Any), park(&watch, Interest::Partition("7")));
+        watch.mark(&partition(7));
+        assert!(woken(&named) && !woken(&any));
+        watch.mark(&partition(8));
+        assert!(woken(&any));
+    }
+
+    #[test]
+    fn a_wake_up_is_not_lost_with_the_pop_that_left() {
+        let watch = watch();
+        let (first, second) = (park(&watch, Interest::Any), park(&watch, Interest::Any));
+        watch.mark(&partition(1));
+        watch.leave(Interest::Any, &first, false);
+        assert!(woken(&second));
+    }
+
+    #[test]
+    fn nobody_parks_beside_something_ready() {
+        let watch = watch();
+        watch.mark(&partition(1));
+        assert!(!watch.park(Interest::Any, None, &Arc::default()));
+        assert!(!watch.park(Interest::Partition("1"), Some(partition(1).id), &Arc::default()));
+        assert!(watch.park(Interest::Partition("2"), Some(partition(2).id), &Arc::default()));
+    }
+
+    #[test]
+    fn pops_that_left_do_not_pile_up() {
+        let watch = watch();
+        for _ in 0..10_000 {
+            let waiter = park(&watch, Interest::Any);
+            watch.leave(Interest::Any, &waiter, false);
+        }
+        assert!(watch.lock().parked.len() < 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_runs_out_wakes_the_next_pop() {
+        let timers: Arc<Timers> = Arc::default();
+        let watch = Watch::new("q".into(), "g".into(), timers.clone());
+        let p = partition(1);
+        watch.begin(&p).unwrap();
+        watch.finish(&p, Claim::Granted { until: clock::now() + Duration::from_millis(20) });
+        let waiter = park(&watch, Interest::Any);
+        tokio::select! {
+            () = timers.run() => {}
+            () = waiter.woken() => {}
+        }
+        assert!(woken(&waiter));
+    }
+}

@@ -1,0 +1,56 @@
+//! What all operations of one engine share: connections, caches, watches. Each part guards itself.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::config::Config;
+use crate::db::Connections;
+use crate::directory::Directory;
+use crate::jobs::wake::Wake;
+use crate::log::dedup::Dedup;
+use crate::log::segments::Segments;
+use crate::pop::leases::LeaseBook;
+use crate::tasks::Tasks;
+use crate::watches::Watches;
+
+/// Transaction hashes of served leases: 16 bytes each, 16 MB.
+const LEASE_HASHES_MAX: usize = 1_000_000;
+
+pub struct Shared {
+    pub config: Config,
+    pub tasks: Tasks,
+    pub connections: Connections,
+    pub directory: Directory,
+    pub watches: Watches,
+    pub wake: Wake,
+    dedup: Mutex<Dedup>,
+    segments: Mutex<Segments>,
+    leases: Mutex<LeaseBook>,
+}
+
+impl Shared {
+    pub fn new(config: Config, connections: Connections, tasks: Tasks) -> Self {
+        Self {
+            tasks,
+            directory: Directory::new(connections.clone()),
+            watches: Watches::default(),
+            wake: Wake::new(),
+            dedup: Mutex::new(Dedup::new(config.dedup_cache_bytes)),
+            segments: Mutex::new(Segments::new(config.segment_cache_bytes)),
+            leases: Mutex::new(LeaseBook::new(LEASE_HASHES_MAX)),
+            connections,
+            config,
+        }
+    }
+
+    pub fn dedup(&self) -> MutexGuard<'_, Dedup> {
+        self.dedup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn segments(&self) -> MutexGuard<'_, Segments> {
+        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn leases(&self) -> MutexGuard<'_, LeaseBook> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

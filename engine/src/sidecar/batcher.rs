@@ -1,0 +1,176 @@
+//! Decides what the next flight carries. Pure: it owns no clock, no channel and no connection.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Items (messages, claims, acks) in one flight.
+    pub items: usize,
+    pub bytes: usize,
+    /// Entries of one key that may share a flight.
+    pub merged: usize,
+}
+
+/// Entries waiting for a flight, in one queue per key.
+///
+/// # Invariants
+/// - Entries of one key leave in the order they came, and never in two flights at once.
+/// - A limit is exceeded only by a single oversized entry, which travels alone.
+/// - Keys take turns: one that has just flown goes behind all others.
+pub struct Batcher<K, E> {
+    waiting: HashMap<K, VecDeque<Weighed<E>>>,
+    turns: VecDeque<K>,
+    flying: HashSet<K>,
+    entries: usize,
+}
+
+struct Weighed<E> {
+    entry: E,
+    items: usize,
+    bytes: usize,
+}
+
+impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
+    pub fn new() -> Self {
+        Self { waiting: HashMap::new(), turns: VecDeque::new(), flying: HashSet::new(), entries: 0 }
+    }
+
+    pub fn offer(&mut self, key: K, entry: E, items: usize, bytes: usize) {
+        self.entries += 1;
+        let queue = self.waiting.entry(key.clone()).or_default();
+        queue.push_back(Weighed { entry, items, bytes });
+        if queue.len() == 1 && !self.flying.contains(&key) {
+            self.turns.push_back(key);
+        }
+    }
+
+    /// Entries of one key are adjacent in the answer. Every key in it must come back through `landed`.
+    pub fn take(&mut self, limits: Limits) -> Vec<(K, E)> {
+        let mut flight = Vec::new();
+        let (mut items, mut bytes) = (0, 0);
+        while let Some(key) = self.turns.pop_front() {
+            let Some(queue) = self.waiting.get_mut(&key) else { continue };
+            let before = flight.len();
+            while let Some(next) = queue.front() {
+                let full = items + next.items > limits.items || bytes + next.bytes > limits.bytes;
+                if (full && !flight.is_empty()) || flight.len() - before == limits.merged {
+                    break;
+                }
+                items += next.items;
+                bytes += next.bytes;
+                if let Some(next) = queue.pop_front() {
+                    flight.push((key.clone(), next.entry));
+                }
+            }
+            if queue.is_empty() {
+                self.waiting.remove(&key);
+            }
+            if flight.len() == before {
+                self.turns.push_front(key);
+                break;
+            }
+            self.flying.insert(key);
+        }
+        self.entries -= flight.len();
+        flight
+    }
+
+    pub fn landed(&mut self, key: &K) {
+        if self.flying.remove(key) && self.waiting.contains_key(key) {
+            self.turns.push_back(key.clone());
+        }
+    }
+
+    /// Whether a flight could leave now.
+    pub fn is_ready(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMITS: Limits = Limits { items: 10, bytes: 1000, merged: 100 };
+
+    #[test]
+    fn a_key_in_the_air_holds_back_only_itself() {
+        let mut batcher = Batcher::new();
+        batcher.offer("a", 1, 1, 1);
+        assert_eq!(batcher.take(LIMITS), [("a", 1)]);
+        batcher.offer("a", 2, 1, 1);
+        batcher.offer("b", 3, 1, 1);
+        assert_eq!(batcher.take(LIMITS), [("b", 3)]);
+        assert!(batcher.take(LIMITS).is_empty());
+        batcher.landed(&"a");
+        assert_eq!(batcher.take(LIMITS), [("a", 2)]);
+    }
+
+    #[test]
+    fn an_oversized_entry_travels_alone() {
+        let mut batcher = Batcher::new();
+        batcher.offer("a", 1, 1, 1);
+        batcher.offer("b", 2, 99, 1);
+        batcher.offer("c", 3, 1, 1);
+        assert_eq!(batcher.take(LIMITS), [("a", 1)]);
+        assert_eq!(batcher.take(LIMITS), [("b", 2)]);
+        assert_eq!(batcher.take(LIMITS), [("c", 3)]);
+    }
+
+    #[test]
+    fn entries_of_one_key_share_a_flight_up_to_the_merge_limit() {
+        let mut batcher = Batcher::new();
+        for entry in 0..3 {
+            batcher.offer("a", entry, 1, 1);
+        }
+        assert_eq!(batcher.take(Limits { merged: 2, ..LIMITS }), [("a", 0), ("a", 1)]);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_doubled_or_overtaken(
+            steps in prop::collection::vec((0u8..6, 0u8..3, 1usize..8), 0..200), merged in 1usize..4
+        ) {
+            let mut batcher = Batcher::new();
+            let mut offered = 0usize;
+            let mut flown: HashMap<u8, Vec<usize>> = HashMap::new();
+            let mut air: Vec<HashSet<u8>> = Vec::new();
+            let limits = Limits { merged, ..LIMITS };
+            let fly = |batcher: &mut Batcher<u8, usize>, air: &mut Vec<HashSet<u8>>, flown: &mut HashMap<u8, Vec<usize>>| {
+                let flight = batcher.take(limits);
+                let keys: HashSet<u8> = flight.iter().map(|(key, _)| *key).collect();
+                for other in air.iter() {
+                    assert!(other.is_disjoint(&keys));
+                }
+                for (key, entry) in &flight {
+                    flown.entry(*key).or_default().push(*entry);
+                }
+                let any = !keys.is_empty();
+                if any { air.push(keys); }
+                any
+            };
+            for (key, action, items) in steps {
+                match action {
+                    0 | 1 => { batcher.offer(key, offered, items, 1); offered += 1; }
+                    _ if air.len() > 1 => for key in air.remove(0) { batcher.landed(&key); },
+                    _ => { fly(&mut batcher, &mut air, &mut flown); }
+                }
+            }
+            while batcher.len() > 0 {
+                if !fly(&mut batcher, &mut air, &mut flown) {
+                    for key in air.remove(0) { batcher.landed(&key); }
+                }
+            }
+            prop_assert_eq!(flown.values().map(Vec::len).sum::<usize>(), offered);
+            for entries in flown.values() {
+                prop_assert!(entries.is_sorted());
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! One lane: arrivals collect while its slots are busy and leave together as soon as one is free.
+//! It knows entries and flights, and nothing of what they mean.
+
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tracing::{debug, warn};
+
+use super::batcher::{Batcher, Limits};
+use super::stats::{LaneCounts, LaneStats};
+use crate::clock;
+use crate::db::{Connection, Connections, Error, Priority};
+use crate::tasks::Tasks;
+
+/// One kind of request, and how many of them become one procedure call.
+pub trait Operation: Send + Sync + Sized + 'static {
+    /// Names the operation everywhere: procedure, span, metric label, file.
+    const NAME: &'static str;
+    const PRIORITY: Priority;
+    /// Entries of one key that may share a flight.
+    const MERGED_MAX: usize;
+    /// Two entries with one key are never in the air at once, unless they share a flight.
+    type Key: Hash + Eq + Clone + Send;
+    type Output: Send + 'static;
+    type Context: Send + Sync + 'static;
+
+    fn key(&self) -> Self::Key;
+    fn items(&self) -> usize;
+    fn bytes(&self) -> usize;
+
+    /// Called before another try when nobody knows whether the last one was committed.
+    fn again(&mut self) {}
+
+    /// Calls the procedure for the whole batch. Answers come back in the batch's order.
+    fn call(
+        context: &Arc<Self::Context>,
+        db: &Connection,
+        batch: &[Self],
+    ) -> impl Future<Output = Result<Vec<Self::Output>, Error>> + Send;
+
+    /// The caller went away before the flight left.
+    fn abandoned(self, _context: &Arc<Self::Context>) {}
+
+    /// The caller went away before its answer came.
+    fn orphaned(_context: &Arc<Self::Context>, _output: Self::Output) {}
+}
+
+/// More waiting entries than this, and a caller is told at once instead of queueing behind them.
+const WAITING_MAX: usize = 100_000;
+
+/// How long a slot waits before it tries again what a lost connection interrupted.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+pub struct Lane<O: Operation>(Arc<Inner<O>>);
+
+impl<O: Operation> Clone for Lane<O> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+struct Inner<O: Operation> {
+    context: Arc<O::Context>,
+    connections: Connections,
+    tasks: Tasks,
+    limits: Limits,
+    slots: usize,
+    linger: Duration,
+    retry_for: Duration,
+    stats: LaneStats,
+    state: Mutex<State<O>>,
+}
+
+struct State<O: Operation> {
+    batcher: Batcher<O::Key, Entry<O>>,
+    slots_busy: usize,
+}
+
+struct Entry<O: Operation> {
+    operation: O,
+    reply: oneshot::Sender<Result<O::Output, Error>>,
+    arrived: Instant,
+}
+
+pub struct LaneSettings {
+    pub items_max: usize,
+    pub bytes_max: usize,
+    pub slots: usize,
+    pub linger: Duration,
+    pub retry_for: Duration,
+}
+
+impl<O: Operation> Lane<O> {
+    pub fn new(
+        context: Arc<O::Context>,
+        connections: Connections,
+        tasks: Tasks,
+        settings: &LaneSettings,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            context,
+            connections,
+            tasks,
+            limits: Limits { items: settings.items_max, bytes: settings.bytes_max, merged: O::MERGED_MAX },
+            slots: settings.slots.max(1),
+            linger: settings.linger,
+            retry_for: settings.retry_for,
+            stats: LaneStats::default(),
+            state: Mutex::new(State { batcher: Batcher::new(), slots_busy: 0 }),
+        }))
+    }
+
+    /// # Cancel safety
+    /// Dropped before its flight leaves, the operation never runs. Dropped later, it runs, and `orphaned` gets
+    /// the answer.
+    pub async fn submit(&self, operation: O) -> Result<O::Output, Error> {
+        self.enqueue(operation)?.await.unwrap_or(Err(Error::Stopping))
+    }
+
+    /// Queues at once, in the order of the calls; the answer comes through the receiver.
+    pub fn enqueue(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output, Error>>, Error> {
+        let (reply, answer) = oneshot::channel();
+        let (key, items, bytes) = (operation.key(), operation.items(), operation.bytes());
+        let entry = Entry { operation, reply, arrived: clock::now() };
+        let mut state = self.0.lock();
+        if state.batcher.len() >= WAITING_MAX {
+            return Err(Error::Full);
+        }
+        state.batcher.offer(key, entry, items, bytes);
+        if state.slots_busy < self.0.slots && state.batcher.is_ready() {
+            state.slots_busy += 1;
+            drop(state);
+            self.0.tasks.spawn(self.0.clone().run_slot());
+        }
+        Ok(answer)
+    }
+
+    pub fn counts(&self) -> LaneCounts {
+        self.0.stats.read()
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.0.lock().batcher.len()
+    }
+}
+
+impl<O: Operation> Inner<O> {
+    fn lock(&self) -> MutexGuard<'_, State<O>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Flies until nothing waits. The batch is taken only once a connection is there: what arrives while the pool
+    /// is busy still gets on.
+    async fn run_slot(self: Arc<Self>) {
+        loop {
+            if !self.linger.is_zero() {
+                tokio::time::sleep(self.linger).await;
+            }
+            let connection = self.connections.acquire(O::PRIORITY).await;
+            let flight = {
+                let mut state = self.lock();
+                let flight = state.batcher.take(self.limits);
+                if flight.is_empty() {
+                    state.slots_busy -= 1;
+                    return;
+                }
+                flight
+            };
+            let (mut keys, mut entries) =
+                (Vec::with_capacity(flight.len()), Vec::with_capacity(flight.len()));
+            for (key, entry) in flight {
+                if keys.last() != Some(&key) {
+                    keys.push(key);
+                }
+                if entry.reply.is_closed() {
+                    entry.operation.abandoned(&self.context);
+                } else {
+                    entries.push(entry);
+                }
+            }
+            if !entries.is_empty() {
+                self.fly(connection, entries).await;
+            }
+            let mut state = self.lock();
+            for key in &keys {
+                state.batcher.landed(key);
+            }
+        }
+    }
+
+    async fn fly(&self, mut connection: Result<crate::db::Checkout, Error>, entries: Vec<Entry<O>>) {
+        let started = clock::now();
+        let waited = entries.iter().map(|entry| started - entry.arrived).max().unwrap_or_default();
+        let mut operations = Vec::with_capacity(entries.len());
+        let mut replies = Vec::with_capacity(entries.len());
+        for entry in entries {
+            operations.push(entry.operation);
+            replies.push(entry.reply);
+        }
+        let items = operations.iter().map(O::items).sum();
+        let result = loop {
+            let result = match &connection {
+                Ok(db) => O::call(&self.context, db, &operations).await,
+                Err(error) => Err(error.clone()),
+            };
+            match result {
+                Err(error) if error.may_retry() && clock::now() - started < self.retry_for => {
+                    self.stats.retried();
+                    debug!(op = O::NAME, %error, "trying a flight again");
+                    if error.is_outcome_unknown() {
+                        operations.iter_mut().for_each(O::again);
+                    }
+                }
+                other => break other,
+            }
+            drop(connection);
+            tokio::time::sleep(RETRY_PAUSE).await;
+            connection = self.connections.acquire(O::PRIORITY).await;
+        };
+        self.stats.landed(replies.len(), items, waited, clock::now() - started);
+        match result {
+            Ok(outputs) => {
+                for (reply, output) in replies.into_iter().zip(outputs) {
+                    self.answer(reply, Ok(output));
+                }
+            }
+            Err(error) if error.is_data() && replies.len() > 1 => {
+                warn!(op = O::NAME, batch.entries = replies.len(), %error, "batch failed, trying entries one by one");
+                let Ok(db) = connection else { return };
+                for (operation, reply) in operations.into_iter().zip(replies) {
+                    let alone = O::call(&self.context, &db, std::slice::from_ref(&operation)).await;
+                    self.answer(reply, alone.and_then(|mut outputs| outputs.pop().ok_or(Error::Stopping)));
+                }
+            }
+            Err(error) => {
+                self.stats.failed();
+                warn!(op = O::NAME, batch.entries = replies.len(), %error, "flight failed");
+                for (reply, operation) in replies.into_iter().zip(operations) {
+                    operation.abandoned(&self.context);
+                    self.answer(reply, Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn answer(&self, reply: oneshot::Sender<Result<O::Output, Error>>, result: Result<O::Output, Error>) {
+        if let Err(Ok(output)) = reply.send(result) {
+            O::orphaned(&self.context, output);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Starting: find out what database this is, bring its schema up to date, open the lanes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::error::SqlState;
+
+use crate::config::Config;
+use crate::db::{ConnectError, Connections, Connector, error_chain, migrate};
+use crate::error::StartError;
+use crate::jobs;
+use crate::shared::Shared;
+use crate::sidecar::{Lane, LaneSettings, Operation};
+use crate::tasks::Tasks;
+use crate::{Engine, Lanes};
+
+/// `server_version_num` of the oldest release we test on.
+const VERSION_MIN: i32 = 150_000;
+
+/// A quarter of what the server allows, so that several brokers and a psql fit beside each other.
+const CONNECTION_SHARE: usize = 4;
+const CONNECTIONS_MAX: usize = 32;
+
+impl Engine {
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let tasks = Tasks::default();
+        let connector = Connector::new(&config, tasks.clone())?;
+        let allowed = prepare(&connector).await?;
+        let size = match config.connections {
+            0 => (allowed / CONNECTION_SHARE).clamp(4, CONNECTIONS_MAX),
+            size => size,
+        };
+        let connections = Connections::new(connector, size, config.statement_timeout);
+        let shared = Arc::new(Shared::new(config, connections, tasks));
+        // The first look only finds out where the log ends now.
+        let refused = |error: crate::db::Error| StartError::Statement(error.to_string());
+        shared.wake.discover(&shared).await.map_err(refused)?;
+        let lanes = Arc::new(lanes(&shared));
+        let spawn = &shared.tasks;
+        spawn.spawn_until_stop({
+            let shared = shared.clone();
+            async move { shared.wake.run_listener(shared.clone()).await }
+        });
+        spawn.spawn_until_stop({
+            let shared = shared.clone();
+            async move { shared.wake.run_sender(shared.clone()).await }
+        });
+        spawn.spawn_until_stop({
+            let shared = shared.clone();
+            async move { shared.wake.run_looks(shared.clone()).await }
+        });
+        spawn.spawn_until_stop({
+            let timers = shared.watches.timers.clone();
+            async move { timers.run().await }
+        });
+        jobs::retention::start(&shared);
+        Ok(Self { shared, lanes, claims: Arc::default() })
+    }
+}
+
+/// Checks the server and migrates; answers how many connections it allows.
+async fn prepare(connector: &Connector) -> Result<usize, StartError> {
+    let (mut client, mut driver) = connector.connect().await.map_err(|error| explain(connector, error))?;
+    connector.tasks.spawn_driver(async move {
+        while let Some(Ok(_)) = futures_util::StreamExt::next(&mut driver).await {}
+    });
+    let refused = |error: tokio_postgres::Error| StartError::Statement(error_chain(&error));
+    let sql = "select current_setting('server_version_num')::int, current_setting('server_version'),
+                      current_setting('max_connections')::int";
+    let row = client.query_one(sql, &[]).await.map_err(refused)?;
+    if row.get::<_, i32>(0) < VERSION_MIN {
+        return Err(StartError::TooOld { found: row.get(1) });
+    }
+    let allowed: i32 = row.get(2);
+    migrate::migrate(&mut client).await?;
+    Ok(allowed.max(1) as usize)
+}
+
+fn explain(connector: &Connector, error: ConnectError) -> StartError {
+    let at = connector.location();
+    match error {
+        ConnectError::Postgres(error) => match error.code() {
+            Some(code)
+                if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION]
+                    .contains(code) =>
+            {
+                StartError::Refused { at, user: connector.user().to_owned(), cause: error_chain(&error) }
+            }
+            _ => StartError::Unreachable { at, cause: error_chain(&error) },
+        },
+        timeout @ ConnectError::Timeout(_) => StartError::Unreachable { at, cause: timeout.to_string() },
+    }
+}
+
+fn lanes(shared: &Arc<Shared>) -> Lanes {
+    let slots = shared.config.slots;
+    Lanes {
+        push: lane(shared, slots.push),
+        pop: lane(shared, slots.pop),
+        fetch: lane(shared, slots.pop),
+        ack: lane(shared, slots.ack),
+        renew: lane(shared, slots.renew),
+        transaction: lane(shared, slots.transaction),
+    }
+}
+
+fn lane<O: Operation<Context = Shared>>(shared: &Arc<Shared>, slots: usize) -> Lane<O> {
+    let settings = LaneSettings {
+        items_max: shared.config.flight_items_max,
+        bytes_max: shared.config.flight_bytes_max,
+        slots,
+        linger: if O::NAME == "transaction" { Duration::ZERO } else { shared.config.linger },
+        retry_for: shared.config.retry_for,
+    };
+    Lane::new(shared.clone(), shared.connections.clone(), shared.tasks.clone(), &settings)
+}

@@ -1,0 +1,57 @@
+//! The only spawner: every task of the engine is counted, and told when to stop.
+
+use std::future::Future;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::db::Connections;
+
+#[derive(Clone, Default)]
+pub struct Tasks {
+    /// Flights and loops.
+    work: TaskTracker,
+    /// Connection drivers: they end when their connections are dropped, so they are waited for last.
+    drivers: TaskTracker,
+    stopping: CancellationToken,
+}
+
+impl Tasks {
+    /// Runs to its end, also while the engine stops: flights land.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.work.spawn(task);
+    }
+
+    /// Is dropped at its next await once the engine stops: loops that hold nothing.
+    pub fn spawn_until_stop(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stopping = self.stopping.clone();
+        self.work.spawn(async move {
+            tokio::select! {
+                () = stopping.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
+
+    pub fn spawn_driver(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.drivers.spawn(task);
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.is_cancelled()
+    }
+
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.stopping
+    }
+
+    /// Waits for everything that is still running, then closes the connections.
+    pub async fn stop(&self, connections: &Connections) {
+        self.stopping.cancel();
+        self.work.close();
+        self.work.wait().await;
+        connections.close();
+        self.drivers.close();
+        self.drivers.wait().await;
+    }
+}

@@ -1,0 +1,99 @@
+//! All watches of a broker, by queue and group: where commits, acks and other brokers' hints are turned into
+//! ready partitions and woken pops.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::log::Partition;
+use crate::pop::watch::{Timers, Watch};
+
+/// Beyond this, watches nobody waits on and that list nothing are dropped.
+const WATCHES_MAX: usize = 20_000;
+
+#[derive(Default)]
+pub struct Watches {
+    queues: Mutex<Registry>,
+    pub timers: Arc<Timers>,
+}
+
+#[derive(Default)]
+struct Registry {
+    queues: HashMap<Arc<str>, HashMap<Arc<str>, Arc<Watch>>>,
+    count: usize,
+}
+
+impl Watches {
+    pub fn get(&self, queue: &str, group: &str) -> Arc<Watch> {
+        let mut registry = self.lock();
+        if let Some(watch) = registry.queues.get(queue).and_then(|groups| groups.get(group)) {
+            return watch.clone();
+        }
+        if registry.count >= WATCHES_MAX {
+            registry.drop_idle();
+        }
+        let watch = Watch::new(queue.into(), group.into(), self.timers.clone());
+        registry.count += 1;
+        registry.queues.entry(queue.into()).or_default().insert(group.into(), watch.clone());
+        watch
+    }
+
+    pub fn find(&self, queue: &str, group: &str) -> Option<Arc<Watch>> {
+        self.lock().queues.get(queue)?.get(group).cloned()
+    }
+
+    /// Something was committed to these partitions.
+    pub fn pushed<'a>(&self, partitions: impl IntoIterator<Item = &'a Arc<Partition>>) {
+        let registry = self.lock();
+        for partition in partitions {
+            for watch in registry.queues.get(&partition.queue).into_iter().flat_map(HashMap::values) {
+                watch.mark(partition);
+            }
+        }
+    }
+
+    /// What the lists say can no longer be trusted: they are dropped, and everybody parked looks again.
+    pub fn reset(&self, queue: Option<&str>, group: Option<&str>) {
+        let mut dropped = Vec::new();
+        let mut registry = self.lock();
+        registry.queues.retain(|name, groups| {
+            if queue.is_none_or(|queue| queue == name.as_ref()) {
+                groups.retain(|name, watch| {
+                    let drop = group.is_none_or(|group| group == name.as_ref());
+                    if drop {
+                        dropped.push(watch.clone());
+                    }
+                    !drop
+                });
+            }
+            !groups.is_empty()
+        });
+        registry.count -= dropped.len();
+        drop(registry);
+        for watch in dropped {
+            watch.wake_all();
+        }
+    }
+
+    pub fn parked(&self) -> usize {
+        self.lock().queues.values().flat_map(HashMap::values).map(|watch| watch.parked()).sum()
+    }
+
+    /// Whether anybody is parked at all.
+    pub fn anybody_parked(&self) -> bool {
+        self.lock().queues.values().flat_map(HashMap::values).any(|watch| watch.parked() > 0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registry {
+    fn drop_idle(&mut self) {
+        self.queues.retain(|_, groups| {
+            groups.retain(|_, watch| watch.parked() > 0 || watch.listed() > 0);
+            !groups.is_empty()
+        });
+        self.count = self.queues.values().map(HashMap::len).sum();
+    }
+}

@@ -1,0 +1,141 @@
+//! `POST /api/v1/ack` and `/api/v1/ack/batch`.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{BadRequest, QUEUE_MODE, check_name};
+
+/// A lease cannot be larger, so neither can the acknowledgement of one.
+const ACK_ITEMS_MAX: usize = 50_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckStatus {
+    Completed,
+    Failed,
+    Retry,
+    Dlq,
+}
+
+impl AckStatus {
+    /// Any word we do not know is a failure: better delivered twice than lost.
+    pub fn parse(word: Option<&str>) -> Self {
+        match word {
+            None | Some("completed" | "success" | "acked" | "ok") => Self::Completed,
+            Some("retry") => Self::Retry,
+            Some("dlq") => Self::Dlq,
+            Some(_) => Self::Failed,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct AckItem {
+    pub transaction_id: String,
+    pub partition_id: Uuid,
+    /// `None`: no lease check. `Some(text)`: whatever the client sent, checked later.
+    pub lease_id: Option<String>,
+    pub status: AckStatus,
+    pub group: String,
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AckBody {
+    transaction_id: String,
+    partition_id: String,
+    #[serde(default)]
+    lease_id: Option<String>,
+    #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
+    consumer_group: Option<String>,
+    #[serde(default)]
+    error: Option<serde_json::Value>,
+}
+
+impl AckBody {
+    pub fn parse(body: &[u8]) -> Result<AckItem, BadRequest> {
+        serde_json::from_slice::<Self>(body)?.into_item(None)
+    }
+
+    pub(crate) fn into_item(self, group: Option<&str>) -> Result<AckItem, BadRequest> {
+        check_name("transactionId", &self.transaction_id)?;
+        let group = group.map(str::to_owned).or(self.consumer_group).filter(|group| !group.is_empty());
+        let group = group.unwrap_or_else(|| QUEUE_MODE.to_owned());
+        check_name("consumerGroup", &group)?;
+        let partition_id = Uuid::try_parse(&self.partition_id)
+            .map_err(|_| BadRequest(format!("partitionId is not a UUID: {:?}", self.partition_id)))?;
+        let error = match self.error {
+            None | Some(serde_json::Value::Null) => None,
+            Some(serde_json::Value::String(text)) => Some(text),
+            Some(other) => Some(other.to_string()),
+        };
+        Ok(AckItem {
+            transaction_id: self.transaction_id,
+            partition_id,
+            lease_id: self.lease_id.filter(|lease| !lease.is_empty()),
+            status: AckStatus::parse(self.status.as_deref()),
+            group,
+            // PostgreSQL's text has no NUL.
+            error: error.map(|text| text.replace('\0', "\u{fffd}")),
+        })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AckBatchBody {
+    acknowledgments: Vec<AckBody>,
+    #[serde(default)]
+    consumer_group: Option<String>,
+}
+
+impl AckBatchBody {
+    pub fn parse(body: &[u8]) -> Result<Vec<AckItem>, BadRequest> {
+        let parsed: Self = serde_json::from_slice(body)?;
+        if parsed.acknowledgments.len() > ACK_ITEMS_MAX {
+            return Err(BadRequest(format!("more than {ACK_ITEMS_MAX} acknowledgments in one call")));
+        }
+        let group = parsed.consumer_group.as_deref().filter(|group| !group.is_empty());
+        let items = parsed.acknowledgments.into_iter().enumerate();
+        items
+            .map(|(index, item)| {
+                item.into_item(group)
+                    .map_err(|BadRequest(text)| BadRequest(format!("acknowledgments[{index}]: {text}")))
+            })
+            .collect()
+    }
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AckResult {
+    pub index: usize,
+    pub transaction_id: String,
+    pub success: bool,
+    pub error: Option<String>,
+    pub queue_name: Option<String>,
+    pub partition_name: Option<String>,
+    pub lease_released: bool,
+    pub dlq: bool,
+    pub noop: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_status_is_a_failure_and_no_status_is_a_completion() {
+        assert_eq!(AckStatus::parse(None), AckStatus::Completed);
+        assert_eq!(AckStatus::parse(Some("ok")), AckStatus::Completed);
+        assert_eq!(AckStatus::parse(Some("exploded")), AckStatus::Failed);
+    }
+
+    #[test]
+    fn a_partition_id_that_is_no_uuid_is_refused_before_it_meets_its_neighbours() {
+        let body = br#"{"acknowledgments":[{"transactionId":"t","partitionId":"nope"}]}"#;
+        assert!(AckBatchBody::parse(body).unwrap_err().0.starts_with("acknowledgments[0]: partitionId"));
+    }
+}

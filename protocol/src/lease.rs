@@ -1,0 +1,103 @@
+//! Lease ids, and `POST /api/v1/lease/:leaseId/extend`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::BadRequest;
+
+/// Opaque to clients. It carries the numbers of its partitions, so that any broker finds the lease by key:
+/// an index on the lease column would cost every pop a second index write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseId {
+    pub id: Uuid,
+    pub partitions: Vec<i64>,
+}
+
+impl LeaseId {
+    /// `None` for a text that no broker of ours has written.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let id = Uuid::try_parse(parts.next()?).ok()?;
+        let partitions = parts.map(|part| i64::from_str_radix(part, 16).ok()).collect::<Option<Vec<_>>>()?;
+        Some(Self { id, partitions })
+    }
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.id)?;
+        for number in &self.partitions {
+            write!(f, ".{number:x}")?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub struct RenewBody {
+    pub seconds: Option<i64>,
+}
+
+impl RenewBody {
+    /// A published client drops an empty object, so no body at all means the default.
+    pub fn parse(body: &[u8]) -> Result<Self, BadRequest> {
+        if body.iter().all(u8::is_ascii_whitespace) {
+            Ok(Self::default())
+        } else {
+            Ok(serde_json::from_slice(body)?)
+        }
+    }
+
+    /// At most a day: a lease that long is a lost partition.
+    pub fn seconds(&self) -> i32 {
+        let seconds = self.seconds.filter(|&seconds| seconds > 0).unwrap_or(60);
+        i32::try_from(seconds.min(86_400)).unwrap_or(86_400)
+    }
+}
+
+/// Three names for one time, because three client families read three.
+#[derive(Debug, Serialize)]
+pub struct Renewed {
+    #[serde(rename = "leaseId")]
+    pub lease_id: String,
+    pub success: bool,
+    pub renewed: usize,
+    #[serde(rename = "newExpiresAt")]
+    pub new_expires_at: Option<String>,
+    #[serde(rename = "expiresAt")]
+    pub expires_at: Option<String>,
+    pub lease_expires_at: Option<String>,
+    pub error: Option<String>,
+}
+
+impl Renewed {
+    pub fn new(lease_id: String, renewed: usize, until: Option<String>) -> Self {
+        let success = renewed > 0;
+        let error = (!success).then(|| "Invalid or expired lease".to_owned());
+        Self {
+            lease_id,
+            success,
+            renewed,
+            new_expires_at: until.clone(),
+            expires_at: until.clone(),
+            lease_expires_at: until,
+            error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_id_survives_its_text_and_a_foreign_one_is_none() {
+        let lease = LeaseId { id: Uuid::from_u128(7), partitions: vec![1, 255, i64::from(u32::MAX)] };
+        assert_eq!(LeaseId::parse(&lease.to_string()), Some(lease));
+        for text in ["", "x", "not-a-lease", "00000000-0000-0000-0000-000000000007.zz"] {
+            assert_eq!(LeaseId::parse(text), None);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The words Queen and its clients share: requests, answers, queue options, error codes, times.
+//! It parses and writes JSON. It knows no socket, no database and no clock.
+
+mod ack;
+mod error;
+mod lease;
+mod names;
+mod options;
+mod pop;
+mod push;
+mod time;
+mod transaction;
+
+pub use ack::{AckBatchBody, AckBody, AckItem, AckResult, AckStatus};
+pub use error::{BadRequest, ErrorCode};
+pub use lease::{LeaseId, RenewBody, Renewed};
+pub use names::{QUEUE_MODE, check_name, check_transaction_id};
+pub use options::{Configure, QueueOptions};
+pub use pop::{PopFilter, PopRequest, Subscription};
+pub use push::{PushBody, PushItem, PushResult, PushStatus};
+pub use time::{format_micros, parse_time};
+pub use transaction::{Operation, TransactionBody, TransactionOutcome, TransactionResult};

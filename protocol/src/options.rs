@@ -1,0 +1,167 @@
+//! `POST /api/v1/configure`: a queue's options, and how a request changes them.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::{BadRequest, check_name};
+
+macro_rules! options {
+    ($($(#[$doc:meta])* $field:ident: $kind:ty = $default:expr, $wire:literal;)*) => {
+        /// Every option of a queue with its value in force. Seconds unless the name says otherwise.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+        pub struct QueueOptions { $($(#[$doc])* #[serde(rename = $wire)] pub $field: $kind,)* }
+
+        impl Default for QueueOptions {
+            fn default() -> Self { Self { $($field: $default,)* } }
+        }
+
+        impl QueueOptions {
+            /// Merges: an absent key stays, `null` returns to the default, anything else must have the right type.
+            pub fn merge(&mut self, changes: &Map<String, Value>) -> Result<(), BadRequest> {
+                $(match changes.get($wire) {
+                    None => {}
+                    Some(Value::Null) => self.$field = $default,
+                    Some(value) => self.$field = <$kind as OptionValue>::read($wire, value)?,
+                })*
+                self.min_pop_wait_time = self.min_pop_wait_time.min(60_000);
+                Ok(())
+            }
+        }
+    };
+}
+
+options! {
+    lease_time: i32 = 300, "leaseTime";
+    retry_limit: i32 = 3, "retryLimit";
+    /// Milliseconds. Stored and echoed; a nacked batch is available at once.
+    retry_delay: i32 = 1000, "retryDelay";
+    /// Stored and echoed only.
+    ttl: i32 = 3600, "ttl";
+    /// Cap on messages pending in queue mode; 0 = none.
+    max_size: i64 = 0, "maxSize";
+    priority: i32 = 0, "priority";
+    delayed_processing: i32 = 0, "delayedProcessing";
+    window_buffer: i32 = 0, "windowBuffer";
+    dead_letter_queue: bool = true, "deadLetterQueue";
+    dlq_after_max_retries: bool = true, "dlqAfterMaxRetries";
+    retention_enabled: bool = false, "retentionEnabled";
+    retention_seconds: i32 = 0, "retentionSeconds";
+    completed_retention_seconds: i32 = 0, "completedRetentionSeconds";
+    max_wait_time_seconds: i32 = 0, "maxWaitTimeSeconds";
+    encryption_enabled: bool = false, "encryptionEnabled";
+    dedup_window_seconds: i32 = 3600, "dedupWindowSeconds";
+    /// Milliseconds.
+    min_pop_wait_time: i32 = 0, "minPopWaitTime";
+}
+
+trait OptionValue: Sized {
+    fn read(name: &str, value: &Value) -> Result<Self, BadRequest>;
+}
+
+impl OptionValue for bool {
+    fn read(name: &str, value: &Value) -> Result<Self, BadRequest> {
+        value.as_bool().ok_or_else(|| BadRequest(format!("option {name} must be true or false")))
+    }
+}
+
+impl OptionValue for i64 {
+    fn read(name: &str, value: &Value) -> Result<Self, BadRequest> {
+        // JavaScript clients may send 60.0 for 60.
+        let number = value.as_i64().or_else(|| {
+            value
+                .as_f64()
+                .filter(|float| float.fract() == 0.0 && float.abs() < 9e15)
+                .map(|float| float as Self)
+        });
+        match number {
+            Some(number) if number >= 0 => Ok(number),
+            _ => Err(BadRequest(format!("option {name} must be a whole number, 0 or more"))),
+        }
+    }
+}
+
+impl OptionValue for i32 {
+    fn read(name: &str, value: &Value) -> Result<Self, BadRequest> {
+        if name == "priority"
+            && let Some(number) = value.as_i64()
+        {
+            return Self::try_from(number).map_err(|_| BadRequest(format!("option {name} is out of range")));
+        }
+        let number = i64::read(name, value)?;
+        Self::try_from(number).map_err(|_| BadRequest(format!("option {name} is out of range")))
+    }
+}
+
+#[derive(Debug)]
+pub struct Configure {
+    pub queue: String,
+    /// `None` leaves what is stored.
+    pub namespace: Option<String>,
+    pub task: Option<String>,
+    pub changes: Map<String, Value>,
+    /// Start from the defaults instead of from what is stored.
+    pub replace: bool,
+}
+
+impl Configure {
+    pub fn parse(body: &[u8]) -> Result<Self, BadRequest> {
+        let Value::Object(mut body) = serde_json::from_slice(body)? else {
+            return Err(BadRequest::new("the body must be an object"));
+        };
+        let Some(Value::String(queue)) = body.remove("queue") else {
+            return Err(BadRequest::new("queue must be a string"));
+        };
+        check_name("queue", &queue)?;
+        let replace = body.get("mode").and_then(Value::as_str) == Some("replace");
+        let mut changes = match body.remove("options") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(options)) => options,
+            Some(_) => return Err(BadRequest::new("options must be an object")),
+        };
+        let namespace = Self::label("namespace", &body, &changes)?;
+        let task = Self::label("task", &body, &changes)?;
+        for (key, value) in body {
+            changes.entry(key).or_insert(value);
+        }
+        QueueOptions::default().merge(&changes)?;
+        Ok(Self { queue, namespace, task, changes, replace })
+    }
+
+    fn label(
+        name: &str,
+        body: &Map<String, Value>,
+        options: &Map<String, Value>,
+    ) -> Result<Option<String>, BadRequest> {
+        match body.get(name).filter(|value| !value.is_null()).or_else(|| options.get(name)) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(label)) => check_name(name, label).map(|()| Some(label.clone())),
+            Some(_) => Err(BadRequest(format!("{name} must be a string"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_stays_null_resets_and_a_wrong_type_is_refused() {
+        let mut options = QueueOptions { lease_time: 7, retry_limit: 9, ..QueueOptions::default() };
+        let configure =
+            Configure::parse(br#"{"queue":"","options":{"retryLimit":null,"ttl":36},"priority":-2}"#)
+                .unwrap();
+        options.merge(&configure.changes).unwrap();
+        assert_eq!((options.lease_time, options.retry_limit, options.ttl, options.priority), (7, 3, 36, -2));
+        for body in [
+            r#"{"queue":"q","options":{"leaseTime":"long"}}"#,
+            r#"{"queue":"q","options":{"leaseTime":-1}}"#,
+            r#"{"queue":"q","options":{"leaseTime":1e12}}"#,
+            r#"{"queue":"q","options":{"retentionEnabled":1}}"#,
+            r#"{"queue":null}"#,
+            r#"{"queue":"q","namespace":5}"#,
+            r#"[]"#,
+        ] {
+            assert!(Configure::parse(body.as_bytes()).is_err(), "{body}");
+        }
+    }
+}

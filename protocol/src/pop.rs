@@ -1,0 +1,72 @@
+//! What a pop asks for. The three routes become one request.
+
+use std::time::Duration;
+
+/// Which partitions a pop may claim from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PopFilter {
+    Queue {
+        queue: String,
+    },
+    Partition {
+        queue: String,
+        partition: String,
+    },
+    /// Every queue with this namespace and this task; `None` matches any.
+    Labels {
+        namespace: Option<String>,
+        task: Option<String>,
+    },
+}
+
+/// Where a group that is new to a partition starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subscription {
+    All,
+    New,
+    /// Microseconds since 1970.
+    From(i64),
+}
+
+impl Subscription {
+    /// `from` goes before `mode`; a word we do not know means everything.
+    pub fn parse(mode: Option<&str>, from: Option<&str>, default: Self) -> Result<Self, crate::BadRequest> {
+        match (from.filter(|from| !from.is_empty()), mode.filter(|mode| !mode.is_empty())) {
+            (Some("now"), _) => Ok(Self::New),
+            (Some(time), _) => crate::parse_time("subscriptionFrom", time).map(Self::From),
+            (None, Some("new" | "new-only" | "new_only" | "newonly")) => Ok(Self::New),
+            (None, Some(_)) => Ok(Self::All),
+            (None, None) => Ok(default),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct PopRequest {
+    pub filter: PopFilter,
+    pub group: String,
+    pub batch: u32,
+    pub partitions: u32,
+    pub auto_ack: bool,
+    /// `None`: answer at once. `Some`: park for at most this long.
+    pub wait: Option<Duration>,
+    /// 0: the queue's lease time.
+    pub lease_seconds: i32,
+    pub subscription: Subscription,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_goes_before_a_mode_and_silence_is_the_default() {
+        let parse = |mode, from| Subscription::parse(mode, from, Subscription::All);
+        assert_eq!(parse(Some("all"), Some("now")), Ok(Subscription::New));
+        assert_eq!(parse(Some("new-only"), None), Ok(Subscription::New));
+        assert_eq!(parse(Some("from_beginning"), Some("")), Ok(Subscription::All));
+        assert_eq!(parse(None, Some("1970-01-01T00:00:01Z")), Ok(Subscription::From(1_000_000)));
+        assert!(parse(None, Some("soon")).is_err());
+        assert_eq!(Subscription::parse(None, None, Subscription::New), Ok(Subscription::New));
+    }
+}

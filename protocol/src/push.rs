@@ -1,0 +1,149 @@
+//! `POST /api/v1/push`. Payloads are borrowed from the body and never looked into.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::{BadRequest, check_name, check_transaction_id};
+
+/// More is refused rather than split: a caller that sends this much has lost count, or means harm.
+const PUSH_ITEMS_MAX: usize = 50_000;
+
+#[derive(Debug, Deserialize)]
+pub struct PushBody<'a> {
+    #[serde(borrow)]
+    pub items: Vec<PushItem<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PushItem<'a> {
+    #[serde(borrow)]
+    pub queue: Cow<'a, str>,
+    #[serde(borrow, default)]
+    partition: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    payload: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub transaction_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    trace_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub namespace: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub task: Option<Cow<'a, str>>,
+}
+
+/// An explicit `null` is a payload; only an absent field is none.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl<'a> PushBody<'a> {
+    pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
+        let parsed: Self = serde_json::from_slice(body)?;
+        if parsed.items.len() > PUSH_ITEMS_MAX {
+            return Err(BadRequest(format!(
+                "{} items in one push, at most {PUSH_ITEMS_MAX} are taken",
+                parsed.items.len()
+            )));
+        }
+        for (index, item) in parsed.items.iter().enumerate() {
+            item.check().map_err(|BadRequest(text)| BadRequest(format!("items[{index}]: {text}")))?;
+        }
+        Ok(parsed)
+    }
+}
+
+impl PushItem<'_> {
+    pub(crate) fn check(&self) -> Result<(), BadRequest> {
+        check_name("queue", &self.queue)?;
+        check_name("partition", self.partition())?;
+        check_name("namespace", self.namespace.as_deref().unwrap_or_default())?;
+        check_name("task", self.task.as_deref().unwrap_or_default())?;
+        match &self.transaction_id {
+            Some(id) => check_transaction_id(id),
+            None => Ok(()),
+        }
+    }
+
+    pub fn partition(&self) -> &str {
+        match self.partition.as_deref() {
+            None | Some("") => "Default",
+            Some(name) => name,
+        }
+    }
+
+    /// The sender's bytes; `{}` when there is no payload at all.
+    pub fn payload(&self) -> &str {
+        self.payload.or(self.data).map_or("{}", RawValue::get)
+    }
+
+    /// A trace id that is not a UUID is dropped, as published servers do.
+    pub fn trace_id(&self) -> Option<Uuid> {
+        self.trace_id.as_deref().and_then(|id| Uuid::try_parse(id).ok())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PushStatus {
+    Queued,
+    Duplicate,
+    Failed,
+}
+
+/// The mixed casing is the published contract.
+#[derive(Debug, Clone, Serialize)]
+pub struct PushResult {
+    pub index: usize,
+    pub message_id: Uuid,
+    pub transaction_id: String,
+    #[serde(rename = "queueName")]
+    pub queue_name: String,
+    pub status: PushStatus,
+    pub partition_id: Uuid,
+    pub trace_id: Option<Uuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_keeps_the_senders_bytes_and_null_is_not_absent() {
+        let body = br#"{"items":[{"queue":"q","payload":{ "b":1, "a":1e400 }},{"queue":"q","payload":null},{"queue":"q"}]}"#;
+        let parsed = PushBody::parse(body).unwrap();
+        let payloads: Vec<_> = parsed.items.iter().map(PushItem::payload).collect();
+        assert_eq!(payloads, [r#"{ "b":1, "a":1e400 }"#, "null", "{}"]);
+        assert_eq!(parsed.items[0].partition(), "Default");
+    }
+
+    #[test]
+    fn what_cannot_be_stored_is_refused_with_the_index_of_the_item() {
+        for (body, word) in [
+            (r#"{"items":[{"queue":1}]}"#, "invalid type"),
+            (r#"{"items":{}}"#, "invalid type"),
+            (r#"{}"#, "items"),
+            (r#"{"items":[{"queue":"a\u0000b"}]}"#, "items[0]: queue must not contain"),
+            (r#"{"items":[{"queue":"q"},{"queue":"q","partition":7}]}"#, "invalid type"),
+            (r#"{"items":[{"queue":"q","transactionId":""}]}"#, "must not be empty"),
+            ("", "EOF"),
+        ] {
+            let error = PushBody::parse(body.as_bytes()).unwrap_err();
+            assert!(error.0.contains(word), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_push_of_a_hundred_thousand_items_is_refused() {
+        let body = format!(r#"{{"items":[{}]}}"#, vec![r#"{"queue":"q"}"#; 100_000].join(","));
+        assert!(PushBody::parse(body.as_bytes()).unwrap_err().0.contains("100000 items"));
+    }
+}

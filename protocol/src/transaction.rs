@@ -1,0 +1,124 @@
+//! `POST /api/v1/transaction`: pushes and acks that happen together or not at all.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::ack::AckBody;
+use crate::{AckItem, BadRequest, PushItem};
+
+#[derive(Debug)]
+pub struct TransactionBody<'a> {
+    pub operations: Vec<Operation<'a>>,
+    pub required_leases: Vec<String>,
+}
+
+#[derive(Debug)]
+pub enum Operation<'a> {
+    Push(Vec<PushItem<'a>>),
+    Ack(AckItem),
+    /// Not a malformed request by contract, but a transaction that fails.
+    Unknown(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    #[serde(borrow)]
+    operations: Vec<&'a RawValue>,
+    #[serde(default)]
+    required_leases: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct Kind<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    items: Option<Vec<PushItem<'a>>>,
+}
+
+impl<'a> TransactionBody<'a> {
+    pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
+        let parsed: Body<'a> = serde_json::from_slice(body)?;
+        if parsed.operations.is_empty() {
+            return Err(BadRequest::new("operations must not be empty"));
+        }
+        let mut operations = Vec::with_capacity(parsed.operations.len());
+        for (index, raw) in parsed.operations.iter().enumerate() {
+            let operation = Self::operation(raw.get())
+                .map_err(|BadRequest(text)| BadRequest(format!("operations[{index}]: {text}")))?;
+            operations.push(operation);
+        }
+        Ok(Self { operations, required_leases: parsed.required_leases.unwrap_or_default() })
+    }
+
+    fn operation(raw: &'a str) -> Result<Operation<'a>, BadRequest> {
+        let kind: Kind<'a> = serde_json::from_str(raw)?;
+        match kind.kind.as_ref() {
+            "push" => {
+                let items = match kind.items {
+                    Some(items) => items,
+                    None => vec![serde_json::from_str(raw)?],
+                };
+                items.iter().try_for_each(PushItem::check)?;
+                Ok(Operation::Push(items))
+            }
+            "ack" => Ok(Operation::Ack(serde_json::from_str::<AckBody>(raw)?.into_item(None)?)),
+            other => Ok(Operation::Unknown(other.to_owned())),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TransactionOutcome {
+    pub transaction_id: Uuid,
+    pub success: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub results: Vec<TransactionResult>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
+pub enum TransactionResult {
+    Push {
+        index: usize,
+        success: bool,
+        transaction_id: String,
+        message_id: Uuid,
+        partition_id: Uuid,
+        queue_name: String,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        duplicate: bool,
+    },
+    Ack {
+        index: usize,
+        success: bool,
+        transaction_id: String,
+        error: Option<String>,
+        dlq: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_may_be_flat_or_carry_items_and_an_unknown_type_is_kept_for_the_answer() {
+        let body = br#"{"operations":[
+            {"type":"push","items":[{"queue":"a","payload":1},{"queue":"b"}]},
+            {"type":"push","queue":"c","data":[2]},
+            {"type":"ack","transactionId":"t","partitionId":"00000000-0000-0000-0000-000000000001"},
+            {"type":"dance"}],"requiredLeases":["L"]}"#;
+        let parsed = TransactionBody::parse(body).unwrap();
+        let Operation::Push(items) = &parsed.operations[1] else { panic!("a push") };
+        assert_eq!((items[0].queue.as_ref(), items[0].payload()), ("c", "[2]"));
+        assert!(matches!(&parsed.operations[3], Operation::Unknown(kind) if kind == "dance"));
+        assert_eq!(parsed.required_leases, ["L"]);
+        assert!(TransactionBody::parse(br#"{"operations":[]}"#).is_err());
+        assert!(TransactionBody::parse(br#"{"operations":[{"type":"ack"}]}"#).is_err());
+    }
+}

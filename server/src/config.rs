@@ -1,0 +1,263 @@
+//! Every setting, once: its flag, its variable, its default and what it is for. It opens nothing.
+
+mod connection;
+mod database;
+pub(crate) mod environment;
+pub mod report;
+mod units;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, ValueEnum, value_parser};
+use queen_engine::{Slots, Tls};
+use queen_protocol::Subscription;
+
+pub use database::Database;
+use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds, some_seconds};
+
+use crate::app::Options;
+
+/// Large payloads make a flight slow long before they are many; eight flights of this size fit a small machine.
+const FLIGHT_BYTES_MAX: usize = 8 << 20;
+/// Longer than a PostgreSQL restart, shorter than a client's patience with a push.
+const RETRY_FOR: Duration = Duration::from_secs(10);
+const BATCH_MAX: i64 = crate::http::pop::BATCH_MAX as i64;
+
+const LISTENER: &str = "HTTP";
+const DATABASE: &str = "Database";
+const POP: &str = "Pop";
+const LANES: &str = "Lanes and caches";
+const HOUSEKEEPING: &str = "Housekeeping";
+const LOGS: &str = "Logs";
+
+#[derive(Debug, Clone, Args)]
+pub struct Settings {
+    /// Port of the HTTP API; 0 takes any free one.
+    #[arg(long, env = "PORT", default_value_t = 6632, help_heading = LISTENER)]
+    pub port: u16,
+    /// Address to listen on.
+    #[arg(long, env = "HOST", default_value = "0.0.0.0", help_heading = LISTENER)]
+    pub host: String,
+    /// Worker threads; 0 takes one per core.
+    #[arg(long, env = "NUM_WORKERS", default_value_t = 0, value_parser = value_parser!(u16).range(..=1024), help_heading = LISTENER)]
+    pub workers: u16,
+    /// Largest request body.
+    #[arg(long, env = "QUEEN_MAX_BODY_BYTES", default_value = "64MiB", value_name = "BYTES", value_parser = some_bytes, help_heading = LISTENER)]
+    pub max_body_bytes: usize,
+    /// How long requests in flight may take to finish once a stop was asked for.
+    #[arg(long, env = "QUEEN_DRAIN_SECONDS", default_value = "30s", value_name = "SECONDS", value_parser = seconds, help_heading = LISTENER)]
+    pub drain: Duration,
+
+    /// Your PostgreSQL, as a URL or keyword string. Without it and without any PG_* setting, Queen runs its own.
+    #[arg(long, env = "DATABASE_URL", value_name = "URL", help_heading = DATABASE)]
+    pub database_url: Option<String>,
+    /// Host of your PostgreSQL: `localhost` if another PG_* setting is given.
+    #[arg(long, env = "PG_HOST", help_heading = DATABASE)]
+    pub pg_host: Option<String>,
+    /// Its port: 5432.
+    #[arg(long, env = "PG_PORT", help_heading = DATABASE)]
+    pub pg_port: Option<u16>,
+    /// Its user: `postgres`.
+    #[arg(long, env = "PG_USER", help_heading = DATABASE)]
+    pub pg_user: Option<String>,
+    /// Its password: `postgres`.
+    #[arg(long, env = "PG_PASSWORD", help_heading = DATABASE)]
+    pub pg_password: Option<String>,
+    /// Its database: `postgres`.
+    #[arg(long, env = "PG_DB", help_heading = DATABASE)]
+    pub pg_db: Option<String>,
+    /// Encrypt the connections to your PostgreSQL: `false`, or what the URL's `sslmode` says.
+    #[arg(long, env = "PG_USE_SSL", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
+    pub pg_use_ssl: Option<bool>,
+    /// Refuse a certificate the system does not trust: `true`.
+    #[arg(long, env = "PG_SSL_REJECT_UNAUTHORIZED", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
+    pub pg_ssl_reject_unauthorized: Option<bool>,
+    /// Folder of the embedded PostgreSQL: `/var/lib/queen` for root, otherwise `queen` in `$XDG_DATA_HOME` or `~/.local/share`.
+    #[arg(long, env = "QUEEN_DATA_DIR", value_name = "DIR", help_heading = DATABASE)]
+    pub data_dir: Option<PathBuf>,
+    /// Folder of the PostgreSQL programs; looked for in the usual places if not given.
+    #[arg(long, env = "QUEEN_PG_BIN_DIR", value_name = "DIR", help_heading = DATABASE)]
+    pub pg_bin_dir: Option<PathBuf>,
+    /// Connections of the message plane; 0 sizes them from the server's `max_connections`.
+    #[arg(long, env = "SIDECAR_POOL_SIZE", default_value_t = 0, value_parser = value_parser!(u16).range(..=1000), help_heading = DATABASE)]
+    pub sidecar_pool_size: u16,
+    /// No statement runs longer.
+    #[arg(long, env = "DB_STATEMENT_TIMEOUT", default_value = "30s", value_name = "MS", value_parser = some_milliseconds, help_heading = DATABASE)]
+    pub db_statement_timeout: Duration,
+    /// No statement waits longer for a lock.
+    #[arg(long, env = "DB_LOCK_TIMEOUT", default_value = "10s", value_name = "MS", value_parser = some_milliseconds, help_heading = DATABASE)]
+    pub db_lock_timeout: Duration,
+    /// No connection takes longer to open.
+    #[arg(long, env = "DB_CONNECTION_TIMEOUT", default_value = "2s", value_name = "MS", value_parser = some_milliseconds, help_heading = DATABASE)]
+    pub db_connection_timeout: Duration,
+
+    /// How long a waiting pop is parked when it does not say.
+    #[arg(long, env = "DEFAULT_TIMEOUT", default_value = "30s", value_name = "MS", value_parser = milliseconds, help_heading = POP)]
+    pub default_timeout: Duration,
+    /// Messages per pop when it does not say.
+    #[arg(long, env = "DEFAULT_BATCH_SIZE", default_value_t = 1, value_parser = value_parser!(u32).range(1..=BATCH_MAX), help_heading = POP)]
+    pub default_batch_size: u32,
+    /// Where a new consumer group starts when it does not say: `all` or `new`.
+    #[arg(long, env = "DEFAULT_SUBSCRIPTION_MODE", default_value = "all", value_name = "MODE", value_parser = subscription, help_heading = POP)]
+    pub default_subscription_mode: Subscription,
+    /// Largest answer to one pop; a batch is cut short to stay below it.
+    #[arg(long, env = "QUEEN_POP_MAX_BYTES", default_value = "64MiB", value_name = "BYTES", value_parser = some_bytes, help_heading = POP)]
+    pub pop_max_bytes: usize,
+
+    /// How long a lane collects before it calls the database; 0 flies as soon as a slot is free.
+    #[arg(long, env = "SIDECAR_MICRO_BATCH_WAIT_MS", default_value = "0", value_name = "MS", value_parser = milliseconds, help_heading = LANES)]
+    pub micro_batch_wait: Duration,
+    /// Most items one database call carries.
+    #[arg(long, env = "SIDECAR_MAX_ITEMS_PER_TX", default_value_t = 500, value_parser = value_parser!(u16).range(1..), help_heading = LANES)]
+    pub max_items_per_tx: u16,
+    /// Push calls in the air at once.
+    #[arg(long, env = "QUEEN_PUSH_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(), help_heading = LANES)]
+    pub push_max_concurrent: u16,
+    /// Pop calls in the air at once.
+    #[arg(long, env = "QUEEN_POP_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(), help_heading = LANES)]
+    pub pop_max_concurrent: u16,
+    /// Acknowledgement calls in the air at once.
+    #[arg(long, env = "QUEEN_ACK_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(), help_heading = LANES)]
+    pub ack_max_concurrent: u16,
+    /// Lease renewals in the air at once.
+    #[arg(long, env = "QUEEN_RENEW_LEASE_MAX_CONCURRENT", default_value_t = 2, value_parser = slots(), help_heading = LANES)]
+    pub renew_lease_max_concurrent: u16,
+    /// Transactions in the air at once.
+    #[arg(long, env = "QUEEN_TRANSACTION_MAX_CONCURRENT", default_value_t = 8, value_parser = slots(), help_heading = LANES)]
+    pub transaction_max_concurrent: u16,
+    /// Memory for recently written and read messages.
+    #[arg(long, env = "QUEEN_SEGMENT_CACHE_BYTES", default_value = "32MiB", value_name = "BYTES", value_parser = bytes, help_heading = LANES)]
+    pub segment_cache_bytes: usize,
+    /// Memory for the transaction ids of the deduplication window.
+    #[arg(long, env = "QUEEN_DEDUP_CACHE_BYTES", default_value = "64MiB", value_name = "BYTES", value_parser = bytes, help_heading = LANES)]
+    pub dedup_cache_bytes: usize,
+
+    /// How often expired messages are removed.
+    #[arg(long, env = "RETENTION_INTERVAL", default_value = "5m", value_name = "MS", value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
+    pub retention_interval: Duration,
+    /// Partitions one step of that work takes.
+    #[arg(long, env = "RETENTION_BATCH_SIZE", default_value_t = 1000, value_parser = value_parser!(i32).range(1..), help_heading = HOUSEKEEPING)]
+    pub retention_batch_size: i32,
+    /// How often messages that waited longer than `maxWaitTimeSeconds` are removed.
+    #[arg(long, env = "EVICTION_INTERVAL", default_value = "1m", value_name = "MS", value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
+    pub eviction_interval: Duration,
+    /// Empty partitions nobody used for this many days are removed.
+    #[arg(long, env = "PARTITION_CLEANUP_DAYS", default_value_t = 30, value_name = "DAYS", value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
+    pub partition_cleanup_days: u32,
+    /// Size at which the log starts a new extent.
+    #[arg(long, env = "QUEEN_EXTENT_BYTES", default_value = "256MiB", value_name = "BYTES", value_parser = some_bytes, help_heading = HOUSEKEEPING)]
+    pub extent_bytes: usize,
+    /// Age at which the log starts a new extent.
+    #[arg(long, env = "QUEEN_EXTENT_SECONDS", default_value = "1h", value_name = "SECONDS", value_parser = some_seconds, help_heading = HOUSEKEEPING)]
+    pub extent_age: Duration,
+
+    /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,queen_engine=debug`.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "LEVEL", help_heading = LOGS)]
+    pub log_level: String,
+    /// How a line of the log looks.
+    #[arg(long, env = "LOG_FORMAT", default_value = "text", value_enum, help_heading = LOGS)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Settings {
+    /// The one place where settings become the engine's configuration.
+    pub fn engine(&self, database: String, tls: Tls) -> queen_engine::Config {
+        queen_engine::Config {
+            database,
+            tls,
+            connections: usize::from(self.sidecar_pool_size),
+            connect_timeout: self.db_connection_timeout,
+            statement_timeout: self.db_statement_timeout,
+            lock_timeout: self.db_lock_timeout,
+            retry_for: RETRY_FOR,
+            linger: self.micro_batch_wait,
+            flight_items_max: usize::from(self.max_items_per_tx),
+            flight_bytes_max: FLIGHT_BYTES_MAX,
+            slots: Slots {
+                push: usize::from(self.push_max_concurrent),
+                pop: usize::from(self.pop_max_concurrent),
+                ack: usize::from(self.ack_max_concurrent),
+                renew: usize::from(self.renew_lease_max_concurrent),
+                transaction: usize::from(self.transaction_max_concurrent),
+            },
+            segment_cache_bytes: self.segment_cache_bytes,
+            dedup_cache_bytes: self.dedup_cache_bytes,
+            pop_bytes_max: self.pop_max_bytes,
+            default_subscription: self.default_subscription_mode,
+            retention_interval: self.retention_interval,
+            eviction_interval: self.eviction_interval,
+            retention_batch: self.retention_batch_size,
+            partition_cleanup: Duration::from_secs(u64::from(self.partition_cleanup_days) * 86_400),
+            extent_bytes: i64::try_from(self.extent_bytes).unwrap_or(i64::MAX),
+            extent_age: self.extent_age,
+        }
+    }
+
+    /// What the HTTP side is told.
+    pub fn options(&self) -> Options {
+        Options {
+            body_bytes_max: self.max_body_bytes,
+            pop_timeout: self.default_timeout,
+            pop_batch: self.default_batch_size,
+            subscription: self.default_subscription_mode,
+            drain: self.drain,
+        }
+    }
+}
+
+fn slots() -> clap::builder::RangedI64ValueParser<u16> {
+    value_parser!(u16).range(1..=1000)
+}
+
+/// A request may say any word and means everything by it; a setting that is misspelt should not.
+fn subscription(text: &str) -> Result<Subscription, String> {
+    match text {
+        "all" | "from_beginning" => Ok(Subscription::All),
+        "new" | "new-only" | "new_only" | "newonly" => Ok(Subscription::New),
+        _ => Err("must be `all` or `new`".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn the_defaults_are_those_of_the_contract() {
+        let settings = Cli::parse_from(["queen"]).unwrap().settings;
+        let config = settings.engine("host=x".to_owned(), Tls::Off);
+        assert_eq!(settings.port, 6632);
+        assert_eq!(settings.options().body_bytes_max, 67_108_864);
+        assert_eq!((config.flight_items_max, config.linger), (500, Duration::ZERO));
+        assert_eq!(config.statement_timeout, Duration::from_secs(30));
+        assert_eq!(config.retention_interval, Duration::from_millis(300_000));
+        assert_eq!(config.default_subscription, Subscription::All);
+        assert_eq!((config.extent_bytes, config.extent_age.as_secs()), (268_435_456, 3600));
+    }
+
+    #[test]
+    fn a_bad_value_is_refused_and_the_setting_is_named() {
+        for (flag, value) in [
+            ("--port", "70000"),
+            ("--retention-interval", "0"),
+            ("--default-batch-size", "20000"),
+            ("--default-subscription-mode", "nwe"),
+            ("--push-max-concurrent", "0"),
+            ("--max-body-bytes", "lots"),
+            ("--pg-use-ssl", "maybe"),
+            ("--log-format", "xml"),
+        ] {
+            let error = Cli::parse_from(["queen", flag, value]).unwrap_err();
+            assert!(error.to_string().contains(flag), "{error}");
+        }
+    }
+}

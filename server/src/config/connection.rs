@@ -1,0 +1,168 @@
+//! A connection string taken apart far enough to show it, to hand it to psql, and to keep its password out
+//! of both. It connects to nothing and leaves the full syntax to the driver.
+
+use queen_engine::Tls;
+
+/// A URL or a keyword string, without its password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parted {
+    pub text: String,
+    pub password: Option<String>,
+}
+
+/// `host:port/database`, for people.
+pub fn place(connection: &str) -> String {
+    if let Some((_, rest)) = connection.split_once("://") {
+        let rest = &rest[user_info_end(rest)..];
+        let end = rest.find('?').unwrap_or(rest.len());
+        return if end == 0 { "localhost".to_owned() } else { rest[..end].to_owned() };
+    }
+    let pairs = keywords(connection);
+    let value = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
+    let mut place = value("host").or(value("hostaddr")).unwrap_or("localhost").to_owned();
+    if let Some(port) = value("port") {
+        place = format!("{place}:{port}");
+    }
+    match value("dbname") {
+        Some(name) => format!("{place}/{name}"),
+        None => place,
+    }
+}
+
+pub fn part_password(connection: &str) -> Parted {
+    let Some((scheme, rest)) = connection.split_once("://") else {
+        let (secret, open): (Vec<_>, Vec<_>) =
+            keywords(connection).into_iter().partition(|(key, _)| key == "password");
+        let text: Vec<_> = open.iter().map(|(key, value)| format!("{key}={}", quote(value))).collect();
+        return Parted { text: text.join(" "), password: secret.into_iter().next().map(|(_, value)| value) };
+    };
+    let (user_info, rest) = rest.split_at(user_info_end(rest));
+    let user_info = user_info.trim_end_matches('@');
+    let (user, mut password) = match user_info.split_once(':') {
+        Some((user, password)) => (user, Some(password)),
+        None => (user_info, None),
+    };
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut open = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.strip_prefix("password=") {
+            Some(secret) => password = Some(secret),
+            None => open.push(pair),
+        }
+    }
+    let at = if user.is_empty() { "" } else { "@" };
+    let mark = if open.is_empty() { "" } else { "?" };
+    Parted {
+        text: format!("{scheme}://{user}{at}{path}{mark}{}", open.join("&")),
+        password: password.map(percent_decoded),
+    }
+}
+
+/// The string the driver takes, and what its `sslmode` asks for. The words are libpq's: `require` encrypts,
+/// only `verify-ca` and `verify-full` look at the certificate. The driver knows no more than `require`.
+pub fn with_tls(connection: &str) -> (String, Option<Tls>) {
+    let Some(start) = connection.find("sslmode=").map(|at| at + "sslmode=".len()) else {
+        return (connection.to_owned(), None);
+    };
+    let rest = &connection[start..];
+    let word = &rest[..rest.find(|c: char| !c.is_ascii_alphabetic() && c != '-').unwrap_or(rest.len())];
+    match word {
+        "disable" => (connection.to_owned(), Some(Tls::Off)),
+        "require" => (connection.to_owned(), Some(Tls::Unverified)),
+        "verify-ca" | "verify-full" => {
+            let tail = &rest[word.len()..];
+            (format!("{}require{tail}", &connection[..start]), Some(Tls::Verified))
+        }
+        _ => (connection.to_owned(), None),
+    }
+}
+
+/// A value of a keyword string, quoted where it must be.
+pub fn quote(value: &str) -> String {
+    let plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '\'' || c == '\\');
+    if plain { value.to_owned() } else { format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'")) }
+}
+
+/// Where `user:password@` ends. The last `@` counts: showing too little is better than half a password.
+fn user_info_end(rest: &str) -> usize {
+    let end = rest.find('?').unwrap_or(rest.len());
+    rest[..end].rfind('@').map_or(0, |at| at + 1)
+}
+
+fn keywords(text: &str) -> Vec<(String, String)> {
+    let mut pairs = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some((key, tail)) = rest.split_once('=') {
+        let (value, tail) = keyword_value(tail.trim_start());
+        pairs.push((key.trim().to_owned(), value));
+        rest = tail.trim_start();
+    }
+    pairs
+}
+
+fn keyword_value(text: &str) -> (String, &str) {
+    let quoted = text.starts_with('\'');
+    let mut value = String::new();
+    let mut chars = text.char_indices().skip(usize::from(quoted));
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => value.extend(chars.next().map(|(_, escaped)| escaped)),
+            '\'' if quoted => return (value, &text[at + 1..]),
+            c if !quoted && c.is_whitespace() => return (value, &text[at..]),
+            c => value.push(c),
+        }
+    }
+    (value, "")
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let hex = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
+        let decoded = hex.and_then(|pair| u8::from_str_radix(pair, 16).ok()).filter(|_| *first == b'%');
+        bytes.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_never_reaches_the_screen() {
+        for (connection, shown, psql, password) in [
+            (
+                "postgres://ann:s%40c@db:5433/app?x=1",
+                "db:5433/app",
+                "postgres://ann@db:5433/app?x=1",
+                Some("s@c"),
+            ),
+            ("postgres://ann:a@b@db/app", "db/app", "postgres://ann@db/app", Some("a@b")),
+            ("postgres://db/app?password=no&x=1", "db/app", "postgres://db/app?x=1", Some("no")),
+            ("postgres://", "localhost", "postgres://", None),
+            (
+                "host=db dbname=app password='it\\'s secret' port=1",
+                "db:1/app",
+                "host=db dbname=app port=1",
+                Some("it's secret"),
+            ),
+            ("host=/run/x user=q dbname=q", "/run/x/q", "host=/run/x user=q dbname=q", None),
+        ] {
+            assert_eq!(place(connection), shown);
+            let parted = part_password(connection);
+            assert_eq!((parted.text.as_str(), parted.password.as_deref()), (psql, password));
+        }
+    }
+
+    #[test]
+    fn sslmode_means_what_libpq_means_by_it() {
+        let (text, tls) = with_tls("postgres://db/app?sslmode=verify-full&x=1");
+        assert_eq!((text.as_str(), tls), ("postgres://db/app?sslmode=require&x=1", Some(Tls::Verified)));
+        assert_eq!(with_tls("host=db sslmode=require").1, Some(Tls::Unverified));
+        assert_eq!(with_tls("host=db sslmode=disable dbname=x").1, Some(Tls::Off));
+        assert_eq!(with_tls("host=db").1, None);
+    }
+}

@@ -1,0 +1,100 @@
+//! The process's environment as the command line sees it: second names, empty values, and the variables of
+//! earlier servers that mean nothing here. It decides no value itself.
+
+use std::ffi::OsStr;
+
+use clap::Command;
+
+/// Names of earlier servers for a variable of ours; ours wins.
+pub const ALIASES: [(&str, &str); 3] = [
+    ("PG_DB", "PG_DATABASE"),
+    ("SIDECAR_MICRO_BATCH_WAIT_MS", "MICRO_BATCH_WAIT_MS"),
+    ("SIDECAR_MAX_ITEMS_PER_TX", "MAX_ITEMS_PER_TX"),
+];
+
+const WITHOUT_MEANING: [&str; 14] = [
+    "DB_IDLE_TIMEOUT",
+    "DB_POOL_SIZE",
+    "DB_TCP_USER_TIMEOUT_MS",
+    "EVICTION_BATCH_SIZE",
+    "METRICS_AGGREGATE_INTERVAL_S",
+    "METRICS_RETENTION_DAYS",
+    "METRICS_SAMPLE_INTERVAL_MS",
+    "OPERATION_QUEUE_ENABLED",
+    "POP_OVERLOAD_RESPONSE",
+    "QUEEN_ENCRYPTION_KEY",
+    "STATS_INTERVAL_MS",
+    "STATS_RECONCILE_INTERVAL_MS",
+    "USE_POP_STATE_MACHINE",
+    "WEBAPP_ROOT",
+];
+const PREFIXES_WITHOUT_MEANING: [&str; 7] =
+    ["DB_KEEPALIVES_", "FILE_BUFFER_", "JWT_", "OPQ_", "POP_WAIT_", "QUEEN_SYNC_", "QUEEN_UDP_"];
+const LANE_SUFFIXES_WITHOUT_MEANING: [&str; 3] = ["_PREFERRED_BATCH_SIZE", "_MAX_HOLD_MS", "_MAX_BATCH_SIZE"];
+const LANES: [&str; 5] = ["PUSH", "POP", "ACK", "TRANSACTION", "RENEW_LEASE"];
+
+/// Makes every setting readable from its second name, hidden in `--help` when it holds a value, and unset
+/// when it is empty: compose files write `PG_HOST=` for "not given".
+pub fn applied(command: Command) -> Command {
+    command.mut_args(|arg| {
+        let arg = arg.global(true).hide_env_values(true);
+        let Some(name) = arg.get_env().map(OsStr::to_owned) else { return arg };
+        let alias = ALIASES.iter().find(|(ours, _)| name == *ours).map(|(_, alias)| *alias);
+        match alias {
+            _ if given(&name) => arg,
+            Some(alias) if given(alias.as_ref()) => arg.env(alias),
+            _ if std::env::var_os(&name).is_some() => arg.env(None::<&'static str>),
+            _ => arg,
+        }
+    })
+}
+
+/// The set variables that an earlier server would have read and this one does not, sorted.
+pub fn without_meaning() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut found: Vec<_> = names.filter(|name| means_nothing(name)).collect();
+    found.sort();
+    found
+}
+
+/// Whether somebody asked for token checks. An open door where a locked one was ordered must not start.
+pub fn asks_for_tokens() -> bool {
+    std::env::var_os("JWT_ENABLED").is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1")
+}
+
+fn given(name: &OsStr) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+fn means_nothing(name: &str) -> bool {
+    let lane = name
+        .strip_prefix("QUEEN_")
+        .and_then(|rest| LANE_SUFFIXES_WITHOUT_MEANING.iter().find_map(|suffix| rest.strip_suffix(suffix)));
+    WITHOUT_MEANING.contains(&name)
+        || PREFIXES_WITHOUT_MEANING.iter().any(|prefix| name.starts_with(prefix))
+        || name.ends_with("_USE_SIDECAR")
+        || lane.is_some_and(|lane| LANES.contains(&lane))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_of_an_earlier_server_is_known_to_mean_nothing_and_ours_are_not() {
+        for name in [
+            "ALL_OPS_USE_SIDECAR",
+            "RENEW_LEASE_USE_SIDECAR",
+            "USE_POP_STATE_MACHINE",
+            "QUEEN_UDP_PEERS",
+            "QUEEN_PUSH_MAX_HOLD_MS",
+            "OPQ_INTERVAL_MS",
+            "JWT_SECRET",
+        ] {
+            assert!(means_nothing(name), "{name}");
+        }
+        for name in ["PORT", "QUEEN_DATA_DIR", "QUEEN_PUSH_MAX_CONCURRENT", "QUEEN_MAX_BODY_BYTES", "PATH"] {
+            assert!(!means_nothing(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! One file per group of routes; each handler reads: parse, submit, answer. No SQL, no batching, no waiting
+//! of its own.
+
+pub mod ack;
+pub mod answer;
+pub mod cors;
+pub mod dead_letters;
+pub mod error;
+pub mod groups;
+pub mod health;
+pub mod pop;
+pub mod push;
+pub mod queues;
+pub mod renew;
+pub mod request;
+pub mod transaction;

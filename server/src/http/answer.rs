@@ -1,0 +1,31 @@
+//! The three forms of a good answer. What goes wrong is in `error.rs`.
+
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use queen_protocol::ErrorCode;
+use serde::Serialize;
+
+use super::error::ApiError;
+
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, ApiError> {
+    match serde_json::to_vec(body) {
+        Ok(bytes) => Ok(written(status, Bytes::from(bytes))),
+        Err(error) => {
+            Err(ApiError::new(ErrorCode::Internal, format!("the answer cannot be written: {error}")))
+        }
+    }
+}
+
+/// JSON somebody else has written.
+pub fn written(status: StatusCode, body: Bytes) -> Response {
+    (status, [(CONTENT_TYPE, JSON)], body).into_response()
+}
+
+/// Truly without a body: an announced one makes strict clients drop the connection.
+pub fn nothing() -> Response {
+    StatusCode::NO_CONTENT.into_response()
+}

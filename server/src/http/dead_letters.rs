@@ -1,0 +1,122 @@
+//! `GET /api/v1/dlq`: what consumer groups gave up on.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use queen_engine::{DeadLetter, DeadLetterFilter};
+use queen_protocol::{BadRequest, check_name, format_micros, parse_time};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::answer;
+use super::error::ApiError;
+use super::request::Query;
+use crate::app::App;
+
+const LIMIT_DEFAULT: i64 = 100;
+/// A page of payloads is held in memory at once.
+const LIMIT_MAX: i64 = 1_000;
+
+#[derive(Serialize)]
+struct Page<'a> {
+    messages: Vec<Entry<'a>>,
+    pagination: Pagination,
+    total: i64,
+}
+
+#[derive(Serialize)]
+struct Pagination {
+    limit: i64,
+    offset: i64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry<'a> {
+    id: Uuid,
+    transaction_id: &'a str,
+    partition_id: Uuid,
+    queue: &'a str,
+    partition: &'a str,
+    consumer_group: &'a str,
+    error_message: Option<&'a str>,
+    retry_count: i32,
+    data: &'a RawValue,
+    producer_sub: Option<&'a str>,
+    created_at: String,
+    failed_at: String,
+}
+
+pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let filter = read(&query)?;
+    let (letters, total) = app.engine.dead_letters(&filter).await?;
+    let pagination = Pagination { limit: filter.limit, offset: filter.offset };
+    let messages = letters.iter().map(Entry::from).collect();
+    answer::json(StatusCode::OK, &Page { messages, pagination, total })
+}
+
+fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
+    let name = |key: &'static str| {
+        let value = query.filled(key).map(str::to_owned);
+        value.map(|value| check_name(key, &value).map(|()| value)).transpose()
+    };
+    let time = |key| query.filled(key).map(|value| parse_time(key, value)).transpose();
+    Ok(DeadLetterFilter {
+        queue: name("queue")?,
+        partition: name("partition")?,
+        group: name("consumerGroup")?,
+        from: time("from")?,
+        to: time("to")?,
+        limit: query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX),
+        offset: query.number("offset").unwrap_or(0).max(0),
+    })
+}
+
+impl<'a> From<&'a DeadLetter> for Entry<'a> {
+    fn from(letter: &'a DeadLetter) -> Self {
+        Self {
+            id: letter.id,
+            transaction_id: &letter.transaction_id,
+            partition_id: letter.partition_id,
+            queue: &letter.queue,
+            partition: &letter.partition,
+            consumer_group: &letter.group,
+            error_message: letter.error.as_deref(),
+            retry_count: letter.attempts,
+            // It was JSON when it came in; only a hand in the table can have changed that.
+            data: serde_json::from_str(&letter.payload).unwrap_or(RawValue::NULL),
+            producer_sub: letter.producer_sub.as_deref(),
+            created_at: in_millis(letter.created_at),
+            failed_at: in_millis(letter.failed_at),
+        }
+    }
+}
+
+/// Outside of pop, times have three decimals.
+fn in_millis(micros: i64) -> String {
+    let text = format_micros(micros);
+    match text.strip_suffix('Z') {
+        Some(time) if time.len() > 3 => format!("{}Z", &time[..time.len() - 3]),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_left_blank_matches_all_and_a_bad_time_is_refused() {
+        let filter = read(&Query::parse("queue=&consumerGroup=g&limit=5&offset=-1")).unwrap();
+        assert_eq!((filter.queue, filter.group.as_deref()), (None, Some("g")));
+        assert_eq!((filter.limit, filter.offset), (5, 0));
+        assert_eq!(read(&Query::parse("limit=all")).unwrap().limit, 100);
+        assert!(read(&Query::parse("from=yesterday")).is_err());
+    }
+
+    #[test]
+    fn times_have_three_decimals() {
+        assert_eq!(in_millis(1_123_456), "1970-01-01T00:00:01.123Z");
+    }
+}

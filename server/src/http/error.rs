@@ -1,0 +1,120 @@
+//! What went wrong, as a client sees it. The only place that picks a status for a failure.
+
+use std::any::Any;
+use std::error::Error as _;
+
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use queen_protocol::{BadRequest, ErrorCode};
+use serde::Serialize;
+use tracing::{error, warn};
+
+use super::answer;
+
+/// Never 0: clients would try again at once, all together.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+#[derive(Debug)]
+pub struct ApiError {
+    code: ErrorCode,
+    text: String,
+}
+
+impl ApiError {
+    pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+impl From<BadRequest> for ApiError {
+    fn from(BadRequest(text): BadRequest) -> Self {
+        Self::new(ErrorCode::BadRequest, text)
+    }
+}
+
+impl From<queen_engine::Error> for ApiError {
+    fn from(error: queen_engine::Error) -> Self {
+        let code = error.code();
+        let mut chain = error.to_string();
+        let mut cause = error.source();
+        while let Some(source) = cause {
+            let text = source.to_string();
+            // A transparent wrapper repeats its source.
+            if !chain.contains(&text) {
+                chain = format!("{chain}: {text}");
+            }
+            cause = source.source();
+        }
+        match code {
+            ErrorCode::Internal => error!(error = %chain, "request failed"),
+            ErrorCode::Unavailable => warn!(error = %chain, "request could not be served"),
+            _ => {}
+        }
+        // Published consumers poll on only after an error that says `timeout` (JavaScript) or `connection`
+        // (Python); any other text ends them for good, long before the database is back.
+        let text = match error {
+            queen_engine::Error::Database(_) if code == ErrorCode::Unavailable => {
+                format!("database connection timeout: {error}")
+            }
+            other => other.to_string(),
+        };
+        Self::new(code, text)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            error: &'a str,
+            code: &'static str,
+        }
+        let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = Body { error: &self.text, code: self.code.word() };
+        // Two strings always serialise.
+        let bytes = serde_json::to_vec(&body).unwrap_or_default();
+        let mut response = answer::written(status, bytes.into());
+        if matches!(self.code, ErrorCode::RateLimited | ErrorCode::Unavailable) {
+            response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+        }
+        response
+    }
+}
+
+pub async fn no_such_route(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(ErrorCode::NotFound, format!("no route {method} {}", uri.path()))
+}
+
+pub async fn no_such_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(ErrorCode::MethodNotAllowed, format!("{method} is not possible on {}", uri.path()))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
+pub fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    error!(panic = said, "a handler panicked");
+    ApiError::new(ErrorCode::Internal, "internal error").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_becomes_its_status_and_a_body_of_two_strings() {
+        for code in [ErrorCode::BadRequest, ErrorCode::PayloadTooLarge, ErrorCode::RateLimited] {
+            let response = ApiError::new(code, "why").into_response();
+            assert_eq!(response.status().as_u16(), code.status());
+            assert_eq!(response.headers()["content-type"], "application/json");
+            assert_eq!(response.headers().contains_key("retry-after"), code == ErrorCode::RateLimited);
+        }
+    }
+
+    #[test]
+    fn a_panic_is_an_answer() {
+        let response = panicked(Box::new("boom"));
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+}

@@ -1,0 +1,181 @@
+//! `GET /api/v1/pop…`: three routes, one request to the engine.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use queen_protocol::{BadRequest, PopFilter, PopRequest, QUEUE_MODE, Subscription, check_name};
+
+use super::answer;
+use super::error::ApiError;
+use super::request::{Query, Segments};
+use crate::app::{App, Options};
+
+/// More than any client can work off within one lease.
+pub const BATCH_MAX: u32 = 10_000;
+/// Every claimed partition makes the lease id longer, and it travels with each message.
+const PARTITIONS_MAX: i64 = 100;
+/// Proxies give up on a silent connection long before this.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+/// A day, as for renewals: a lease that long is a lost partition.
+const LEASE_SECONDS_MAX: i64 = 86_400;
+/// When the client leaves the size to us.
+const AUTOPILOT_BATCH: u32 = 100;
+
+pub async fn queue(
+    State(app): State<App>,
+    Segments(queue): Segments<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    pop(&app, PopFilter::Queue { queue }, &query).await
+}
+
+/// The empty name is a name, but no path segment.
+pub async fn nameless_queue(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    pop(&app, PopFilter::Queue { queue: String::new() }, &query).await
+}
+
+pub async fn partition(
+    State(app): State<App>,
+    Segments((queue, partition)): Segments<(String, String)>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    pop(&app, PopFilter::Partition { queue, partition }, &query).await
+}
+
+pub async fn labels(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let label = |key| query.filled(key).map(str::to_owned);
+    let (namespace, task) = (label("namespace"), label("task"));
+    if namespace.is_none() && task.is_none() {
+        return Err(BadRequest::new("a pop names a queue, a namespace or a task").into());
+    }
+    pop(&app, PopFilter::Labels { namespace, task }, &query).await
+}
+
+async fn pop(app: &App, filter: PopFilter, query: &Query) -> Result<Response, ApiError> {
+    let request = read(filter, query, &app.options)?;
+    match app.engine.pop(request).await? {
+        Some(body) => Ok(answer::written(StatusCode::OK, body)),
+        None => Ok(answer::nothing()),
+    }
+}
+
+fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRequest, BadRequest> {
+    check_names(&filter)?;
+    let group = query.filled("consumerGroup").unwrap_or(QUEUE_MODE);
+    check_name("consumerGroup", group)?;
+    let asked = Subscription::parse(
+        query.text("subscriptionMode"),
+        query.text("subscriptionFrom"),
+        options.subscription,
+    )?;
+    // Anonymous consumers share one cursor, and it starts at the oldest message.
+    let subscription = if group == QUEUE_MODE { Subscription::All } else { asked };
+    let partitions = match filter {
+        PopFilter::Partition { .. } => 1,
+        _ => query.number("partitions").unwrap_or(1).clamp(1, PARTITIONS_MAX),
+    };
+    Ok(PopRequest {
+        group: group.to_owned(),
+        batch: batch(query, options),
+        partitions: u32::try_from(partitions).unwrap_or(1),
+        auto_ack: query.flag("autoAck", false),
+        wait: query.flag("wait", false).then(|| wait(query, options)),
+        lease_seconds: lease_seconds(query),
+        subscription,
+        filter,
+    })
+}
+
+fn check_names(filter: &PopFilter) -> Result<(), BadRequest> {
+    match filter {
+        PopFilter::Queue { queue } => check_name("queue", queue),
+        PopFilter::Partition { queue, partition } => {
+            check_name("queue", queue)?;
+            check_name("partition", partition)
+        }
+        PopFilter::Labels { namespace, task } => {
+            check_name("namespace", namespace.as_deref().unwrap_or_default())?;
+            check_name("task", task.as_deref().unwrap_or_default())
+        }
+    }
+}
+
+fn batch(query: &Query, options: &Options) -> u32 {
+    match query.number("batch") {
+        Some(batch) => u32::try_from(batch.clamp(1, i64::from(BATCH_MAX))).unwrap_or(1),
+        None if query.flag("autopilot", false) => AUTOPILOT_BATCH,
+        None => options.pop_batch,
+    }
+}
+
+fn wait(query: &Query, options: &Options) -> Duration {
+    let asked = query.number("timeout").map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+    asked.unwrap_or(options.pop_timeout).min(WAIT_MAX)
+}
+
+fn lease_seconds(query: &Query) -> i32 {
+    let seconds = query.number("leaseSeconds").unwrap_or(0).clamp(0, LEASE_SECONDS_MAX);
+    i32::try_from(seconds).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            body_bytes_max: 1,
+            pop_timeout: Duration::from_secs(30),
+            pop_batch: 1,
+            subscription: Subscription::All,
+            drain: Duration::ZERO,
+        }
+    }
+
+    fn read_query(text: &str) -> Result<PopRequest, BadRequest> {
+        read(PopFilter::Queue { queue: "q".to_owned() }, &Query::parse(text), &options())
+    }
+
+    #[test]
+    fn silence_means_one_message_in_queue_mode_at_once() {
+        let request = read_query("").unwrap();
+        assert_eq!((request.batch, request.partitions, request.wait), (1, 1, None));
+        assert_eq!((request.group.as_str(), request.auto_ack, request.lease_seconds), (QUEUE_MODE, false, 0));
+    }
+
+    #[test]
+    fn numbers_stay_within_their_bounds_and_nonsense_is_the_default() {
+        for (text, batch) in [
+            ("batch=0", 1),
+            ("batch=-5", 1),
+            ("batch=70000", 10_000),
+            ("batch=many", 1),
+            ("autopilot=true", 100),
+        ] {
+            assert_eq!(read_query(text).unwrap().batch, batch, "{text}");
+        }
+        assert_eq!(read_query("partitions=1000").unwrap().partitions, 100);
+        assert_eq!(read_query("wait=true&timeout=99999999").unwrap().wait, Some(WAIT_MAX));
+        assert_eq!(read_query("wait=true&timeout=x").unwrap().wait, Some(Duration::from_secs(30)));
+        assert_eq!(read_query("wait=1&timeout=-1").unwrap().wait, Some(Duration::ZERO));
+        assert_eq!(read_query("leaseSeconds=-1").unwrap().lease_seconds, 0);
+    }
+
+    #[test]
+    fn a_named_group_may_start_anywhere_and_queue_mode_starts_at_the_oldest() {
+        let subscription = |text| read_query(text).unwrap().subscription;
+        assert_eq!(subscription("consumerGroup=g&subscriptionMode=new"), Subscription::New);
+        assert_eq!(subscription("consumerGroup=&subscriptionMode=new"), Subscription::All);
+        assert!(read_query("consumerGroup=g&subscriptionFrom=soon").is_err());
+        assert!(read_query(&format!("consumerGroup={}", "g".repeat(256))).is_err());
+        assert!(read_query("consumerGroup=a%00b").is_err());
+    }
+
+    #[test]
+    fn a_named_partition_is_one_partition() {
+        let filter = PopFilter::Partition { queue: "q".to_owned(), partition: "p".to_owned() };
+        assert_eq!(read(filter, &Query::parse("partitions=5"), &options()).unwrap().partitions, 1);
+    }
+}

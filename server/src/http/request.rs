@@ -1,0 +1,168 @@
+//! What arrives: bodies up to a limit, path segments decoded, query keys looked up leniently. Failures are
+//! `ApiError`s, so that they leave as JSON like all others. It knows no route.
+
+use std::time::Duration;
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query as AxumQuery, Request};
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use queen_protocol::{BadRequest, ErrorCode};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::error::ApiError;
+use crate::app::App;
+
+/// What is still read of a body that is too large before the answer goes out. A client that is cut off while
+/// sending sees a broken connection and not our 413.
+const DISCARD_BYTES_MAX: usize = 64 << 20;
+const DISCARD_FOR: Duration = Duration::from_secs(5);
+/// A claimed length is believed up to here; beyond, memory follows what really arrives.
+const TRUST_BYTES_MAX: usize = 1 << 20;
+
+/// A whole request body, no longer than the limit.
+pub struct Body(pub Bytes);
+
+impl FromRequest<App> for Body {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let limit = app.options.body_bytes_max;
+        let claimed = number(request.headers(), &CONTENT_LENGTH).unwrap_or(0);
+        let waits_to_send = request.headers().contains_key(EXPECT);
+        let mut chunks = request.into_body().into_data_stream();
+        if claimed > limit && waits_to_send {
+            return Err(too_large(limit));
+        }
+        let mut body = BytesMut::new();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|error| BadRequest(format!("the body broke off: {error}")))?;
+            if claimed > limit || body.len() + chunk.len() > limit {
+                drop((body, chunk));
+                discard(chunks).await;
+                return Err(too_large(limit));
+            }
+            if chunk.len() == claimed {
+                return Ok(Self(chunk));
+            }
+            if body.is_empty() {
+                body.reserve(claimed.min(TRUST_BYTES_MAX).max(chunk.len()));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(Self(body.freeze()))
+    }
+}
+
+/// The parameters of a path, percent-decoded after routing: a `%2F` is part of a name.
+pub struct Segments<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segments<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        if !well_encoded(parts.uri.path()) {
+            return Err(BadRequest::new("the path holds a % that is not followed by two hex digits").into());
+        }
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(value)) => Ok(Self(value)),
+            Err(rejection) => Err(BadRequest(rejection.body_text()).into()),
+        }
+    }
+}
+
+/// The query by key. Unknown keys are ignored, and what cannot be read counts as not given.
+pub struct Query(Vec<(String, String)>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match AxumQuery::from_request_parts(parts, state).await {
+            Ok(AxumQuery(pairs)) => Ok(Self(pairs)),
+            Err(rejection) => Err(BadRequest(rejection.body_text()).into()),
+        }
+    }
+}
+
+impl Query {
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// For filters, where an empty value is one left blank.
+    pub fn filled(&self, key: &str) -> Option<&str> {
+        self.text(key).filter(|value| !value.is_empty())
+    }
+
+    pub fn flag(&self, key: &str, default: bool) -> bool {
+        self.text(key).map_or(default, |value| matches!(value, "true" | "1"))
+    }
+
+    pub fn number(&self, key: &str) -> Option<i64> {
+        self.text(key).and_then(|value| value.parse().ok())
+    }
+
+    #[cfg(test)]
+    pub fn parse(text: &str) -> Self {
+        let uri = format!("/?{text}").parse().unwrap();
+        Self(AxumQuery::try_from_uri(&uri).unwrap().0)
+    }
+}
+
+fn too_large(limit: usize) -> ApiError {
+    ApiError::new(ErrorCode::PayloadTooLarge, format!("the body is larger than {limit} bytes"))
+}
+
+async fn discard(mut chunks: axum::body::BodyDataStream) {
+    let all = async {
+        let mut discarded = 0;
+        while let Some(Ok(chunk)) = chunks.next().await {
+            discarded += chunk.len();
+            if discarded > DISCARD_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // Too slow is answered all the same.
+    _ = timeout(DISCARD_FOR, all).await;
+}
+
+fn number(headers: &HeaderMap, name: &HeaderName) -> Option<usize> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+fn well_encoded(path: &str) -> bool {
+    let hex = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_hexdigit);
+    let bytes = path.as_bytes();
+    bytes
+        .iter()
+        .enumerate()
+        .all(|(at, &byte)| byte != b'%' || hex(bytes.get(at + 1)) && hex(bytes.get(at + 2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_leniently() {
+        let query = Query::parse("a=x+y&b=true&c=1&d=yes&e=12&f=twelve&g=&what=ever");
+        assert_eq!(query.text("a"), Some("x y"));
+        assert!(query.flag("b", false) && query.flag("c", false));
+        assert!(!query.flag("d", true) && query.flag("absent", true));
+        assert_eq!((query.number("e"), query.number("f"), query.number("absent")), (Some(12), None, None));
+        assert_eq!((query.text("g"), query.filled("g")), (Some(""), None));
+    }
+
+    #[test]
+    fn a_lone_percent_is_noticed() {
+        assert!(well_encoded("/a%20b/%F0%9f"));
+        for path in ["/%", "/%2", "/%zz", "/a%2gb"] {
+            assert!(!well_encoded(path), "{path}");
+        }
+    }
+}

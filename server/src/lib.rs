@@ -1,0 +1,14 @@
+//! The door of Queen: HTTP in, HTTP out, and everything a process needs around it. It knows no SQL.
+
+pub mod app;
+pub mod cli;
+pub mod config;
+mod connections;
+mod http;
+pub mod logging;
+pub mod psql;
+pub mod serve;
+mod signals;
+
+pub use app::Options;
+pub use connections::run;

@@ -1,0 +1,45 @@
+//! Parses, starts logging, runs. Everything else is in the library.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use queen_server::cli::{Action, Cli};
+use queen_server::config::{Settings, report};
+use queen_server::{logging, psql, serve};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            _ = writeln!(io::stderr(), "queen: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let (cli, matches) = Cli::parse_with_matches(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    match cli.action.unwrap_or(Action::Serve) {
+        Action::Serve => serve_with_logs(&cli.settings),
+        Action::Psql { arguments } => psql::open(&cli.settings, &arguments),
+        Action::Config { markdown: true } => print(&report::markdown(&Cli::definition())),
+        Action::Config { markdown: false } => {
+            print(&report::in_force(&Cli::definition(), &matches, &cli.settings))
+        }
+        Action::Version => print(&format!("queen {}\n", env!("CARGO_PKG_VERSION"))),
+    }
+}
+
+fn serve_with_logs(settings: &Settings) -> Result<()> {
+    logging::start(settings)?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if settings.workers > 0 {
+        runtime.worker_threads(usize::from(settings.workers));
+    }
+    runtime.enable_all().build().context("cannot start the worker threads")?.block_on(serve::serve(settings))
+}
+
+fn print(text: &str) -> Result<()> {
+    io::stdout().write_all(text.as_bytes()).context("cannot write")
+}

@@ -1,0 +1,106 @@
+//! `queen serve`: starts everything in order, says where it is, and stops it in the reverse order. It serves
+//! no request itself.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+use anyhow::{Context, Error, Result, bail};
+use queen_engine::{Engine, Tls};
+use queen_postgres::Embedded;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::{Database, Settings, environment};
+use crate::{connections, signals};
+
+/// The port comes first: finding it taken after a minute of recovery would waste the minute.
+pub async fn serve(settings: &Settings) -> Result<()> {
+    complain()?;
+    let shutdown = signals::stop_requests().context("cannot listen for signals")?;
+    let listener = bind(&settings.host, settings.port).await?;
+    let database = settings.database();
+    let embedded = match shutdown.run_until_cancelled(embedded(&database)).await {
+        Some(embedded) => embedded?,
+        None => return Ok(()),
+    };
+    let served = with_database(settings, &database, embedded.as_ref(), listener, shutdown).await;
+    if let Some(embedded) = embedded {
+        embedded.stop().await;
+    }
+    served
+}
+
+async fn with_database(
+    settings: &Settings,
+    database: &Database,
+    embedded: Option<&Embedded>,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let (connection, tls) = match (database, embedded) {
+        (Database::External { connection, tls }, _) => (connection.clone(), *tls),
+        (Database::Embedded { .. }, Some(embedded)) => (embedded.url(), Tls::Off),
+        (Database::Embedded { .. }, None) => bail!("the embedded PostgreSQL is not running"),
+    };
+    let started = Engine::start(settings.engine(connection, tls));
+    let engine = match shutdown.run_until_cancelled(started).await {
+        Some(engine) => engine?,
+        None => return Ok(()),
+    };
+    let psql = embedded.map(Embedded::psql_command).or_else(|| database.psql_line()).unwrap_or_default();
+    let banner = banner(listener.local_addr()?, &database.shown(), &psql);
+    // Nobody may be reading; that is no reason to stop.
+    _ = io::stdout().write_all(banner.as_bytes());
+    connections::run(listener, engine, settings.options(), shutdown).await;
+    info!("stopped");
+    Ok(())
+}
+
+fn complain() -> Result<()> {
+    if environment::asks_for_tokens() {
+        bail!("JWT_ENABLED is set, but this version cannot check tokens; unset it to run without");
+    }
+    for name in environment::without_meaning() {
+        warn!(variable = name, "this variable has no meaning here");
+    }
+    Ok(())
+}
+
+async fn bind(host: &str, port: u16) -> Result<TcpListener> {
+    TcpListener::bind((host, port)).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            Error::msg(format!("port {port} is already in use by another program; choose one with --port"))
+        }
+        _ => Error::new(error).context(format!("cannot listen on {host}:{port}")),
+    })
+}
+
+async fn embedded(database: &Database) -> Result<Option<Embedded>> {
+    let Database::Embedded { data_dir, bin_dir } = database else { return Ok(None) };
+    let settings =
+        queen_postgres::Settings { data_dir: data_dir.clone(), bin_dir: bin_dir.clone(), extra: Vec::new() };
+    Ok(Some(queen_postgres::start(settings).await?))
+}
+
+fn banner(address: SocketAddr, database: &str, psql: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "Queen {version}\n  \
+         listening on http://{address}\n  \
+         database     {database}\n  \
+         look inside  queen psql\n               {psql}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_banner_says_where_exactly_once() {
+        let text = banner(([127, 0, 0, 1], 6632).into(), "PostgreSQL at db/app", "psql 'host=db'");
+        let lines: Vec<_> = text.lines().filter(|line| line.contains("listening on")).collect();
+        assert_eq!(lines, ["  listening on http://127.0.0.1:6632"]);
+    }
+}

@@ -1,0 +1,180 @@
+//! What nobody should send: refused with words, and never at a neighbour's cost.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Reply, Server};
+
+async fn posted(server: &Server, path: &str, body: &str) -> Reply {
+    server.send(Method::POST, path, Some(body)).await
+}
+
+#[tokio::test]
+async fn broken_json_is_a_400_on_every_route_with_a_body() {
+    let server = Server::start().await;
+    for path in [
+        "/api/v1/push",
+        "/api/v1/ack",
+        "/api/v1/ack/batch",
+        "/api/v1/transaction",
+        "/api/v1/configure",
+        "/api/v1/lease/l/extend",
+        "/api/v1/consumer-groups/g/subscription",
+        "/api/v1/consumer-groups/g/queues/q/seek",
+    ] {
+        for body in ["{", "[1,2", "{\"items\":", "nonsense", "{}{}", "\u{1}"] {
+            let reply = posted(&server, path, body).await;
+            assert!(reply.is_error(400, "bad_request"), "{path} {body:?}: {} {}", reply.status, reply.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_body_is_a_400_where_fields_are_required() {
+    let server = Server::start().await;
+    for path in
+        ["/api/v1/push", "/api/v1/ack", "/api/v1/ack/batch", "/api/v1/transaction", "/api/v1/configure"]
+    {
+        assert!(server.send(Method::POST, path, None).await.is_error(400, "bad_request"), "{path}");
+        assert!(posted(&server, path, "").await.is_error(400, "bad_request"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn missing_fields_and_wrong_types_are_refused() {
+    let server = Server::start().await;
+    let id = "0193a5e0-1111-7222-8333-444455556666";
+    for (path, body) in [
+        ("/api/v1/push", json!({})),
+        ("/api/v1/push", json!([])),
+        ("/api/v1/push", json!({"items": {}})),
+        ("/api/v1/push", json!({"items": [{}]})),
+        ("/api/v1/push", json!({"items": [{"queue": 5}]})),
+        ("/api/v1/push", json!({"items": [{"queue": null}]})),
+        ("/api/v1/push", json!({"items": [{"queue": "q", "partition": 5}]})),
+        ("/api/v1/push", json!({"items": [{"queue": "q", "transactionId": 5}]})),
+        ("/api/v1/push", json!({"items": [{"queue": "q", "transactionId": ""}]})),
+        ("/api/v1/push", json!({"items": ["q"]})),
+        ("/api/v1/ack", json!({"partitionId": id})),
+        ("/api/v1/ack", json!({"transactionId": "t"})),
+        ("/api/v1/ack", json!({"transactionId": 5, "partitionId": id})),
+        ("/api/v1/ack", json!({"transactionId": "t", "partitionId": "not-a-uuid"})),
+        ("/api/v1/ack/batch", json!({"acknowledgments": {}})),
+        ("/api/v1/ack/batch", json!({"acknowledgments": [{"transactionId": "t"}]})),
+        ("/api/v1/ack/batch", json!({"acknowledgments": [{"transactionId": "t", "partitionId": "nope"}]})),
+        ("/api/v1/transaction", json!({"operations": []})),
+        ("/api/v1/transaction", json!({"operations": [{"type": "ack", "transactionId": "t"}]})),
+        ("/api/v1/transaction", json!({"operations": [{"type": "push", "items": [{"queue": 1}]}]})),
+        ("/api/v1/transaction", json!({"operations": [{}]})),
+        ("/api/v1/configure", json!({"queue": null})),
+        ("/api/v1/configure", json!({"queue": "q", "options": 5})),
+        ("/api/v1/configure", json!({"queue": "q", "options": {"leaseTime": "long"}})),
+        ("/api/v1/configure", json!({"queue": "q", "options": {"leaseTime": -1}})),
+        ("/api/v1/configure", json!({"queue": "q", "options": {"retentionEnabled": "yes"}})),
+        ("/api/v1/lease/l/extend", json!({"seconds": "many"})),
+    ] {
+        let reply = server.post(path, body.clone()).await;
+        assert!(reply.is_error(400, "bad_request"), "{path} {body}: {} {}", reply.status, reply.text);
+    }
+}
+
+#[tokio::test]
+async fn names_too_long_or_with_a_nul_are_refused_everywhere() {
+    let server = Server::start().await;
+    let id = "0193a5e0-1111-7222-8333-444455556666";
+    for name in ["x".repeat(256), "a\0b".to_owned()] {
+        for (path, body) in [
+            ("/api/v1/push", json!({"items": [{"queue": name}]})),
+            ("/api/v1/push", json!({"items": [{"queue": "q", "partition": name}]})),
+            ("/api/v1/push", json!({"items": [{"queue": "q", "transactionId": name}]})),
+            ("/api/v1/push", json!({"items": [{"queue": "q", "namespace": name}]})),
+            ("/api/v1/configure", json!({"queue": name})),
+            ("/api/v1/ack", json!({"transactionId": name, "partitionId": id})),
+            ("/api/v1/ack", json!({"transactionId": "t", "partitionId": id, "consumerGroup": name})),
+            ("/api/v1/transaction", json!({"operations": [{"type": "push", "queue": name}]})),
+        ] {
+            let reply = server.post(path, body).await;
+            assert!(reply.is_error(400, "bad_request"), "{path}: {} {}", reply.status, reply.text);
+        }
+        let name = name.replace('\0', "%00");
+        for path in [
+            format!("/api/v1/pop/queue/{name}"),
+            format!("/api/v1/pop/queue/q/partition/{name}"),
+            format!("/api/v1/pop/queue/q?consumerGroup={name}"),
+            format!("/api/v1/pop?namespace={name}"),
+            format!("/api/v1/dlq?queue={name}"),
+        ] {
+            let reply = server.get(&path).await;
+            assert!(reply.is_error(400, "bad_request"), "{path}: {} {}", reply.status, reply.text);
+        }
+        for path in [format!("/api/v1/resources/queues/{name}"), format!("/api/v1/consumer-groups/{name}")] {
+            assert!(server.delete(&path).await.is_error(400, "bad_request"), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_text_is_refused() {
+    let server = Server::start().await;
+    for segment in ["%FF", "%C3%28", "100%", "%zz", "%2"] {
+        let reply = server.get(&format!("/api/v1/pop/queue/{segment}")).await;
+        assert!(reply.is_error(400, "bad_request"), "{segment}: {} {}", reply.status, reply.text);
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_is_no_time_is_refused() {
+    let server = Server::start().await;
+    let reply = server.get("/api/v1/pop/queue/q?consumerGroup=g&subscriptionFrom=yesterday").await;
+    assert!(reply.is_error(400, "bad_request"), "{} {}", reply.status, reply.text);
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_utf8_are_refused() {
+    let server = Server::start().await;
+    for body in [
+        &b"{\"items\":[{\"queue\":\"q\xff\"}]}"[..],
+        &b"{\"items\":[{\"queue\":\"q\",\"payload\":\"\xc3\x28\"}]}"[..],
+        &b"\xff\xfe{}"[..],
+    ] {
+        let request = server.http.post(format!("{}/api/v1/push", server.url)).body(body);
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status().as_u16(), 400);
+        assert!(response.json::<Value>().await.unwrap()["error"].is_string());
+    }
+    assert!(server.pop("/queue/q").await.is_none());
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_items_are_refused_whole() {
+    let server = Server::start().await;
+    let items = vec![json!({"queue": "q", "payload": 1}); 100_000];
+    let reply = server.post("/api/v1/push", json!({ "items": items })).await;
+    assert!(reply.is_error(400, "bad_request"), "{} {}", reply.status, reply.text);
+    assert!(server.pop("/queue/q").await.is_none());
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_a_413_in_json_and_the_limit_itself_is_fine() {
+    let server = Server::start_with(&["--max-body-bytes", "1MiB"]).await;
+    let body = |length: usize| {
+        let frame = r#"{"items":[{"queue":"q","payload":""}]}"#.len();
+        format!(r#"{{"items":[{{"queue":"q","payload":"{}"}}]}}"#, "x".repeat(length - frame))
+    };
+    assert_eq!(posted(&server, "/api/v1/push", &body(1 << 20)).await.status, 201);
+    for length in [(1 << 20) + 1, 20 << 20] {
+        let reply = posted(&server, "/api/v1/push", &body(length)).await;
+        assert!(reply.is_error(413, "payload_too_large"), "{} {}", reply.status, reply.text);
+        assert_eq!(reply.headers["access-control-allow-origin"], "*");
+    }
+    assert_eq!(server.pop("/queue/q?batch=10").await.unwrap().messages.len(), 1);
+}
+
+#[tokio::test]
+async fn deep_nesting_is_a_payload_like_any_other() {
+    let server = Server::start().await;
+    let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+    let body = format!(r#"{{"items":[{{"queue":"q","payload":{deep}}}]}}"#);
+    assert_eq!(posted(&server, "/api/v1/push", &body).await.status, 201);
+    assert!(server.get("/api/v1/pop/queue/q").await.text.contains(&deep));
+}

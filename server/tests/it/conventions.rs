@@ -1,0 +1,122 @@
+//! What holds for every route: CORS, errors as JSON, empty answers that are empty, decoded paths.
+
+use reqwest::Method;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Reply, Server};
+
+/// The bytes of an answer, on a connection that ends with it.
+pub async fn raw(server: &Server, request: &str) -> String {
+    let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+fn has_cors(reply: &Reply) -> bool {
+    let header = |name: &str| reply.headers.get(name).and_then(|value| value.to_str().ok());
+    header("access-control-allow-origin") == Some("*")
+        && header("access-control-allow-methods") == Some("GET, POST, PUT, DELETE, OPTIONS")
+        && header("access-control-allow-headers") == Some("Content-Type, Authorization, Prefer")
+        && header("access-control-expose-headers") == Some("Retry-After, Location, X-Queen-Operation-Id")
+}
+
+#[tokio::test]
+async fn every_response_may_be_read_by_a_browser() {
+    let server = Server::start().await;
+    for reply in [
+        server.get("/health").await,
+        server.get("/api/v1/pop/queue/none").await,
+        server.get("/api/v1/nothing-here").await,
+        server.get("/api/v1/push").await,
+        server.post("/api/v1/push", json!("broken")).await,
+        server.post("/api/v1/push", json!({"items": []})).await,
+    ] {
+        assert!(has_cors(&reply), "{}: {:?}", reply.status, reply.headers);
+    }
+}
+
+#[tokio::test]
+async fn options_on_any_path_is_an_empty_yes() {
+    let server = Server::start().await;
+    for path in ["/api/v1/push", "/api/v1/pop/queue/q", "/api/v1/unknown", "/", "/health"] {
+        let reply = server.send(Method::OPTIONS, path, None).await;
+        assert_eq!((reply.status, reply.text.as_str()), (204, ""), "{path}");
+        assert!(has_cors(&reply));
+    }
+}
+
+#[tokio::test]
+async fn a_204_has_no_body_and_announces_none() {
+    let server = Server::start().await;
+    let request = "GET /api/v1/pop/queue/none HTTP/1.1\r\nHost: q\r\nConnection: close\r\n\r\n";
+    let answer = raw(&server, request).await.to_ascii_lowercase();
+    assert!(answer.starts_with("http/1.1 204 no content\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\n") && answer.matches("\r\n\r\n").count() == 1, "{answer}");
+    for header in ["content-length", "content-type", "transfer-encoding"] {
+        assert!(!answer.contains(header), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_route_is_a_404_in_json() {
+    let server = Server::start().await;
+    for path in ["/", "/api/", "/api/v1/nothing", "/streams/v1/claim", "/assets/x.js", "/api/v1/push/"] {
+        let reply = server.get(path).await;
+        assert!(reply.is_error(404, "not_found"), "{path}: {} {}", reply.status, reply.text);
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_method_is_a_405_in_json_that_names_the_right_one() {
+    let server = Server::start().await;
+    let reply = server.get("/api/v1/push").await;
+    assert!(reply.is_error(405, "method_not_allowed"), "{} {}", reply.status, reply.text);
+    assert_eq!(reply.headers["allow"], "POST");
+    assert!(has_cors(&reply));
+}
+
+#[tokio::test]
+async fn a_head_request_takes_no_message() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!(1)]).await;
+    assert_eq!(server.send(Method::HEAD, "/api/v1/pop/queue/q", None).await.status, 405);
+    assert!(server.pop("/queue/q").await.is_some());
+}
+
+#[tokio::test]
+async fn a_body_needs_no_content_type_and_bytes_are_not_json() {
+    let server = Server::start().await;
+    let body = r#"{"items":[{"queue":"q","payload":1}]}"#;
+    assert_eq!(server.send(Method::POST, "/api/v1/push", Some(body)).await.status, 201);
+    for (kind, status) in
+        [("application/json; charset=utf-8", 201), ("text/plain", 201), ("application/octet-stream", 415)]
+    {
+        let request = server.http.post(format!("{}/api/v1/push", server.url));
+        let response = request.header("content-type", kind).body(body).send().await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn unknown_query_keys_are_ignored_and_numbers_that_are_none_are_the_default() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!(1), json!(2)]).await;
+    let popped = server.pop("/queue/q?frames=true&conflation=true&batch=lots&wait=maybe").await.unwrap();
+    assert_eq!(popped.data(), [1]);
+}
+
+#[tokio::test]
+async fn one_connection_carries_many_requests() {
+    let server = Server::start().await;
+    let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();
+    for _ in 0..3 {
+        stream.write_all(b"GET /health/live HTTP/1.1\r\nHost: q\r\n\r\n").await.unwrap();
+        let mut answer = [0; 4096];
+        let length = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..length].starts_with(b"HTTP/1.1 200 OK\r\n"));
+    }
+}

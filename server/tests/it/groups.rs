@@ -1,0 +1,148 @@
+//! Consumer groups from outside: forgotten, moved, started over.
+
+use serde_json::{Value, json};
+
+use crate::support::{Server, numbers};
+
+/// Everything a group can still read, acknowledged as it comes.
+async fn drained(server: &Server, group: &str) -> Vec<Value> {
+    let mut data = Vec::new();
+    let path = format!("/queue/q?consumerGroup={group}&batch=100&partitions=10&autoAck=true");
+    while let Some(popped) = server.pop(&path).await {
+        data.extend(popped.data());
+    }
+    data
+}
+
+async fn ten_partitions_read(server: &Server) {
+    for partition in 0..10 {
+        server.push("q", &format!("p{partition}"), &[json!(partition)]).await;
+    }
+    assert_eq!(drained(server, "g").await.len(), 10);
+    assert_eq!(drained(server, "g").await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_deleted_group_starts_afresh() {
+    let server = Server::start().await;
+    ten_partitions_read(&server).await;
+    let answer = server.delete("/api/v1/consumer-groups/g?deleteMetadata=true").await;
+    let expected =
+        json!({"success": true, "consumerGroup": "g", "deletedPartitions": 10, "metadataDeleted": true});
+    assert_eq!((answer.status, answer.json()), (200, expected));
+    assert_eq!(drained(&server, "g").await.len(), 10);
+}
+
+#[tokio::test]
+async fn a_group_deleted_from_one_queue_keeps_its_place_in_the_others() {
+    let server = Server::start().await;
+    ten_partitions_read(&server).await;
+    server.push("other", "p", &[json!(1)]).await;
+    assert!(server.pop("/queue/other?consumerGroup=g&autoAck=true").await.is_some());
+    let answer = server.delete("/api/v1/consumer-groups/g/queues/q").await.json();
+    assert_eq!((&answer["success"], &answer["queueName"]), (&json!(true), &json!("q")));
+    assert_eq!((&answer["deletedPartitions"], &answer["metadataDeleted"]), (&json!(10), &json!(true)));
+    assert_eq!(drained(&server, "g").await.len(), 10);
+    assert!(server.pop("/queue/other?consumerGroup=g").await.is_none());
+}
+
+#[tokio::test]
+async fn without_its_metadata_a_group_is_measured_from_its_first_registration() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!("old")]).await;
+    assert!(server.pop("/queue/q?consumerGroup=g&subscriptionMode=new").await.is_none());
+    server.push("q", "p", &[json!("new")]).await;
+    assert_eq!(drained(&server, "g").await, ["new"]);
+    let answer = server.delete("/api/v1/consumer-groups/g?deleteMetadata=false").await.json();
+    assert_eq!(answer["metadataDeleted"], false);
+    assert_eq!(drained(&server, "g").await, ["new"], "the registration still says where it began");
+    server.delete("/api/v1/consumer-groups/g").await;
+    assert_eq!(drained(&server, "g").await, ["old", "new"]);
+}
+
+#[tokio::test]
+async fn deleting_a_group_nobody_knows_is_no_error() {
+    let server = Server::start().await;
+    let answer = server.delete("/api/v1/consumer-groups/nobody").await;
+    assert_eq!((answer.status, &answer.json()["deletedPartitions"]), (200, &json!(0)));
+}
+
+#[tokio::test]
+async fn deleting_a_group_ends_its_leases() {
+    let server = Server::start().await;
+    server.push("q", "p", &numbers(0..2)).await;
+    let held = server.pop("/queue/q?consumerGroup=g&batch=2").await.unwrap();
+    server.delete("/api/v1/consumer-groups/g").await;
+    assert_eq!(server.ack(&held.messages[1], "completed").await["success"], false);
+    assert_eq!(drained(&server, "g").await, [0, 1]);
+}
+
+#[tokio::test]
+async fn a_seek_goes_back_to_a_time_or_on_to_the_end() {
+    let server = Server::start().await;
+    ten_partitions_read(&server).await;
+    let seek = "/api/v1/consumer-groups/g/queues/q/seek";
+    let answer = server.call(seek, json!({"timestamp": "2001-01-01T00:00:00Z"})).await;
+    let expected = json!({
+        "success": true, "consumerGroup": "g", "queueName": "q", "seekToEnd": false,
+        "targetTimestamp": "2001-01-01T00:00:00Z", "partitionsUpdated": 10,
+    });
+    assert_eq!(answer, expected);
+    assert_eq!(drained(&server, "g").await.len(), 10);
+
+    server.call(seek, json!({"timestamp": "2001-01-01T00:00:00Z"})).await;
+    let answer = server.call(seek, json!({"toEnd": true})).await;
+    assert_eq!((&answer["seekToEnd"], &answer["targetTimestamp"]), (&json!(true), &json!(null)));
+    assert_eq!(drained(&server, "g").await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_seek_between_two_messages_delivers_the_second() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!("first")]).await;
+    let first = server.pop("/queue/q").await.unwrap().messages[0]["createdAt"].clone();
+    server.push("q", "p", &[json!("second")]).await;
+    assert_eq!(drained(&server, "g").await, ["first", "second"]);
+    server.call("/api/v1/consumer-groups/g/queues/q/seek", json!({"timestamp": first})).await;
+    assert_eq!(drained(&server, "g").await, ["second"]);
+}
+
+#[tokio::test]
+async fn a_seek_ends_leases_and_needs_a_target() {
+    let server = Server::start().await;
+    server.push("q", "p", &numbers(0..2)).await;
+    let held = server.pop("/queue/q?consumerGroup=g").await.unwrap();
+    let seek = "/api/v1/consumer-groups/g/queues/q/seek";
+    server.call(seek, json!({"timestamp": "2001-01-01T00:00:00Z"})).await;
+    assert_eq!(server.ack(&held.messages[0], "completed").await["success"], false);
+    assert_eq!(drained(&server, "g").await, [0, 1]);
+    for body in [
+        json!({}),
+        json!({"position": "end"}),
+        json!({"timestamp": "soon"}),
+        json!({"toEnd": "yes"}),
+        json!([]),
+    ] {
+        assert!(server.post(seek, body.clone()).await.is_error(400, "bad_request"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_can_be_moved_for_partitions_not_met_yet() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!("old")]).await;
+    assert!(server.pop("/queue/q?consumerGroup=g&subscriptionMode=new").await.is_none());
+    let path = "/api/v1/consumer-groups/g/subscription";
+    let answer = server.call(path, json!({"subscriptionTimestamp": "2001-01-01T00:00:00Z"})).await;
+    let expected = json!({"success": true, "consumerGroup": "g", "newTimestamp": "2001-01-01T00:00:00Z", "rowsUpdated": 1});
+    assert_eq!(answer, expected);
+    server.delete("/api/v1/consumer-groups/g?deleteMetadata=false").await;
+    assert_eq!(drained(&server, "g").await, ["old"]);
+
+    let nobody = "/api/v1/consumer-groups/nobody/subscription";
+    let answer = server.call(nobody, json!({"subscriptionTimestamp": "2001-01-01T00:00:00Z"})).await;
+    assert_eq!(answer["rowsUpdated"], 0);
+    for body in [json!({}), json!({"subscriptionTimestamp": "soon"}), json!({"subscriptionTimestamp": 5})] {
+        assert!(server.post(path, body.clone()).await.is_error(400, "bad_request"), "{body}");
+    }
+}

@@ -1,0 +1,22 @@
+//! The server as its clients see it: real HTTP, a real PostgreSQL, one binary for all areas.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails like the test itself: by panicking")]
+
+mod ack;
+mod bad_input;
+mod conventions;
+mod dead_letters;
+mod groups;
+mod health;
+mod ordering;
+mod pop;
+mod process;
+mod push;
+mod queues;
+mod renew;
+mod retries;
+mod subscription;
+mod support;
+mod time;
+mod transaction;
+mod waiting;

@@ -1,0 +1,178 @@
+//! The program as users run it: started, stopped, killed, told wrong things.
+
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+use queen_testkit::Broker;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::waiting::{answer, parked};
+
+const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
+
+async fn start(args: &[&str]) -> Broker {
+    Broker::start(Path::new(QUEEN), args, &[]).await.unwrap()
+}
+
+/// What it says when it does not start.
+async fn refusal(args: &[&str], env: &[(&str, &str)]) -> String {
+    match timeout(Duration::from_secs(30), Broker::start(Path::new(QUEEN), args, env)).await {
+        Ok(Err(error)) => format!("{error:#}"),
+        Ok(Ok(_)) => panic!("it started"),
+        Err(_) => panic!("it neither starts nor ends"),
+    }
+}
+
+async fn output(args: &[&str]) -> Output {
+    Command::new(QUEEN).args(args).output().await.unwrap()
+}
+
+async fn push(broker: &Broker, payload: Value) -> Value {
+    let body = json!({"items": [{"queue": "q", "partition": "p", "payload": payload}]}).to_string();
+    let request = reqwest::Client::new().post(format!("{}/api/v1/push", broker.url())).body(body);
+    let response = request.send().await.unwrap();
+    assert_eq!(response.status().as_u16(), 201);
+    response.json().await.unwrap()
+}
+
+async fn pop(broker: &Broker) -> Vec<Value> {
+    let url = format!("{}/api/v1/pop/queue/q?batch=100&autoAck=true", broker.url());
+    let response = reqwest::get(url).await.unwrap();
+    match response.status().as_u16() {
+        204 => Vec::new(),
+        _ => {
+            let body: Value = response.json().await.unwrap();
+            body["messages"].as_array().unwrap().iter().map(|message| message["data"].clone()).collect()
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_termination_drains_answers_parked_pops_and_ends_with_success() {
+    let database = queen_testkit::database().await;
+    let mut broker = start(&["--database-url", database.url()]).await;
+    let poll = parked(broker.url(), "/api/v1/pop/queue/q?wait=true&timeout=60000").await;
+    broker.terminate();
+    assert!(answer(poll).await.starts_with("HTTP/1.1 204"));
+    let status = timeout(Duration::from_secs(20), broker.wait()).await.expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", broker.output());
+}
+
+#[tokio::test]
+async fn the_banner_says_where_the_data_is_and_never_the_password() {
+    let database = queen_testkit::database().await;
+    let connection = format!("{} password=hush", database.url());
+    let broker = start(&["--database-url", &connection]).await;
+    broker.says("queen psql").await;
+    let output = broker.output();
+    assert!(output.contains(database.name()) && output.contains(env!("CARGO_PKG_VERSION")), "{output}");
+    assert!(!output.contains("hush"), "{output}");
+    assert_eq!(output.matches("listening on http://").count(), 1);
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named() {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let said = refusal(&["--database-url", "host=127.0.0.1 port=1"], &[("PORT", &port)]).await;
+    let expected = format!("port {port} is already in use by another program; choose one with --port");
+    assert!(said.contains(&expected) && said.contains("exit status: 1"), "{said}");
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_reached_is_named() {
+    let said = refusal(&["--database-url", "postgres://ann:hush@127.0.0.1:1/app"], &[]).await;
+    assert!(said.contains("cannot reach the database at") && said.contains("127.0.0.1"), "{said}");
+    assert!(said.contains("exit status: 1") && !said.contains("hush"), "{said}");
+}
+
+#[tokio::test]
+async fn a_user_the_database_refuses_is_named() {
+    let database = queen_testkit::database().await;
+    let connection = format!("{} user=nobody_here", database.url());
+    let said = refusal(&["--database-url", &connection], &[]).await;
+    assert!(said.contains("refused user \"nobody_here\""), "{said}");
+}
+
+#[tokio::test]
+async fn a_bad_value_ends_the_start_and_names_the_setting() {
+    for (name, value) in [("NUM_WORKERS", "many"), ("RETENTION_INTERVAL", "0"), ("LOG_FORMAT", "xml")] {
+        let said = refusal(&["--database-url", "host=127.0.0.1 port=1"], &[(name, value)]).await;
+        assert!(said.contains(value), "{name}: {said}");
+    }
+    let said = refusal(&["--database-url", "host=127.0.0.1 port=1"], &[("LOG_LEVEL", "verbose")]).await;
+    assert!(said.contains("verbose"), "{said}");
+}
+
+#[tokio::test]
+async fn a_door_that_was_meant_to_be_locked_does_not_open() {
+    let said = refusal(&["--database-url", "host=127.0.0.1 port=1"], &[("JWT_ENABLED", "true")]).await;
+    assert!(said.contains("JWT_ENABLED"), "{said}");
+}
+
+#[tokio::test]
+async fn variables_without_meaning_earn_a_warning_each_and_aliases_are_read() {
+    let database = queen_testkit::database().await;
+    let env = [
+        ("DATABASE_URL", database.url()),
+        ("ALL_OPS_USE_SIDECAR", "true"),
+        ("QUEEN_UDP_PEERS", "somewhere:1"),
+        ("MAX_ITEMS_PER_TX", "9"),
+        ("PG_HOST", ""),
+    ];
+    let broker = Broker::start(Path::new(QUEEN), &[], &env).await.unwrap();
+    broker.says("ALL_OPS_USE_SIDECAR").await;
+    broker.says("QUEEN_UDP_PEERS").await;
+    let config = Command::new(QUEEN).arg("config").envs(env).output().await.unwrap();
+    let config = String::from_utf8(config.stdout).unwrap();
+    let line = config.lines().find(|line| line.contains("MAX_ITEMS_PER_TX")).unwrap();
+    assert!(line.contains(" 9 ") && line.ends_with("environment"), "{config}");
+}
+
+#[tokio::test]
+async fn an_embedded_database_keeps_what_was_acknowledged_through_kill_and_restart() {
+    let dir = TempDir::new().unwrap();
+    let args = ["--data-dir", dir.path().to_str().unwrap()];
+    let mut broker = start(&args).await;
+    broker.says("embedded PostgreSQL in").await;
+    for n in 0..20 {
+        push(&broker, json!(n)).await;
+    }
+
+    let second = refusal(&args, &[]).await;
+    assert!(second.contains("another queen is using"), "{second}");
+
+    broker.kill9().await;
+    let mut broker = start(&args).await;
+    assert_eq!(pop(&broker).await, (0..20).map(Value::from).collect::<Vec<_>>());
+    push(&broker, json!("after")).await;
+
+    let psql = output(&["psql", args[0], args[1], "-Atc", "select name from queen.queues"]).await;
+    assert_eq!(String::from_utf8_lossy(&psql.stdout).trim(), "q", "{psql:?}");
+
+    broker.terminate();
+    let status = timeout(Duration::from_secs(40), broker.wait()).await.expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", broker.output());
+    assert!(queen_postgres::describe(dir.path()).is_err(), "PostgreSQL stops with its broker");
+    let psql = output(&["psql", args[0], args[1], "-c", "select 1"]).await;
+    let said = String::from_utf8_lossy(&psql.stderr);
+    assert!(!psql.status.success() && said.contains("no embedded PostgreSQL is running"), "{said}");
+
+    let broker = start(&args).await;
+    assert_eq!(pop(&broker).await, ["after"]);
+}
+
+#[tokio::test]
+async fn the_small_commands_print_and_end() {
+    let version = output(&["version"]).await;
+    assert_eq!(String::from_utf8(version.stdout).unwrap(), format!("queen {}\n", env!("CARGO_PKG_VERSION")));
+    let config = output(&["config", "--port", "7000", "--pg-password", "hush"]).await;
+    let text = String::from_utf8(config.stdout).unwrap();
+    assert!(text.contains("7000") && text.contains("flag --port") && !text.contains("hush"), "{text}");
+    let page = output(&["config", "--markdown"]).await;
+    assert!(String::from_utf8(page.stdout).unwrap().starts_with("# Configuration\n"));
+}

@@ -1,0 +1,224 @@
+//! A server in this process on a free port, a database of its own, and the calls tests make most.
+
+use std::time::{Duration, Instant};
+
+use queen_engine::{Engine, Tls};
+use queen_server::cli::Cli;
+use queen_testkit::Database;
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Long enough for a busy machine; a test that needs all of it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Server {
+    pub url: String,
+    pub database: Database,
+    pub http: reqwest::Client,
+    pub shutdown: CancellationToken,
+    pub tasks: TaskTracker,
+}
+
+pub struct Reply {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error} in {:?}", self.text))
+    }
+
+    /// A failure as the contract wants it: JSON, with a text and the code's word.
+    pub fn is_error(&self, status: u16, code: &str) -> bool {
+        self.status == status
+            && self.headers["content-type"] == "application/json"
+            && self.json()["code"] == code
+            && self.json()["error"].is_string()
+    }
+}
+
+/// The messages of one pop.
+pub struct Popped {
+    pub body: Value,
+    pub messages: Vec<Value>,
+}
+
+impl Popped {
+    pub fn data(&self) -> Vec<Value> {
+        self.messages.iter().map(|message| message["data"].clone()).collect()
+    }
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// With these flags, as on the command line.
+    pub async fn start_with(flags: &[&str]) -> Self {
+        let database = queen_testkit::database().await;
+        let url = database.url().to_owned();
+        Self::start_on(database, &url, flags).await
+    }
+
+    /// On a database that may be reached by another way than its own.
+    pub async fn start_on(database: Database, connection: &str, flags: &[&str]) -> Self {
+        let arguments = ["queen"].iter().chain(flags).copied();
+        let settings = Cli::parse_from(arguments).expect("flags are well-formed").settings;
+        let engine = Engine::start(settings.engine(connection.to_owned(), Tls::Off)).await;
+        let engine = engine.expect("the engine starts");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("a bound address"));
+        let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
+        tasks.spawn(queen_server::run(listener, engine, settings.options(), shutdown.clone()));
+        Self { url, database, http: reqwest::Client::new(), shutdown, tasks }
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: Option<&str>) -> Reply {
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Some(body) = body {
+            request = request.body(body.to_owned());
+        }
+        let response = request.send().await.expect("the server answers");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Reply { status, headers, text: response.text().await.expect("the body arrives") }
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, None).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Reply {
+        self.send(Method::DELETE, path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Reply {
+        self.send(Method::POST, path, Some(&body.to_string())).await
+    }
+
+    /// Posts what must succeed with 200.
+    pub async fn call(&self, path: &str, body: Value) -> Value {
+        let reply = self.post(path, body).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text);
+        reply.json()
+    }
+
+    pub async fn configure(&self, queue: &str, options: Value) -> Value {
+        self.call("/api/v1/configure", json!({"queue": queue, "options": options})).await
+    }
+
+    /// The results of a push that must be accepted.
+    pub async fn push_items(&self, items: Value) -> Vec<Value> {
+        let reply = self.post("/api/v1/push", json!({ "items": items })).await;
+        assert_eq!(reply.status, 201, "{}", reply.text);
+        array(reply.json())
+    }
+
+    /// One message per payload; the server mints the ids.
+    pub async fn push(&self, queue: &str, partition: &str, payloads: &[Value]) -> Vec<Value> {
+        let items: Vec<_> = payloads
+            .iter()
+            .map(|payload| json!({"queue": queue, "partition": partition, "payload": payload}))
+            .collect();
+        self.push_items(Value::Array(items)).await
+    }
+
+    /// `None` for a 204. The path is what follows `/api/v1/pop`.
+    pub async fn pop(&self, path: &str) -> Option<Popped> {
+        let reply = self.get(&format!("/api/v1/pop{path}")).await;
+        match reply.status {
+            204 => None,
+            200 => {
+                let body = reply.json();
+                let messages = array(body["messages"].clone());
+                Some(Popped { body, messages })
+            }
+            status => panic!("{status}: {}", reply.text),
+        }
+    }
+
+    /// A pop that must find something, perhaps after the server has noticed a change of time.
+    pub async fn pop_soon(&self, path: &str) -> Popped {
+        eventually(path, async || self.pop(path).await).await
+    }
+
+    pub async fn ack(&self, message: &Value, status: &str) -> Value {
+        let results = array(self.call("/api/v1/ack", ack_of(message, status)).await);
+        assert_eq!(results.len(), 1);
+        results[0].clone()
+    }
+
+    /// Statuses in the messages' order, in one call.
+    pub async fn ack_all(&self, messages: &[Value], statuses: &[&str]) -> Vec<Value> {
+        assert_eq!(messages.len(), statuses.len());
+        let items: Vec<_> =
+            messages.iter().zip(statuses).map(|(message, status)| ack_of(message, status)).collect();
+        let group = messages[0]["consumerGroup"].clone();
+        array(self.call("/api/v1/ack/batch", json!({"acknowledgments": items, "consumerGroup": group})).await)
+    }
+
+    /// Moves the database's clock forward for everything Queen decides by it.
+    pub async fn travel(&self, interval: &str) {
+        let sql = format!(
+            "create or replace function queen.now() returns timestamptz language sql volatile parallel safe
+             as $$ select clock_timestamp() + interval '{interval}' $$"
+        );
+        self.database.client().await.batch_execute(&sql).await.expect("the clock can be replaced");
+    }
+
+    pub async fn sql(&self, statement: &str) {
+        self.database.client().await.batch_execute(statement).await.expect("valid SQL");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+pub fn ack_of(message: &Value, status: &str) -> Value {
+    json!({
+        "transactionId": message["transactionId"],
+        "partitionId": message["partitionId"],
+        "leaseId": message["leaseId"],
+        "consumerGroup": message["consumerGroup"],
+        "status": status,
+        "error": "because the test says so",
+    })
+}
+
+pub fn array(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(values) => values,
+        other => panic!("not an array: {other}"),
+    }
+}
+
+pub fn numbers(range: std::ops::Range<usize>) -> Vec<Value> {
+    range.map(Value::from).collect()
+}
+
+/// A name as a path segment.
+pub fn encoded(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric();
+    name.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// Tries until there is an answer; panics with `what` when patience ends.
+pub async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = attempt().await {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "did not happen: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

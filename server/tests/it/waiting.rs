@@ -1,0 +1,128 @@
+//! Long polls: parked without a connection, woken by a push, cancelled with their client.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::support::{Server, eventually};
+
+/// Sends a long poll and returns once it is clear that the server has parked it: nothing comes back.
+pub async fn parked(url: &str, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: queen\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut byte = [0];
+    let quiet = timeout(Duration::from_millis(400), stream.peek(&mut byte)).await;
+    assert!(quiet.is_err(), "the poll was answered at once");
+    stream
+}
+
+pub async fn answer(mut stream: TcpStream) -> String {
+    let mut answer = vec![0; 16 << 10];
+    let length = timeout(Duration::from_secs(20), stream.read(&mut answer)).await.unwrap().unwrap();
+    String::from_utf8(answer[..length].to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_push_wakes_a_parked_pop() {
+    let server = Server::start().await;
+    for queue in ["known", "unknown"] {
+        if queue == "known" {
+            server.configure(queue, json!({})).await;
+        }
+        let poll = parked(&server.url, &format!("/api/v1/pop/queue/{queue}?wait=true&timeout=30000")).await;
+        let began = Instant::now();
+        server.push(queue, "p", &[json!("woken")]).await;
+        let answer = answer(poll).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("woken"), "{answer}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{queue}: woken after {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_wakes_a_parked_pop() {
+    let server = Server::start().await;
+    let poll = parked(&server.url, "/api/v1/pop/queue/q/partition/p?wait=true&timeout=30000").await;
+    let operation = json!({"type": "push", "items": [{"queue": "q", "partition": "p", "payload": "woken"}]});
+    server.call("/api/v1/transaction", json!({"operations": [operation]})).await;
+    assert!(answer(poll).await.contains("woken"));
+}
+
+#[tokio::test]
+async fn a_poll_that_finds_nothing_ends_with_204_when_its_time_is_up() {
+    let server = Server::start().await;
+    let began = Instant::now();
+    assert!(server.pop("/queue/q?wait=true&timeout=600").await.is_none());
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(550) && waited < Duration::from_secs(3), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_parked_pop_notices_an_expired_lease_and_a_released_one() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!(1)]).await;
+    let held = server.pop("/queue/q?leaseSeconds=1").await.unwrap();
+    let again = server.pop("/queue/q?wait=true&timeout=20000").await.unwrap();
+    assert_eq!(again.data(), held.data());
+
+    let poll = parked(&server.url, "/api/v1/pop/queue/q?wait=true&timeout=30000").await;
+    server.ack(&again.messages[0], "retry").await;
+    assert!(answer(poll).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_client_that_went_away_swallows_no_later_message() {
+    let server = Server::start().await;
+    for round in 0..5 {
+        let queue = format!("q{round}");
+        let path = format!("/api/v1/pop/queue/{queue}?wait=true&timeout=30000");
+        drop(parked(&server.url, &path).await);
+        server.push(&queue, "p", &[json!(round)]).await;
+        assert_eq!(server.pop_soon(&format!("/queue/{queue}")).await.data(), [round]);
+    }
+}
+
+#[tokio::test]
+async fn one_message_wakes_one_of_many_and_the_rest_stay_parked() {
+    let server = Server::start().await;
+    let mut polls = Vec::new();
+    for _ in 0..4 {
+        polls.push(parked(&server.url, "/api/v1/pop/queue/q?wait=true&timeout=3000").await);
+    }
+    server.push("q", "p", &[json!("one")]).await;
+    let mut answers = Vec::new();
+    for poll in polls {
+        answers.push(answer(poll).await);
+    }
+    assert_eq!(answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count(), 1);
+    assert_eq!(answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 204")).count(), 3);
+}
+
+#[tokio::test]
+async fn every_group_that_waits_is_woken_by_the_same_message() {
+    let server = Server::start().await;
+    let mut polls = Vec::new();
+    for group in ["a", "b", "c"] {
+        let path = format!("/api/v1/pop/queue/q?consumerGroup={group}&wait=true&timeout=30000");
+        polls.push(parked(&server.url, &path).await);
+    }
+    server.push("q", "p", &[json!("for all")]).await;
+    for poll in polls {
+        assert!(answer(poll).await.contains("for all"));
+    }
+}
+
+#[tokio::test]
+async fn stopping_answers_parked_pops_and_ends() {
+    let server = Server::start().await;
+    let poll = parked(&server.url, "/api/v1/pop/queue/q?wait=true&timeout=60000").await;
+    server.shutdown.cancel();
+    assert!(answer(poll).await.starts_with("HTTP/1.1 204"));
+    server.tasks.close();
+    timeout(Duration::from_secs(10), server.tasks.wait()).await.expect("the server ends");
+    let gone = async || server.http.get(&server.url).send().await.is_err().then_some(());
+    eventually("the port is closed", gone).await;
+}

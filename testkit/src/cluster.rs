@@ -1,0 +1,108 @@
+//! A private PostgreSQL that a test may stop, kill and start. Nothing brings it back but the test.
+
+use std::time::{Duration, Instant};
+
+use queen_postgres::{Connection, Postmaster, Settings};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio_postgres::Client;
+
+use crate::connect;
+
+/// Speed over safety: what these lose, they lose only when the machine itself goes down.
+const EXTRA: [(&str, &str); 4] =
+    [("fsync", "off"), ("full_page_writes", "off"), ("max_connections", "400"), ("shared_buffers", "128MB")];
+const DROP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Starts a PostgreSQL of one's own.
+pub async fn cluster() -> Cluster {
+    let dir =
+        tempfile::Builder::new().prefix("queen-test-").tempdir().expect("a temporary folder can be made");
+    let extra = EXTRA.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let settings = Settings { data_dir: dir.path().to_owned(), bin_dir: None, extra };
+    let inner = queen_postgres::Cluster::open(settings).await.expect("a cluster can be created");
+    let mut cluster = Cluster { postmaster: None, inner, dir };
+    cluster.start().await;
+    cluster
+}
+
+/// A PostgreSQL in a temporary folder. When dropped it is shut down at once, and its folder removed.
+#[derive(Debug)]
+pub struct Cluster {
+    postmaster: Option<Postmaster>,
+    inner: queen_postgres::Cluster,
+    dir: TempDir,
+}
+
+impl Cluster {
+    pub fn url(&self) -> String {
+        self.inner.connection().url()
+    }
+
+    /// Of the database from which others are created and dropped.
+    pub fn maintenance_url(&self) -> String {
+        let connection = self.inner.connection().clone();
+        Connection { database: "postgres".to_owned(), ..connection }.url()
+    }
+
+    pub async fn client(&self) -> Client {
+        connect(&self.url()).await.expect("the cluster takes connections")
+    }
+
+    /// The postmaster's process id.
+    pub fn pid(&self) -> u32 {
+        self.postmaster.as_ref().and_then(Postmaster::pid).expect("the cluster is running")
+    }
+
+    /// A clean shutdown: sessions are cut, nothing needs recovery.
+    pub async fn stop(&mut self) {
+        self.running().stop().await;
+    }
+
+    /// Kills the postmaster. Its sessions find out on their own, busy ones a little later.
+    pub async fn kill9(&mut self) {
+        self.end(Signal::KILL).await;
+    }
+
+    /// Returns when connections are taken again.
+    pub async fn start(&mut self) {
+        assert!(self.postmaster.is_none(), "the cluster is already running");
+        self.postmaster = Some(self.inner.launch().await.expect("the cluster starts"));
+    }
+
+    /// An immediate shutdown, as in a crash, and the start with recovery after it.
+    pub async fn restart_immediate(&mut self) {
+        self.end(Signal::QUIT).await;
+        self.start().await;
+    }
+
+    async fn end(&mut self, signal: Signal) {
+        let mut postmaster = self.running();
+        send(&postmaster, signal);
+        postmaster.wait().await.expect("a child can be waited for");
+    }
+
+    fn running(&mut self) -> Postmaster {
+        self.postmaster.take().expect("the cluster is running")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let Some(postmaster) = &self.postmaster else { return };
+        send(postmaster, Signal::QUIT);
+        // The postmaster removes this file last. Nobody can await here, and the folder is about to go.
+        let pid_file = self.dir.path().join("postgres/postmaster.pid");
+        let deadline = Instant::now() + DROP_PATIENCE;
+        while pid_file.exists() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn send(postmaster: &Postmaster, signal: Signal) {
+    if let Some(pid) = postmaster.pid().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+        // It may just have ended by itself.
+        let _ = kill_process(pid, signal);
+    }
+}

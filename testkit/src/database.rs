@@ -1,0 +1,76 @@
+//! A database of one's own, on the shared cluster if there is one. Knows nothing of Queen's schema.
+
+use std::thread;
+
+use tokio::runtime;
+use tokio_postgres::{Client, Config};
+use uuid::Uuid;
+
+use crate::cluster::{Cluster, cluster};
+use crate::{SHARED_CLUSTER, connect, url};
+
+/// An empty database: on the shared cluster, or on a cluster started for it alone.
+pub async fn database() -> Database {
+    if let Some(shared) = std::env::var_os(SHARED_CLUSTER) {
+        return Database::create(shared.to_str().expect("a connection string is UTF-8")).await;
+    }
+    let cluster = cluster().await;
+    let mut database = Database::create(&cluster.maintenance_url()).await;
+    database.cluster = Some(cluster);
+    database
+}
+
+/// Dropped on the server too, with whatever sessions are still open in it.
+#[derive(Debug)]
+pub struct Database {
+    name: String,
+    url: String,
+    maintenance_url: String,
+    cluster: Option<Cluster>,
+}
+
+impl Database {
+    /// On the cluster whose maintenance database this connection string names.
+    pub async fn create(maintenance_url: &str) -> Self {
+        let name = format!("queen_test_{}", Uuid::new_v4().simple());
+        let config: Config = maintenance_url.parse().expect("a connection string in keyword form");
+        let maintenance = connect(maintenance_url).await.expect("the cluster takes connections");
+        let create = maintenance.batch_execute(&format!("create database {name}")).await;
+        create.expect("a database can be created");
+        let url = url::with_database(&config, &name);
+        Self { name, url, maintenance_url: maintenance_url.to_owned(), cluster: None }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// In keyword form.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub async fn client(&self) -> Client {
+        connect(&self.url).await.expect("the database takes connections")
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if self.cluster.is_some() {
+            return; // The whole cluster goes.
+        }
+        let (url, name) = (self.maintenance_url.clone(), self.name.clone());
+        // The test's own runtime may be the one that is just ending: the last word needs another.
+        let dropper = thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let maintenance = connect(&url).await?;
+                maintenance.batch_execute(&format!("drop database if exists {name} with (force)")).await?;
+                anyhow::Ok(())
+            })
+        });
+        // A database left behind is no reason to fail a test that has passed.
+        let _ = dropper.join();
+    }
+}

@@ -1,0 +1,38 @@
+//! What tests stand on: a PostgreSQL in a temporary folder, a database of one's own, a network that can
+//! break, a broker as a real process. When one of these cannot be had the test panics at once.
+//!
+//! `cargo run -p queen-testkit -- cargo nextest run` lets all tests share one cluster. Without it each
+//! test starts its own: slower, still works.
+
+mod broker;
+mod cluster;
+mod database;
+mod proxy;
+mod url;
+mod wire;
+
+pub use broker::Broker;
+pub use cluster::{Cluster, cluster};
+pub use database::{Database, database};
+pub use proxy::Proxy;
+
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, NoTls};
+
+/// The shared cluster's connection string, in keyword form; set by the `queen-testkit` program.
+pub const SHARED_CLUSTER: &str = "QUEEN_TEST_POSTGRES";
+
+/// Opens a session. Its connection runs in the background until the client is dropped.
+pub async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    spawn(async move {
+        // Whoever uses the client hears of the failure there.
+        let _ = connection.await;
+    });
+    Ok(client)
+}
+
+#[expect(clippy::disallowed_methods, reason = "helpers of a test may outlive the call that started them")]
+fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(future)
+}

@@ -1,0 +1,47 @@
+//! `queen-testkit <command …>`: runs a command, usually `cargo nextest run`, with one PostgreSQL for all
+//! its tests, and exits as the command did.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+
+use anyhow::{Context, Result};
+use queen_testkit::{SHARED_CLUSTER, cluster};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main]
+async fn main() -> Result<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    let program = args.next().context("usage: queen-testkit <command …>")?;
+    // From here on a signal ends the command, and we clean up after it.
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+
+    let mut cluster = cluster().await;
+    let mut command = Command::new(&program);
+    command.args(args).env(SHARED_CLUSTER, cluster.maintenance_url());
+    let mut child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+    let status = loop {
+        tokio::select! {
+            status = child.wait() => break status?,
+            // A terminal sends it to the command as well.
+            _ = interrupted.recv() => {}
+            _ = terminated.recv() => forward(child.id(), Signal::TERM),
+        }
+    };
+    cluster.stop().await;
+    Ok(exit_code(status))
+}
+
+fn forward(pid: Option<u32>, signal: Signal) {
+    if let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// As a shell tells it: 128 and the signal's number for a command that was killed.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
+}
