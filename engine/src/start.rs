@@ -54,6 +54,7 @@ impl Engine {
             async move { timers.run().await }
         });
         jobs::retention::start(&shared);
+        jobs::extents::start(&shared);
         Ok(Self { shared, lanes, claims: Arc::default() })
     }
 }

@@ -80,7 +80,7 @@ impl Watches {
 
     /// Whether anybody is parked at all.
     pub fn anybody_parked(&self) -> bool {
-        self.lock().queues.values().flat_map(HashMap::values).any(|watch| watch.parked() > 0)
+        self.lock().queues.values().flat_map(HashMap::values).any(|watch| watch.anybody_parked())
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry> {
@@ -91,7 +91,7 @@ impl Watches {
 impl Registry {
     fn drop_idle(&mut self) {
         self.queues.retain(|_, groups| {
-            groups.retain(|_, watch| watch.parked() > 0 || watch.listed() > 0);
+            groups.retain(|_, watch| watch.anybody_parked() || watch.listed() > 0);
             !groups.is_empty()
         });
         self.count = self.queues.values().map(HashMap::len).sum();

@@ -6,7 +6,7 @@
 -- raises: never
 create or replace function queen.fetch(p_partitions uuid[], p_first bigint[], p_last bigint[])
 returns table ("position" int, base_offset bigint, created_at timestamptz, transactions bytea, frames text)
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     return query
     select a.ordinal::int, s.base_offset, s.created_at, s.transactions, s.frames

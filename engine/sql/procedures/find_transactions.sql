@@ -5,10 +5,11 @@
 -- raises: never
 -- The one place that may hash-join: it compares two lists, and only off the hot path. Extents older than the
 -- window are left out by their creation time; a minute's margin covers a writer that started before a rotation.
+-- Like every reader of the log it is not `stable`: a snapshot older than its lock could miss an extent on the move.
 create or replace function queen.find_transactions(
     p_partition uuid, p_from bigint, p_since timestamptz, p_hashes bytea)
 returns table (index int, message_offset bigint, created_at timestamptz)
-language plpgsql stable set enable_hashjoin = on set enable_sort = on as $$
+language plpgsql set enable_hashjoin = on set enable_sort = on as $$
 declare
     v_extent int := coalesce((select max(e.number) from queen.extents e
                               where e.created_at < p_since - interval '1 minute'), 0);

@@ -93,7 +93,7 @@ end $$;
 -- locks:  none
 -- raises: never
 create or replace function queen.start_cursor(p_partition uuid, p_group text)
-returns bigint language plpgsql stable as $$
+returns bigint language plpgsql as $$
 declare
     v_partition record;
     v_since timestamptz;
@@ -119,7 +119,7 @@ end $$;
 -- created_at never runs backwards in a partition, so the first younger segment is the answer. A time before the
 -- newest push is rare here, and then the extents' creation times keep the search short.
 create or replace function queen.offset_after(p_partition uuid, p_time timestamptz)
-returns bigint language plpgsql stable as $$
+returns bigint language plpgsql as $$
 declare
     v_partition record;
     v_extent int;
@@ -144,7 +144,7 @@ end $$;
 create or replace function queen.visible(
     p_partition uuid, p_first bigint, p_head bigint, p_batch int, p_delay int, p_window int, p_now timestamptz)
 returns table (visible bigint, ready_at timestamptz)
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_oldest timestamptz;
     v_young record;

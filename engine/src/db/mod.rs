@@ -1,8 +1,9 @@
 //! The database: connections, migrations, and one typed function per procedure. SQL text is called from
-//! `procedures.rs` and lives in `engine/sql`.
+//! `procedures.rs` (message plane) and `control.rs` (control plane), and lives in `engine/sql`.
 
 mod connect;
 mod connections;
+pub mod control;
 mod error;
 pub mod migrate;
 pub mod procedures;

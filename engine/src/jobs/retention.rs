@@ -1,3 +1,103 @@
-use crate::shared::Shared;
+//! Retention and eviction: moves tails up as messages come of age. What it has looked at already it does not look
+//! at again, so its cost is what was written in the window, not what is stored.
+
+use std::collections::HashMap;
 use std::sync::Arc;
-pub fn start(_shared: &Arc<Shared>) {}
+use std::time::SystemTime;
+
+use tracing::{debug, info};
+use uuid::Uuid;
+
+use crate::db::control::{self, Policy};
+use crate::db::{Connections, Error};
+use crate::shared::Shared;
+
+/// Pairs that wait for slow groups. More are looked for anew instead of being remembered.
+const WAITING_MAX: usize = 100_000;
+
+/// What one queue's policy has been applied to so far.
+#[derive(Default)]
+struct Progress {
+    seconds: i32,
+    seen: Option<SystemTime>,
+    waiting: HashMap<Uuid, i64>,
+}
+
+#[derive(Default)]
+struct Retention {
+    progress: HashMap<(Uuid, String), Progress>,
+}
+
+pub fn start(shared: &Arc<Shared>) {
+    for (kinds, interval) in [
+        (&["age", "completed"][..], shared.config.retention_interval),
+        (&["wait"][..], shared.config.eviction_interval),
+    ] {
+        let shared = shared.clone();
+        shared.clone().tasks.spawn_until_stop(async move {
+            let mut retention = Retention::default();
+            loop {
+                tokio::time::sleep(interval).await;
+                match retention.run(&shared.connections, kinds, shared.config.retention_batch).await {
+                    Ok(0) => {}
+                    Ok(removed) => info!(messages = removed, policy = kinds[0], "expired messages removed"),
+                    Err(error) => debug!(%error, "retention will look again"),
+                }
+            }
+        });
+    }
+}
+
+impl Retention {
+    async fn run(&mut self, connections: &Connections, kinds: &[&str], batch: i32) -> Result<i64, Error> {
+        let mut policies = control::retention_policies(connections).await?;
+        policies.retain(|policy| kinds.contains(&policy.kind.as_str()));
+        self.progress.retain(|(queue, kind), progress| {
+            policies.iter().any(|p| p.queue == *queue && p.kind == *kind && p.seconds == progress.seconds)
+        });
+        let mut removed = 0;
+        for (seen, group) in self.groups(policies) {
+            let Some(first) = group.first() else { continue };
+            let queues: Vec<Uuid> = group.iter().map(|policy| policy.queue).collect();
+            let mut due: HashMap<Uuid, i64> = HashMap::new();
+            for policy in &group {
+                due.extend(std::mem::take(&mut self.progress_of(policy).waiting));
+            }
+            due.extend(control::expired(connections, &queues, seen, first.cutoff).await?);
+            let mut due: Vec<(Uuid, i64)> = due.into_iter().collect();
+            due.sort_unstable();
+            let mut waiting = HashMap::new();
+            for chunk in due.chunks(batch.max(1) as usize) {
+                let (gone, stay) = control::expire(connections, &first.kind, chunk).await?;
+                removed += gone;
+                waiting.extend(stay);
+            }
+            let overflow = waiting.len() > WAITING_MAX;
+            for (index, policy) in group.iter().enumerate() {
+                let progress = self.progress_of(policy);
+                progress.seen = (!overflow).then_some(policy.cutoff);
+                // Kept with one queue of the group, which is handed in together next time.
+                if index == 0 && !overflow {
+                    progress.waiting = std::mem::take(&mut waiting);
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Policies that can share a look: the same kind, age and progress.
+    fn groups(&mut self, policies: Vec<Policy>) -> Vec<(Option<SystemTime>, Vec<Policy>)> {
+        let mut groups: HashMap<(String, i32, Option<SystemTime>), Vec<Policy>> = HashMap::new();
+        for policy in policies {
+            let seen = self.progress_of(&policy).seen;
+            groups.entry((policy.kind.clone(), policy.seconds, seen)).or_default().push(policy);
+        }
+        groups.into_iter().map(|((_, _, seen), group)| (seen, group)).collect()
+    }
+
+    fn progress_of(&mut self, policy: &Policy) -> &mut Progress {
+        let progress = self.progress.entry((policy.queue, policy.kind.clone())).or_default();
+        progress.seconds = policy.seconds;
+        progress
+    }
+}

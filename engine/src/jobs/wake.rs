@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::clock;
+use crate::db::control;
 use crate::db::procedures::{self, Position};
 use crate::db::{Error, Priority};
 use crate::log::Partition;
@@ -164,7 +165,9 @@ impl Wake {
                 () = tokio::time::sleep(HEARTBEAT) => self.send(Hint::Here),
             }
             let notes = self.collect(clock::now());
-            if let Err(error) = notify(&shared, &notes).await {
+            if !notes.is_empty()
+                && let Err(error) = control::notify(&shared.connections, &notes).await
+            {
                 debug!(%error, "other brokers could not be notified");
             }
             tokio::time::sleep(SEND_EVERY).await;
@@ -267,13 +270,4 @@ fn forget(shared: &Shared, queue: Option<&str>, group: Option<&str>) {
         }
     }
     shared.watches.reset(queue, group);
-}
-
-async fn notify(shared: &Shared, notes: &[String]) -> Result<(), Error> {
-    if notes.is_empty() {
-        return Ok(());
-    }
-    let db = shared.connections.acquire(Priority::Background).await?;
-    let sql = "select pg_notify('queen', n) from unnest($1::text[]) n";
-    db.within("pg_notify", db.client.query(sql, &[&notes])).await.map(drop)
 }

@@ -252,13 +252,13 @@ pub struct Publication {
 
 /// After the commit, and never before: a cache that knew of an append that was rolled back would take another
 /// broker's segment for it.
-pub fn publish(shared: &Shared, published: Vec<Publication>) {
+pub fn publish(shared: &Shared, published: &[Publication]) {
     if published.is_empty() {
         return;
     }
     let now = clock::now();
     let mut dedup = shared.dedup();
-    for publication in &published {
+    for publication in published {
         let segment = &publication.segment;
         let hashes: Vec<TransactionHash> = TransactionHash::read_all(&segment.transactions).collect();
         dedup.appended(
@@ -273,7 +273,7 @@ pub fn publish(shared: &Shared, published: Vec<Publication>) {
     }
     drop(dedup);
     let mut segments = shared.segments();
-    for publication in &published {
+    for publication in published {
         segments.insert(publication.partition.id, publication.segment.clone());
     }
     drop(segments);

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::Engine;
 use crate::clock;
+use crate::db::control;
 use crate::db::procedures::{self, Leased};
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::directory::Wanted;
@@ -20,7 +21,7 @@ use crate::log::Partition;
 use crate::log::ids::TransactionHash;
 use crate::log::segments::Segment;
 use crate::pop::answer::{Delivery, write_answer};
-use crate::pop::machine::{Call, Event, Machine};
+use crate::pop::machine::{Call, Event, Machine, State};
 use crate::pop::ready::Claim;
 use crate::pop::watch::{Interest, Waiter, Watch};
 use crate::shared::Shared;
@@ -84,7 +85,8 @@ impl Engine {
                 Ok(vec![Place { watch, partition: found, name: Some(partition.as_str().into()) }])
             }
             PopFilter::Labels { namespace, task } => {
-                let queues = self.queues_matching(namespace.as_deref(), task.as_deref()).await?;
+                let (namespace, task) = (namespace.as_deref(), task.as_deref());
+                let queues = control::queues_matching(&self.shared.connections, namespace, task).await?;
                 let mut places = Vec::with_capacity(queues.len());
                 for queue in queues {
                     let watch = self.shared.watches.get(&queue, &request.group);
@@ -159,45 +161,65 @@ impl Engine {
         gone: &mut bool,
     ) -> Result<Option<Bytes>, Error> {
         let mut machine = Machine::new(wildcard);
-        let mut candidates: Vec<Candidate> = Vec::new();
-        let mut grants = Grants::none(&self.shared);
-        let mut answer = None;
-        let mut discovered = false;
+        let mut walk = Walk {
+            candidates: Vec::new(),
+            grants: Grants::none(&self.shared),
+            answer: None,
+            discovered: false,
+        };
         let mut call = machine.next(Event::Start);
-        loop {
-            let event = match call {
-                Call::Resolve => {
-                    candidates = self.candidates(request, places, &mut discovered).await?;
-                    Event::Resolved(candidates.len())
+        while let Some(next) = call {
+            let event = match self.step(request, places, next, &mut walk, gone).await {
+                Ok(event) => event,
+                Err(error) => {
+                    machine.next(Event::Error);
+                    return Err(error);
                 }
-                Call::Lease => {
-                    if !wildcard {
-                        let Some(candidate) = named(places).await else { return Ok(None) };
-                        candidates = vec![candidate];
-                    }
-                    let claimed = self.lease(request, std::mem::take(&mut candidates)).await?;
-                    *gone |= claimed.gone;
-                    let busy = claimed.busy;
-                    grants = Grants::new(&self.shared, claimed);
-                    Event::Leased { granted: grants.claims.len(), busy }
-                }
-                Call::Fetch => {
-                    let deliveries = self.fetch(&mut grants).await?;
-                    let messages =
-                        deliveries.iter().map(|delivery| delivery.last - delivery.first).sum::<i64>();
-                    if messages > 0 {
-                        answer = self.answer(request, &grants, &deliveries);
-                    }
-                    Event::Fetched(messages as usize)
-                }
-                Call::Answer => {
-                    grants.delivered();
-                    return Ok(answer);
-                }
-                // Dropping the grants gives them back.
-                Call::Release | Call::Nothing => return Ok(None),
             };
             call = machine.next(event);
+        }
+        // Grants that are dropped undelivered are given back.
+        if machine.state() == State::Completed {
+            walk.grants.delivered();
+        }
+        Ok(walk.answer)
+    }
+
+    /// Does what the machine asks for, and tells it what came of it.
+    async fn step(
+        &self,
+        request: &PopRequest,
+        places: &[Place],
+        call: Call,
+        walk: &mut Walk,
+        gone: &mut bool,
+    ) -> Result<Event, Error> {
+        match call {
+            Call::Resolve => {
+                walk.candidates = self.candidates(request, places, &mut walk.discovered).await?;
+                Ok(Event::Resolved(walk.candidates.len()))
+            }
+            Call::Lease => {
+                if walk.candidates.is_empty() {
+                    match named(places).await {
+                        Some(candidate) => walk.candidates.push(candidate),
+                        None => return Ok(Event::Leased { granted: 0, busy: false }),
+                    }
+                }
+                let claimed = self.lease(request, std::mem::take(&mut walk.candidates)).await?;
+                *gone |= claimed.gone;
+                let busy = claimed.busy;
+                walk.grants = Grants::new(&self.shared, claimed);
+                Ok(Event::Leased { granted: walk.grants.claims.len(), busy })
+            }
+            Call::Fetch => {
+                let deliveries = self.fetch(&mut walk.grants).await?;
+                let messages = deliveries.iter().map(|delivery| delivery.last - delivery.first).sum::<i64>();
+                if messages > 0 {
+                    walk.answer = self.answer(request, &walk.grants, &deliveries);
+                }
+                Ok(Event::Fetched(messages as usize))
+            }
         }
     }
 
@@ -338,6 +360,14 @@ impl Engine {
         }
         parked.look();
     }
+}
+
+/// What a pop carries from state to state.
+struct Walk {
+    candidates: Vec<Candidate>,
+    grants: Grants,
+    answer: Option<Bytes>,
+    discovered: bool,
 }
 
 /// A watch a pop draws from; `name` when it wants one partition of it, which may not exist yet.
@@ -591,7 +621,11 @@ impl PopClaim {
                         }
                     }
                     1 => Claim::Nothing,
-                    2 => Claim::Later { at: after(leased.wait_ms).min(now + FOREIGN_LEASE_LOOK) },
+                    2 => {
+                        let ours = shared.leases().knows(&(candidate.partition.id, self.group.clone()));
+                        let at = after(leased.wait_ms);
+                        Claim::Later { at: if ours { at } else { at.min(now + FOREIGN_LEASE_LOOK) } }
+                    }
                     3 => Claim::Unused,
                     4 => Claim::Gone,
                     5 => Claim::Later { at: after(leased.wait_ms) },

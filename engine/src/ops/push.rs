@@ -199,7 +199,7 @@ impl Operation for Parcel {
         let parcels: Vec<&Self> = batch.iter().collect();
         let mut published = Vec::new();
         let appended = append::append(shared, db, &parcels, &mut published).await;
-        append::publish(shared, published);
+        append::publish(shared, &published);
         if batch.iter().any(|parcel| parcel.recheck) {
             // What an earlier try committed was never published.
             shared.watches.pushed(batch.iter().map(|parcel| &parcel.partition));

@@ -16,6 +16,7 @@ use super::ack_plan;
 use super::append::{self, Parcel, Placed, Publication};
 use crate::Engine;
 use crate::clock;
+use crate::db::control;
 use crate::db::procedures::{self, Acked};
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::error::Error;
@@ -229,7 +230,7 @@ impl Transaction {
             Err(DbError::Lost(_)) => confirm(shared, &number.unwrap_or_default()).await?,
             Err(error) => return Err(error),
         }
-        append::publish(shared, prepared.published);
+        append::publish(shared, &prepared.published);
         for (index, answer) in &prepared.acked {
             ack::settled(shared, &self.acks[*index], answer);
         }
@@ -348,13 +349,7 @@ async fn rollback(db: &Connection) {
 async fn confirm(shared: &Shared, number: &str) -> Result<(), DbError> {
     let started = clock::now();
     loop {
-        let asked = async {
-            let db = shared.connections.acquire(Priority::Ack).await?;
-            let sql = "select pg_xact_status($1::text::xid8)";
-            let row = db.within("pg_xact_status", db.client.query_one(sql, &[&number])).await?;
-            Ok::<Option<String>, DbError>(row.get(0))
-        };
-        match asked.await {
+        match control::transaction_status(&shared.connections, number).await {
             Ok(Some(status)) if status == "committed" => return Ok(()),
             Ok(Some(status)) if status == "aborted" => {
                 return Err(DbError::Lost("rolled back by a crash".to_owned()));

@@ -32,16 +32,12 @@ pub enum Event {
     Error,
 }
 
-/// What the driver does next.
+/// What the driver does next. At an end there is nothing left to do: an undelivered claim gives itself back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     Resolve,
     Lease,
     Fetch,
-    /// The claim turned out to hold nothing: give it back.
-    Release,
-    Answer,
-    Nothing,
 }
 
 /// Claims that may come to nothing before a pop gives up. Each failed candidate leaves the ready list, so only a
@@ -64,25 +60,28 @@ impl Machine {
         self.state
     }
 
-    pub fn next(&mut self, event: Event) -> Call {
+    /// `None` at an end.
+    pub fn next(&mut self, event: Event) -> Option<Call> {
         if let Event::Leased { .. } = event {
             self.claims += 1;
         }
         let gives_up = self.claims >= CLAIMS_MAX;
         let (state, call) = match (self.state, event) {
-            (State::Pending, Event::Start) if self.wildcard => (State::Resolving, Call::Resolve),
-            (State::Pending, Event::Start) => (State::Leasing, Call::Lease),
-            (State::Resolving, Event::Resolved(0)) => (State::Empty, Call::Nothing),
-            (State::Resolving, Event::Resolved(_)) => (State::Leasing, Call::Lease),
-            (State::Leasing, Event::Leased { granted: 1.., .. }) => (State::Fetching, Call::Fetch),
-            (State::Leasing, Event::Leased { .. }) if gives_up => (State::Empty, Call::Nothing),
-            (State::Leasing, Event::Leased { .. }) if self.wildcard => (State::Resolving, Call::Resolve),
-            (State::Leasing, Event::Leased { busy: true, .. }) => (State::Leasing, Call::Lease),
-            (State::Leasing, Event::Leased { busy: false, .. }) => (State::Empty, Call::Nothing),
-            (State::Fetching, Event::Fetched(0)) => (State::Empty, Call::Release),
-            (State::Fetching, Event::Fetched(_)) => (State::Completed, Call::Answer),
+            (State::Pending, Event::Start) if self.wildcard => (State::Resolving, Some(Call::Resolve)),
+            (State::Pending, Event::Start) => (State::Leasing, Some(Call::Lease)),
+            (State::Resolving, Event::Resolved(0)) => (State::Empty, None),
+            (State::Resolving, Event::Resolved(_)) => (State::Leasing, Some(Call::Lease)),
+            (State::Leasing, Event::Leased { granted: 1.., .. }) => (State::Fetching, Some(Call::Fetch)),
+            (State::Leasing, Event::Leased { .. }) if gives_up => (State::Empty, None),
+            (State::Leasing, Event::Leased { .. }) if self.wildcard => {
+                (State::Resolving, Some(Call::Resolve))
+            }
+            (State::Leasing, Event::Leased { busy: true, .. }) => (State::Leasing, Some(Call::Lease)),
+            (State::Leasing, Event::Leased { busy: false, .. }) => (State::Empty, None),
+            (State::Fetching, Event::Fetched(0)) => (State::Empty, None),
+            (State::Fetching, Event::Fetched(_)) => (State::Completed, None),
             (State::Pending | State::Resolving | State::Leasing | State::Fetching, Event::Error) => {
-                (State::Failed, Call::Nothing)
+                (State::Failed, None)
             }
             (state, event) => panic!("a pop in {state:?} cannot meet {event:?}"),
         };
@@ -97,7 +96,7 @@ mod tests {
 
     fn walk(wildcard: bool, events: &[Event]) -> (State, Vec<Call>) {
         let mut machine = Machine::new(wildcard);
-        let calls = events.iter().map(|event| machine.next(*event)).collect();
+        let calls = events.iter().filter_map(|event| machine.next(*event)).collect();
         (machine.state(), calls)
     }
 
@@ -108,19 +107,19 @@ mod tests {
     #[test]
     fn a_named_partition_is_leased_fetched_and_answered() {
         let (state, calls) = walk(false, &[Event::Start, CLAIMED, Event::Fetched(3)]);
-        assert_eq!((state, calls), (State::Completed, vec![Call::Lease, Call::Fetch, Call::Answer]));
+        assert_eq!((state, calls), (State::Completed, vec![Call::Lease, Call::Fetch]));
     }
 
     #[test]
     fn a_wildcard_resolves_first() {
         let (state, calls) = walk(true, &[Event::Start, Event::Resolved(2), CLAIMED, Event::Fetched(3)]);
         assert_eq!(state, State::Completed);
-        assert_eq!(calls, [Call::Resolve, Call::Lease, Call::Fetch, Call::Answer]);
+        assert_eq!(calls, [Call::Resolve, Call::Lease, Call::Fetch]);
     }
 
     #[test]
     fn a_taken_lease_on_a_named_partition_is_empty_at_once() {
-        assert_eq!(walk(false, &[Event::Start, TAKEN]), (State::Empty, vec![Call::Lease, Call::Nothing]));
+        assert_eq!(walk(false, &[Event::Start, TAKEN]), (State::Empty, vec![Call::Lease]));
     }
 
     #[test]
@@ -132,16 +131,13 @@ mod tests {
     #[test]
     fn a_wildcard_that_loses_the_race_resolves_again_until_nothing_is_ready() {
         let (state, calls) = walk(true, &[Event::Start, Event::Resolved(1), TAKEN, Event::Resolved(0)]);
-        assert_eq!(
-            (state, calls),
-            (State::Empty, vec![Call::Resolve, Call::Lease, Call::Resolve, Call::Nothing])
-        );
+        assert_eq!((state, calls), (State::Empty, vec![Call::Resolve, Call::Lease, Call::Resolve]));
     }
 
     #[test]
-    fn a_claim_that_reads_nothing_is_released() {
+    fn a_claim_that_reads_nothing_is_empty() {
         let (state, calls) = walk(false, &[Event::Start, CLAIMED, Event::Fetched(0)]);
-        assert_eq!((state, calls.last()), (State::Empty, Some(&Call::Release)));
+        assert_eq!((state, calls), (State::Empty, vec![Call::Lease, Call::Fetch]));
     }
 
     #[test]

@@ -145,12 +145,6 @@ impl Watch {
         }
     }
 
-    pub fn extended(self: &Arc<Self>, partition: Uuid, until: Instant) {
-        let mut state = self.lock();
-        state.ready.extended(partition, until);
-        self.arm(&mut state);
-    }
-
     /// A due time has come: leases have run out or messages have matured.
     pub fn tick(self: &Arc<Self>, now: Instant) {
         let mut state = self.lock();
@@ -217,6 +211,12 @@ impl Watch {
         let state = self.lock();
         let named = state.parked_by_name.values().flatten();
         state.parked.iter().chain(named).filter(|waiter| waiter.is_waiting()).count()
+    }
+
+    pub fn anybody_parked(&self) -> bool {
+        let state = self.lock();
+        let named = state.parked_by_name.values().flatten();
+        state.parked.iter().chain(named).any(|waiter| waiter.is_waiting())
     }
 
     pub fn listed(&self) -> usize {

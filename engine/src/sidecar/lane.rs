@@ -141,10 +141,6 @@ impl<O: Operation> Lane<O> {
     pub fn counts(&self) -> LaneCounts {
         self.0.stats.read()
     }
-
-    pub fn waiting(&self) -> usize {
-        self.0.lock().batcher.len()
-    }
 }
 
 impl<O: Operation> Inner<O> {

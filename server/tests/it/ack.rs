@@ -29,7 +29,7 @@ async fn acknowledging_the_last_message_finishes_the_batch() {
     let messages = popped(&server, 3).await;
     assert_eq!(server.ack(&messages[2], "completed").await["leaseReleased"], true);
     server.travel("1 hour").await;
-    assert!(server.pop("/queue/q?batch=10").await.is_none());
+    assert!(server.pop("/queue/q/partition/p?batch=10").await.is_none());
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn acknowledging_one_in_the_middle_finishes_only_the_earlier_ones() {
     assert_eq!((&result["success"], &result["leaseReleased"]), (&json!(true), &json!(false)));
     assert!(server.pop("/queue/q?batch=10").await.is_none(), "the lease holds the rest");
     server.travel("1 hour").await;
-    assert_eq!(server.pop_soon("/queue/q?batch=10").await.data(), [2]);
+    assert_eq!(server.pop("/queue/q/partition/p?batch=10").await.unwrap().data(), [2]);
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn a_late_ack_changes_nothing_and_a_late_nack_is_refused() {
     }
     server.ack(&messages[2], "completed").await;
     server.travel("1 hour").await;
-    assert!(server.pop("/queue/q?batch=10").await.is_none(), "the cursor never moves back");
+    assert!(server.pop("/queue/q/partition/p?batch=10").await.is_none(), "the cursor never moves back");
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn an_expired_lease_is_refused_and_an_ack_without_one_still_counts() {
     let mut late = messages[1].clone();
     late["leaseId"] = json!("");
     assert_eq!(server.ack(&late, "completed").await["success"], true);
-    assert!(server.pop("/queue/q?batch=10").await.is_none());
+    assert!(server.pop("/queue/q/partition/p?batch=10").await.is_none());
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_stale_lease_does_not_disturb_its_successor() {
     let server = Server::start().await;
     let stale = popped(&server, 1).await;
     server.travel("1 hour").await;
-    let current = server.pop_soon("/queue/q").await;
+    let current = server.pop("/queue/q/partition/p").await.unwrap();
     assert_eq!(server.ack(&stale[0], "completed").await["success"], false);
     assert_eq!(server.ack(&current.messages[0], "completed").await["success"], true);
 }
@@ -140,7 +140,8 @@ async fn acks_of_one_group_never_move_another() {
     crossed["leaseId"] = one.messages[1]["leaseId"].clone();
     assert_eq!(server.ack(&crossed, "completed").await["success"], false);
     server.travel("1 hour").await;
-    assert_eq!(server.pop_soon("/queue/q?consumerGroup=two&batch=2").await.data(), [0, 1]);
+    let again = server.pop("/queue/q/partition/p?consumerGroup=two&batch=2").await.unwrap();
+    assert_eq!(again.data(), [0, 1]);
 }
 
 #[tokio::test]
@@ -165,7 +166,7 @@ async fn an_absent_status_and_its_synonyms_are_completions() {
         body["status"] = json!(status);
         assert_eq!(server.call("/api/v1/ack", body).await[0]["leaseReleased"], true);
         server.travel("1 hour").await;
-        assert!(server.pop(&format!("/queue/{queue}")).await.is_none(), "{status:?}");
+        assert!(server.pop(&format!("/queue/{queue}/partition/p")).await.is_none(), "{status:?}");
     }
 }
 

@@ -56,8 +56,8 @@ async fn a_204_has_no_body_and_announces_none() {
     let answer = raw(&server, request).await.to_ascii_lowercase();
     assert!(answer.starts_with("http/1.1 204 no content\r\n"), "{answer}");
     assert!(answer.ends_with("\r\n\r\n") && answer.matches("\r\n\r\n").count() == 1, "{answer}");
-    for header in ["content-length", "content-type", "transfer-encoding"] {
-        assert!(!answer.contains(header), "{answer}");
+    for header in ["content-length:", "content-type:", "transfer-encoding:"] {
+        assert!(!answer.contains(&format!("\n{header}")), "{answer}");
     }
 }
 

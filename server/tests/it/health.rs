@@ -27,7 +27,7 @@ async fn a_healthy_server_says_so_and_who_it_is() {
 async fn without_its_database_a_server_is_alive_but_not_ready_and_comes_back() {
     let database = queen_testkit::database().await;
     let proxy = Proxy::to_postgres(database.url()).await;
-    let server = Server::start_on(database, proxy.url(), &[]).await;
+    let server = Server::start_on(database.into(), proxy.url(), &[]).await;
     proxy.refuse(true);
     proxy.cut();
     let body = eventually("the server notices", async || {
@@ -51,7 +51,7 @@ async fn without_its_database_a_server_is_alive_but_not_ready_and_comes_back() {
 async fn a_pop_without_a_database_fails_in_words_that_keep_consumers_alive() {
     let database = queen_testkit::database().await;
     let proxy = Proxy::to_postgres(database.url()).await;
-    let server = Server::start_on(database, proxy.url(), &[]).await;
+    let server = Server::start_on(database.into(), proxy.url(), &[]).await;
     server.push("q", "p", &[json!(1)]).await;
     proxy.refuse(true);
     proxy.cut();

@@ -4,6 +4,7 @@
 
 mod ack;
 mod bad_input;
+mod brokers;
 mod conventions;
 mod dead_letters;
 mod groups;

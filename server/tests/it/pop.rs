@@ -47,7 +47,7 @@ async fn a_leased_message_is_not_delivered_twice_until_the_lease_ends() {
     assert!(server.pop("/queue/q").await.is_none());
     assert!(server.pop("/queue/q/partition/p").await.is_none());
     server.travel("301 seconds").await;
-    assert_eq!(server.pop_soon("/queue/q").await.data(), [1]);
+    assert_eq!(server.pop("/queue/q/partition/p").await.unwrap().data(), [1]);
 }
 
 #[tokio::test]
@@ -56,10 +56,19 @@ async fn the_request_may_choose_the_length_of_its_lease() {
     server.push("q", "p", &[json!(1)]).await;
     assert!(server.pop("/queue/q?leaseSeconds=5").await.is_some());
     server.travel("6 seconds").await;
-    let again = server.pop_soon("/queue/q?leaseSeconds=3600").await;
+    let again = server.pop("/queue/q/partition/p?leaseSeconds=3600").await.unwrap();
     assert_eq!(again.data(), [1]);
     server.travel("400 seconds").await;
+    assert!(server.pop("/queue/q/partition/p").await.is_none());
+}
+
+#[tokio::test]
+async fn a_wildcard_pop_finds_a_message_again_when_its_lease_has_run_out() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!(1)]).await;
+    assert!(server.pop("/queue/q?leaseSeconds=1").await.is_some());
     assert!(server.pop("/queue/q").await.is_none());
+    assert_eq!(server.pop_soon("/queue/q").await.data(), [1]);
 }
 
 #[tokio::test]
@@ -83,7 +92,7 @@ async fn auto_ack_delivers_once_and_leaves_no_lease() {
     assert_eq!((&first.body["leaseId"], &first.messages[0]["leaseId"]), (&json!(""), &json!("")));
     assert_eq!(server.pop("/queue/q?autoAck=true&batch=2").await.unwrap().data(), [2]);
     server.travel("1 hour").await;
-    assert!(server.pop("/queue/q?batch=10").await.is_none());
+    assert!(server.pop("/queue/q/partition/p?batch=10").await.is_none());
 }
 
 #[tokio::test]

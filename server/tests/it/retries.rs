@@ -112,7 +112,7 @@ async fn an_expired_lease_costs_nothing() {
     server.configure("q", json!({"retryLimit": 0})).await;
     server.push("q", "p", &[json!(0)]).await;
     for hour in 1..4 {
-        assert_eq!(server.pop_soon("/queue/q").await.data(), [0]);
+        assert_eq!(server.pop("/queue/q/partition/p").await.unwrap().data(), [0]);
         server.travel(&format!("{hour} hours")).await;
     }
     assert_eq!(dead(&server).await, Vec::<Value>::new());

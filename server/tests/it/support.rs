@@ -1,5 +1,6 @@
 //! A server in this process on a free port, a database of its own, and the calls tests make most.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use queen_engine::{Engine, Tls};
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Server {
     pub url: String,
-    pub database: Database,
+    pub database: Arc<Database>,
     pub http: reqwest::Client,
     pub shutdown: CancellationToken,
     pub tasks: TaskTracker,
@@ -64,11 +65,16 @@ impl Server {
     pub async fn start_with(flags: &[&str]) -> Self {
         let database = queen_testkit::database().await;
         let url = database.url().to_owned();
-        Self::start_on(database, &url, flags).await
+        Self::start_on(database.into(), &url, flags).await
+    }
+
+    /// Another broker on the same database.
+    pub async fn twin(&self) -> Self {
+        Self::start_on(self.database.clone(), self.database.url(), &[]).await
     }
 
     /// On a database that may be reached by another way than its own.
-    pub async fn start_on(database: Database, connection: &str, flags: &[&str]) -> Self {
+    pub async fn start_on(database: Arc<Database>, connection: &str, flags: &[&str]) -> Self {
         let arguments = ["queen"].iter().chain(flags).copied();
         let settings = Cli::parse_from(arguments).expect("flags are well-formed").settings;
         let engine = Engine::start(settings.engine(connection.to_owned(), Tls::Off)).await;
@@ -143,7 +149,7 @@ impl Server {
         }
     }
 
-    /// A pop that must find something, perhaps after the server has noticed a change of time.
+    /// A pop that must find something, perhaps a moment later.
     pub async fn pop_soon(&self, path: &str) -> Popped {
         eventually(path, async || self.pop(path).await).await
     }
@@ -163,7 +169,8 @@ impl Server {
         array(self.call("/api/v1/ack/batch", json!({"acknowledgments": items, "consumerGroup": group})).await)
     }
 
-    /// Moves the database's clock forward for everything Queen decides by it.
+    /// Moves the database's clock forward for everything Queen decides by it. A broker's own timers stay behind,
+    /// and with them its list of partitions worth a look: pop by the name of the partition afterwards.
     pub async fn travel(&self, interval: &str) {
         let sql = format!(
             "create or replace function queen.now() returns timestamptz language sql volatile parallel safe

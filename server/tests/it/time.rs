@@ -15,9 +15,13 @@ async fn a_delayed_message_is_delivered_once_it_is_old_enough() {
     assert!(server.pop("/queue/q/partition/p").await.is_none());
     server.travel("59 seconds").await;
     server.push("q", "p", &[json!(2)]).await;
-    assert!(server.pop("/queue/q").await.is_none());
+    assert!(server.pop("/queue/q/partition/p").await.is_none());
     server.travel("61 seconds").await;
-    assert_eq!(server.pop_soon("/queue/q?batch=10").await.data(), [1], "the second is too young");
+    assert_eq!(
+        server.pop("/queue/q/partition/p?batch=10").await.unwrap().data(),
+        [1],
+        "the second is too young"
+    );
 }
 
 #[tokio::test]
@@ -42,7 +46,7 @@ async fn a_window_collects_and_then_delivers_all_at_once() {
     assert!(server.pop("/queue/q?batch=10").await.is_none());
     server.travel("61 seconds").await;
     server.push("q", "p", &[json!(3)]).await;
-    assert_eq!(server.pop_soon("/queue/q?batch=10").await.data(), [0, 1, 2, 3]);
+    assert_eq!(server.pop("/queue/q/partition/p?batch=10").await.unwrap().data(), [0, 1, 2, 3]);
 }
 
 #[tokio::test]
@@ -51,6 +55,16 @@ async fn a_full_batch_does_not_wait_for_its_window() {
     server.configure("q", json!({"windowBuffer": 60})).await;
     server.push("q", "p", &numbers(0..5)).await;
     assert!(server.pop("/queue/q?batch=6").await.is_none());
+    assert_eq!(server.pop("/queue/q?batch=5").await.unwrap().data(), numbers(0..5));
+}
+
+#[tokio::test]
+async fn a_batch_that_fills_up_does_not_wait_for_its_window() {
+    let server = Server::start().await;
+    server.configure("q", json!({"windowBuffer": 60})).await;
+    server.push("q", "p", &numbers(0..2)).await;
+    assert!(server.pop("/queue/q?batch=5").await.is_none());
+    server.push("q", "p", &numbers(2..5)).await;
     assert_eq!(server.pop("/queue/q?batch=5").await.unwrap().data(), numbers(0..5));
 }
 
@@ -72,7 +86,7 @@ async fn expired_messages_leave_whether_read_or_not() {
     server.travel("61 seconds").await;
     nothing_left(&server).await;
     server.push("q", "p", &[json!("young")]).await;
-    assert_eq!(server.pop("/queue/q?batch=10").await.unwrap().data(), ["young"]);
+    assert_eq!(server.pop("/queue/q/partition/p?batch=10").await.unwrap().data(), ["young"]);
 }
 
 #[tokio::test]
@@ -104,7 +118,7 @@ async fn completed_messages_leave_when_every_group_has_passed_them() {
         (popped.data() == [2, 3]).then_some(())
     })
     .await;
-    assert_eq!(server.pop("/queue/q?consumerGroup=slow&batch=10").await.unwrap().data(), [2, 3]);
+    assert_eq!(server.pop("/queue/q/partition/p?consumerGroup=slow&batch=10").await.unwrap().data(), [2, 3]);
 }
 
 #[tokio::test]

@@ -85,7 +85,8 @@ async fn several_acks_over_several_partitions_commit_together() {
     let acks: Vec<_> = popped.messages.iter().map(|message| ack(message, "completed")).collect();
     assert_eq!(commit(&server, &acks, &[&popped.body["leaseId"]]).await["success"], true);
     server.travel("1 hour").await;
-    assert!(server.pop("/queue/q?batch=10&partitions=2").await.is_none());
+    assert!(server.pop("/queue/q/partition/a").await.is_none());
+    assert!(server.pop("/queue/q/partition/b").await.is_none());
 }
 
 #[tokio::test]
@@ -103,7 +104,7 @@ async fn one_bogus_ack_undoes_everything() {
     assert!(server.pop("/queue/target").await.is_none());
     assert!(server.pop("/queue/source").await.is_none(), "the lease still stands");
     server.travel("61 seconds").await;
-    assert_eq!(server.pop_soon("/queue/source").await.data(), ["work"]);
+    assert_eq!(server.pop("/queue/source/partition/p").await.unwrap().data(), ["work"]);
 }
 
 #[tokio::test]
@@ -118,7 +119,7 @@ async fn a_stale_lease_rolls_back_and_is_named() {
     assert_eq!(outcome["success"], false);
     assert!(outcome["error"].as_str().unwrap().contains(lease.as_str().unwrap()), "{outcome}");
     assert!(server.pop("/queue/target").await.is_none());
-    assert_eq!(server.pop_soon("/queue/source").await.data(), ["work"]);
+    assert_eq!(server.pop("/queue/source/partition/p").await.unwrap().data(), ["work"]);
 }
 
 #[tokio::test]

@@ -1,0 +1,244 @@
+//! One typed function per procedure of the control plane: rare calls, prepared as they come.
+
+use std::time::{Duration, SystemTime};
+
+use queen_protocol::{Configure, QueueOptions};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::{Connections, Error, Priority};
+use crate::clock;
+
+async fn many(
+    connections: &Connections,
+    procedure: &'static str,
+    sql: &str,
+    parameters: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>, Error> {
+    let db = connections.acquire(Priority::Background).await?;
+    db.within(procedure, db.client.query(sql, parameters)).await
+}
+
+async fn one(
+    connections: &Connections,
+    procedure: &'static str,
+    sql: &str,
+    parameters: &[&(dyn ToSql + Sync)],
+) -> Result<Row, Error> {
+    let rows = many(connections, procedure, sql, parameters).await?;
+    rows.into_iter().next().ok_or_else(|| Error::Lost(format!("{procedure} answered nothing")))
+}
+
+pub struct Configured {
+    pub id: Uuid,
+    pub namespace: String,
+    pub task: String,
+    pub options: QueueOptions,
+}
+
+pub async fn configure(connections: &Connections, ask: &Configure) -> Result<Configured, Error> {
+    let changes = serde_json::Value::Object(ask.changes.clone()).to_string();
+    let sql = "select * from queen.configure($1, $2, $3, $4::text::jsonb, $5)";
+    let parameters: [&(dyn ToSql + Sync); 5] =
+        [&ask.queue, &ask.namespace, &ask.task, &changes, &ask.replace];
+    let row = one(connections, "queen.configure", sql, &parameters).await?;
+    Ok(Configured {
+        id: row.get("id"),
+        namespace: row.get("namespace"),
+        task: row.get("task"),
+        options: QueueOptions {
+            lease_time: row.get("lease_time"),
+            retry_limit: row.get("retry_limit"),
+            retry_delay: row.get("retry_delay"),
+            ttl: row.get("ttl"),
+            max_size: row.get("max_size"),
+            priority: row.get("priority"),
+            delayed_processing: row.get("delayed_processing"),
+            window_buffer: row.get("window_buffer"),
+            dead_letter_queue: row.get("dead_letter_queue"),
+            dlq_after_max_retries: row.get("dlq_after_max_retries"),
+            retention_enabled: row.get("retention_enabled"),
+            retention_seconds: row.get("retention_seconds"),
+            completed_retention_seconds: row.get("completed_retention_seconds"),
+            max_wait_time_seconds: row.get("max_wait_time_seconds"),
+            encryption_enabled: row.get("encryption_enabled"),
+            dedup_window_seconds: row.get("dedup_window_seconds"),
+            min_pop_wait_time: row.get("min_pop_wait_time"),
+        },
+    })
+}
+
+pub async fn delete_queue(connections: &Connections, queue: &str) -> Result<bool, Error> {
+    let row = one(connections, "queen.delete_queue", "select queen.delete_queue($1)", &[&queue]).await?;
+    Ok(row.get(0))
+}
+
+pub async fn queues_matching(
+    connections: &Connections,
+    namespace: Option<&str>,
+    task: Option<&str>,
+) -> Result<Vec<String>, Error> {
+    let sql = "select * from queen.queues_matching($1, $2)";
+    let rows = many(connections, "queen.queues_matching", sql, &[&namespace, &task]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+pub async fn delete_group(
+    connections: &Connections,
+    group: &str,
+    queue: Option<&str>,
+    metadata: bool,
+) -> Result<i64, Error> {
+    let sql = "select queen.delete_group($1, $2, $3)";
+    Ok(one(connections, "queen.delete_group", sql, &[&group, &queue, &metadata]).await?.get(0))
+}
+
+pub async fn set_subscription(connections: &Connections, group: &str, since: i64) -> Result<i64, Error> {
+    let since = clock::system_time(since);
+    let sql = "select queen.set_subscription($1, $2)";
+    Ok(one(connections, "queen.set_subscription", sql, &[&group, &since]).await?.get(0))
+}
+
+/// `time`: `None` = to the end.
+pub async fn seek(
+    connections: &Connections,
+    group: &str,
+    queue: &str,
+    time: Option<i64>,
+) -> Result<i64, Error> {
+    let time: Option<SystemTime> = time.map(clock::system_time);
+    let sql = "select queen.seek($1, $2, $3, $4)";
+    Ok(one(connections, "queen.seek", sql, &[&group, &queue, &time.is_none(), &time]).await?.get(0))
+}
+
+pub struct DeadLetters<'a> {
+    pub queue: Option<&'a str>,
+    pub partition: Option<&'a str>,
+    pub group: Option<&'a str>,
+    pub from: Option<i64>,
+    pub to: Option<i64>,
+}
+
+pub struct DeadLetterRow {
+    pub id: Uuid,
+    pub partition_id: Uuid,
+    pub queue: String,
+    pub partition: String,
+    pub group: String,
+    pub error: Option<String>,
+    pub attempts: i32,
+    pub frame: String,
+    pub created_at: i64,
+    pub failed_at: i64,
+}
+
+/// One page and the number of all that match.
+pub async fn dead_letters(
+    connections: &Connections,
+    ask: &DeadLetters<'_>,
+    limit: i64,
+    offset: i64,
+) -> Result<(Vec<DeadLetterRow>, i64), Error> {
+    let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
+    let filters: [&(dyn ToSql + Sync); 5] = [&ask.queue, &ask.partition, &ask.group, &from, &to];
+    let sql = "select queen.dead_letters_count($1, $2, $3, $4, $5)";
+    let total = one(connections, "queen.dead_letters_count", sql, &filters).await?.get(0);
+    let sql = "select * from queen.dead_letters($1, $2, $3, $4, $5, $6, $7)";
+    let mut parameters = filters.to_vec();
+    parameters.extend([&limit as &(dyn ToSql + Sync), &offset]);
+    let rows = many(connections, "queen.dead_letters", sql, &parameters).await?;
+    let letter = |row: &Row| DeadLetterRow {
+        id: row.get("id"),
+        partition_id: row.get("partition_id"),
+        queue: row.get("queue_name"),
+        partition: row.get("partition_name"),
+        group: row.get("consumer_group"),
+        error: row.get("error"),
+        attempts: row.get("attempts"),
+        frame: row.get("frame"),
+        created_at: clock::micros(row.get("created_at")),
+        failed_at: clock::micros(row.get("failed_at")),
+    };
+    Ok((rows.iter().map(letter).collect(), total))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    pub queue: Uuid,
+    /// `age`, `completed` or `wait`, as in retention.sql.
+    pub kind: String,
+    pub seconds: i32,
+    pub cutoff: SystemTime,
+}
+
+pub async fn retention_policies(connections: &Connections) -> Result<Vec<Policy>, Error> {
+    let rows = many(connections, "queen.retention_policies", "select * from queen.retention_policies()", &[])
+        .await?;
+    let policy =
+        |row: &Row| Policy { queue: row.get(0), kind: row.get(1), seconds: row.get(2), cutoff: row.get(3) };
+    Ok(rows.iter().map(policy).collect())
+}
+
+/// Partitions and the offsets up to which they came of age; `seen`: `None` = never looked.
+pub async fn expired(
+    connections: &Connections,
+    queues: &[Uuid],
+    seen: Option<SystemTime>,
+    cutoff: SystemTime,
+) -> Result<Vec<(Uuid, i64)>, Error> {
+    let sql = "select * from queen.expired($1, coalesce($2, '-infinity'::timestamptz), $3)";
+    let rows = many(connections, "queen.expired", sql, &[&queues, &seen, &cutoff]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// How many messages went, and which of the pairs have to be handed in again.
+pub async fn expire(
+    connections: &Connections,
+    kind: &str,
+    expired: &[(Uuid, i64)],
+) -> Result<(i64, Vec<(Uuid, i64)>), Error> {
+    let partitions: Vec<Uuid> = expired.iter().map(|pair| pair.0).collect();
+    let offsets: Vec<i64> = expired.iter().map(|pair| pair.1).collect();
+    let sql = "select * from queen.expire($1, $2, $3)";
+    let rows = many(connections, "queen.expire", sql, &[&kind, &partitions, &offsets]).await?;
+    let removed = rows.iter().map(|row| row.get::<_, i64>(1)).sum();
+    let waiting = rows.iter().filter(|row| row.get(2)).map(|row| expired[row.get::<_, i32>(0) as usize - 1]);
+    Ok((removed, waiting.collect()))
+}
+
+pub async fn remove_idle_partitions(
+    connections: &Connections,
+    older_than: Duration,
+    batch: i32,
+) -> Result<i32, Error> {
+    let sql = "select queen.remove_idle_partitions(make_interval(secs => $1), $2)";
+    let seconds = older_than.as_secs_f64();
+    Ok(one(connections, "queen.remove_idle_partitions", sql, &[&seconds, &batch]).await?.get(0))
+}
+
+pub async fn rotate_extent(
+    connections: &Connections,
+    bytes: i64,
+    age: Duration,
+) -> Result<Option<i32>, Error> {
+    let sql = "select queen.rotate_extent($1, make_interval(secs => $2))";
+    Ok(one(connections, "queen.rotate_extent", sql, &[&bytes, &age.as_secs_f64()]).await?.get(0))
+}
+
+/// The extent that went and how many segments were copied out of it; `None`: nothing to do.
+pub async fn drop_extent(connections: &Connections) -> Result<Option<(i32, i64)>, Error> {
+    let rows = many(connections, "queen.drop_extents", "select * from queen.drop_extents()", &[]).await?;
+    Ok(rows.first().map(|row| (row.get(0), row.get(1))))
+}
+
+pub async fn notify(connections: &Connections, notes: &[String]) -> Result<(), Error> {
+    let sql = "select pg_notify('queen', n) from unnest($1::text[]) n";
+    many(connections, "pg_notify", sql, &[&notes]).await.map(drop)
+}
+
+/// What became of a transaction: `committed`, `aborted` or `in progress`.
+pub async fn transaction_status(connections: &Connections, number: &str) -> Result<Option<String>, Error> {
+    let sql = "select pg_xact_status($1::text::xid8)";
+    Ok(one(connections, "pg_xact_status", sql, &[&number]).await?.get(0))
+}
