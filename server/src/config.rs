@@ -50,28 +50,28 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_DRAIN_SECONDS", default_value = "30s", value_name = "SECONDS", value_parser = seconds, help_heading = LISTENER)]
     pub drain: Duration,
 
-    /// Your PostgreSQL, as a URL or keyword string. Without it and without any PG_* setting, Queen runs its own.
+    /// Your PostgreSQL, as a URL or keyword string. Without it, and without any PG_* setting, Queen runs its own.
     #[arg(long, env = "DATABASE_URL", value_name = "URL", help_heading = DATABASE)]
     pub database_url: Option<String>,
-    /// Host of your PostgreSQL: `localhost` if another PG_* setting is given.
+    /// Host of your PostgreSQL.
     #[arg(long, env = "PG_HOST", help_heading = DATABASE)]
     pub pg_host: Option<String>,
-    /// Its port: 5432.
+    /// Port of your PostgreSQL.
     #[arg(long, env = "PG_PORT", help_heading = DATABASE)]
     pub pg_port: Option<u16>,
-    /// Its user: `postgres`.
+    /// User there.
     #[arg(long, env = "PG_USER", help_heading = DATABASE)]
     pub pg_user: Option<String>,
-    /// Its password: `postgres`.
+    /// Password of that user.
     #[arg(long, env = "PG_PASSWORD", help_heading = DATABASE)]
     pub pg_password: Option<String>,
-    /// Its database: `postgres`.
+    /// Database there.
     #[arg(long, env = "PG_DB", help_heading = DATABASE)]
     pub pg_db: Option<String>,
-    /// Encrypt the connections to your PostgreSQL: `false`, or what the URL's `sslmode` says.
+    /// Encrypt the connections to it. With a URL, its `sslmode` decides when this does not.
     #[arg(long, env = "PG_USE_SSL", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
     pub pg_use_ssl: Option<bool>,
-    /// Refuse a certificate the system does not trust: `true`.
+    /// When encrypting, refuse a certificate the system does not trust.
     #[arg(long, env = "PG_SSL_REJECT_UNAUTHORIZED", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
     pub pg_ssl_reject_unauthorized: Option<bool>,
     /// Folder of the embedded PostgreSQL: `/var/lib/queen` for root, otherwise `queen` in `$XDG_DATA_HOME` or `~/.local/share`.

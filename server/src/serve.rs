@@ -43,7 +43,8 @@ async fn with_database(
         (Database::Embedded { .. }, Some(embedded)) => (embedded.url(), Tls::Off),
         (Database::Embedded { .. }, None) => bail!("the embedded PostgreSQL is not running"),
     };
-    let started = Engine::start(settings.engine(connection, tls));
+    // Large, and awaited once: it belongs on the heap.
+    let started = Box::pin(Engine::start(settings.engine(connection, tls)));
     let engine = match shutdown.run_until_cancelled(started).await {
         Some(engine) => engine?,
         None => return Ok(()),

@@ -52,8 +52,10 @@ end $$;
 -- in:     p_group text, p_queue text, p_end boolean (behind the last message), p_time timestamptz (otherwise: to
 --         the first message younger than this, so to the oldest stored one if all are)
 -- out:    bigint: the partitions in which it now stands there
--- locks:  consumers rows in (partition_id, consumer_group) order, new ones included; then consumer_watermarks
--- raises: foreign_key_violation when a partition is removed meanwhile (try again)
+-- locks:  partitions rows in id order, shared, as the foreign key would ask for them anyway, but here one that is
+--         being removed is passed over; consumers rows in (partition_id, consumer_group) order, new ones included;
+--         then consumer_watermarks
+-- raises: never
 create or replace function queen.seek(p_group text, p_queue text, p_end boolean, p_time timestamptz)
 returns bigint language plpgsql set enable_sort = on as $$
 declare
@@ -66,6 +68,7 @@ begin
     from queen.queues q join queen.partitions p on p.queue_id = q.id
     where q.name = p_queue
     order by p.id
+    for key share of p
     on conflict (partition_id, consumer_group) do update
     set cursor = excluded.cursor, lease_id = null, lease_until = null, lease_end = null, attempts = 0;
     get diagnostics v_moved = row_count;

@@ -79,12 +79,11 @@ end $$;
 -- raises: lock_not_available when rows stay busy for 5 s
 -- Why twice: whoever holds a consumers row may go on to ask for a share of its partition and queue (the foreign
 -- keys of a dead letter), so the strong locks that refuse such shares are taken only when hardly anybody can be in
--- that place any more. A cursor that appeared meanwhile and is busy, or a wait of half a second, which may be for
--- somebody who waits for us, means letting go of everything and another round: half of what PostgreSQL allows
--- before it looks for a deadlock.
+-- that place any more, and are not waited for. If one is not to be had, or a wait takes 200 ms and so may be for
+-- somebody who waits for us, everything is let go for another round, long before PostgreSQL sees a deadlock.
 -- Index scans only: the cascade's own statements are planned in here and kept by the session for larger tables.
 create or replace function queen.delete_queue(p_queue text)
-returns boolean language plpgsql set lock_timeout = '500ms' set enable_seqscan = off set enable_sort = on as $$
+returns boolean language plpgsql set lock_timeout = '200ms' set enable_seqscan = off set enable_sort = on as $$
 declare
     v_queue uuid;
     v_until timestamptz := clock_timestamp() + interval '5 seconds';
@@ -101,8 +100,8 @@ begin
             order by c.partition_id, c.consumer_group
             for update of c;
 
-            perform 1 from queen.queues q where q.id = v_queue for update;
-            perform 1 from queen.partitions p where p.queue_id = v_queue order by p.id for update;
+            perform 1 from queen.queues q where q.id = v_queue for update nowait;
+            perform 1 from queen.partitions p where p.queue_id = v_queue for update nowait;
             perform 1 from queen.partitions p join queen.consumers c on c.partition_id = p.id
             where p.queue_id = v_queue
             for update of c nowait;

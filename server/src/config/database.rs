@@ -8,6 +8,22 @@ use queen_engine::Tls;
 use super::Settings;
 use super::connection::{part_password, place, quote, with_tls};
 
+/// What the settings of your own server are when at least one of them is given. They are no defaults of the
+/// command line: with them, none would ever be missing, and the embedded server never run.
+const SERVER_DEFAULTS: [(&str, &str); 7] = [
+    ("pg_host", "localhost"),
+    ("pg_port", "5432"),
+    ("pg_user", "postgres"),
+    ("pg_password", "postgres"),
+    ("pg_db", "postgres"),
+    ("pg_use_ssl", "false"),
+    ("pg_ssl_reject_unauthorized", "true"),
+];
+
+pub fn server_default(setting: &str) -> Option<&'static str> {
+    SERVER_DEFAULTS.iter().find(|(name, _)| *name == setting).map(|(_, value)| *value)
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Database {
     Embedded {
@@ -53,15 +69,16 @@ impl Settings {
     }
 
     fn keywords(&self) -> String {
-        let or = |value: &Option<String>, default: &str| quote(value.as_deref().unwrap_or(default));
+        let or =
+            |setting: &str, given: Option<&str>| quote(given.or(server_default(setting)).unwrap_or_default());
         let sslmode = if self.pg_use_ssl == Some(true) { "require" } else { "disable" };
         format!(
             "host={} port={} user={} password={} dbname={} sslmode={sslmode}",
-            or(&self.pg_host, "localhost"),
-            self.pg_port.unwrap_or(5432),
-            or(&self.pg_user, "postgres"),
-            or(&self.pg_password, "postgres"),
-            or(&self.pg_db, "postgres"),
+            or("pg_host", self.pg_host.as_deref()),
+            or("pg_port", self.pg_port.map(|port| port.to_string()).as_deref()),
+            or("pg_user", self.pg_user.as_deref()),
+            or("pg_password", self.pg_password.as_deref()),
+            or("pg_db", self.pg_db.as_deref()),
         )
     }
 }

@@ -38,15 +38,25 @@ const LANES: [&str; 5] = ["PUSH", "POP", "ACK", "TRANSACTION", "RENEW_LEASE"];
 pub fn applied(command: Command) -> Command {
     command.mut_args(|arg| {
         let arg = arg.global(true).hide_env_values(true);
-        let Some(name) = arg.get_env().map(OsStr::to_owned) else { return arg };
-        let alias = ALIASES.iter().find(|(ours, _)| name == *ours).map(|(_, alias)| *alias);
+        let Some(name) = arg.get_env().and_then(OsStr::to_str).map(str::to_owned) else { return arg };
+        let alias = ALIASES.iter().map(|(_, alias)| *alias).find(|alias| name_in_use(&name) == *alias);
         match alias {
-            _ if given(&name) => arg,
-            Some(alias) if given(alias.as_ref()) => arg.env(alias),
-            _ if std::env::var_os(&name).is_some() => arg.env(None::<&'static str>),
-            _ => arg,
+            Some(alias) => arg.env(alias),
+            None if std::env::var_os(&name).is_some_and(|value| value.is_empty()) => {
+                arg.env(None::<&'static str>)
+            }
+            None => arg,
         }
     })
+}
+
+/// The name under which a variable is given: its own, or its second one.
+pub fn name_in_use(name: &str) -> &str {
+    let alias = ALIASES.iter().find(|(ours, _)| name == *ours).map(|(_, alias)| *alias);
+    match alias {
+        Some(alias) if !given(name.as_ref()) && given(alias.as_ref()) => alias,
+        _ => name,
+    }
 }
 
 /// The set variables that an earlier server would have read and this one does not, sorted.

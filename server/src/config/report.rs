@@ -6,15 +6,16 @@ use std::fmt::Write as _;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-use super::Settings;
 use super::connection::part_password;
-use super::environment::ALIASES;
+use super::database::server_default;
+use super::environment::{ALIASES, name_in_use};
+use super::{Database, Settings};
 
 /// One line per setting: name, value, where it came from. Passwords are masked.
 pub fn in_force(command: &Command, matches: &ArgMatches, settings: &Settings) -> String {
     let mut text = String::new();
     for arg in settings_of(command) {
-        let value = shown_value(arg, matches);
+        let value = shown_value(arg, matches, settings);
         _ = writeln!(text, "{:<34} {value:<24} {}", variable(arg), origin(arg, matches));
     }
     _ = writeln!(text, "\ndatabase: {}", settings.database().shown());
@@ -34,10 +35,9 @@ pub fn markdown(command: &Command) -> String {
                 "\n## {heading}\n\n| variable | flag | default | meaning |\n|---|---|---|---|\n"
             );
         }
-        let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-        let default = if default.is_empty() { "–".to_owned() } else { format!("`{}`", default.join(",")) };
+        let default = default_value(arg).map_or(UNSET.to_owned(), |value| format!("`{value}`"));
         let flag = arg.get_long().unwrap_or_default();
-        let meaning = format!("{}{}{}", help(arg), unit(arg), alias(arg));
+        let meaning = format!("{}.{}{}", help(arg), unit(arg), alias(arg));
         _ = writeln!(text, "| `{}` | `--{flag}` | {default} | {meaning} |", variable(arg));
     }
     text.push_str(CONCLUSION);
@@ -52,6 +52,9 @@ A flag wins over a variable, a variable over the default. An empty variable coun
 that makes no sense ends the start with an error that names it. `queen config` prints what is in force and
 where each value came from.
 
+The defaults of the `PG_*` settings count once one of them is given; without any, and without `DATABASE_URL`,
+Queen runs a PostgreSQL of its own.
+
 A bare number counts in the unit given with the setting. Durations may also be written `250ms`, `30s`, `5m`,
 `2h` or `7d`, sizes `64KiB`, `32MiB` or `1GiB`.
 ";
@@ -64,6 +67,8 @@ Variables that earlier servers read and this one does not (`ALL_OPS_USE_SIDECAR`
 version cannot check tokens, and a door that was meant to be locked must not stand open.
 ";
 
+const UNSET: &str = "–";
+
 fn settings_of(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| arg.get_help_heading().is_some())
 }
@@ -75,21 +80,33 @@ fn variable(arg: &Arg) -> String {
     }
 }
 
-fn shown_value(arg: &Arg, matches: &ArgMatches) -> String {
+/// What holds, given or not; `–` for what plays no part.
+fn shown_value(arg: &Arg, matches: &ArgMatches, settings: &Settings) -> String {
     let id = arg.get_id().as_str();
-    let Some(values) = matches.get_raw(id) else { return "–".to_owned() };
-    let value = values.map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",");
-    match id {
-        "pg_password" => "***".to_owned(),
-        "database_url" => part_password(&value).text,
-        _ => value,
+    let given = matches.get_raw(id).and_then(|mut values| values.next());
+    let given = given.map(|value| value.to_string_lossy().into_owned());
+    let value = given.or_else(|| match (id, settings.database()) {
+        ("data_dir", Database::Embedded { data_dir, .. }) => Some(data_dir.display().to_string()),
+        (_, Database::External { .. }) if settings.database_url.is_none() => default_value(arg),
+        _ => None,
+    });
+    match (id, value) {
+        (_, None) => UNSET.to_owned(),
+        ("pg_password", Some(_)) => "***".to_owned(),
+        ("database_url", Some(value)) => part_password(&value).text,
+        (_, Some(value)) => value,
     }
+}
+
+fn default_value(arg: &Arg) -> Option<String> {
+    let default = arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
+    default.or_else(|| server_default(arg.get_id().as_str()).map(str::to_owned))
 }
 
 fn origin(arg: &Arg, matches: &ArgMatches) -> String {
     match matches.value_source(arg.get_id().as_str()) {
         Some(ValueSource::CommandLine) => format!("flag --{}", arg.get_long().unwrap_or_default()),
-        Some(ValueSource::EnvVariable) => "environment".to_owned(),
+        Some(ValueSource::EnvVariable) => format!("environment {}", name_in_use(&variable(arg))),
         _ => "default".to_owned(),
     }
 }
@@ -124,8 +141,8 @@ mod tests {
         let command = Cli::definition();
         assert!(settings_of(&command).count() >= 38);
         for arg in settings_of(&command) {
-            assert!(arg.get_env().is_some() && arg.get_long().is_some(), "{arg}");
-            assert!(help(arg).len() > 10, "{arg}");
+            assert!(arg.get_env().is_some() && arg.get_long().is_some(), "{}", arg.get_id());
+            assert!(!help(arg).is_empty(), "{}", arg.get_id());
         }
     }
 

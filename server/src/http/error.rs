@@ -100,6 +100,13 @@ pub fn panicked(panic: Box<dyn Any + Send>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::http::Request;
+    use axum::routing::get;
+    use tower::ServiceExt;
+    use tower_http::catch_panic::CatchPanicLayer;
+
     use super::*;
 
     #[test]
@@ -112,9 +119,15 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_panic_is_an_answer() {
-        let response = panicked(Box::new("boom"));
+    #[tokio::test]
+    async fn a_handler_that_panics_is_answered() {
+        async fn broken() -> ApiError {
+            panic!("boom")
+        }
+        let app = Router::new().route("/", get(broken)).layer(CatchPanicLayer::custom(panicked));
+        let request = Request::builder().uri("/").body(Body::empty()).unwrap();
+        let response = app.oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(response.headers()["content-type"], "application/json");
     }
 }

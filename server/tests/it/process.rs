@@ -7,6 +7,8 @@ use std::time::Duration;
 use queen_testkit::Broker;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -60,6 +62,41 @@ async fn a_termination_drains_answers_parked_pops_and_ends_with_success() {
     assert!(answer(poll).await.starts_with("HTTP/1.1 204"));
     let status = timeout(Duration::from_secs(20), broker.wait()).await.expect("it ends");
     assert_eq!(status.code(), Some(0), "{}", broker.output());
+}
+
+/// A request whose body never ends.
+async fn stuck(broker: &Broker) -> TcpStream {
+    let mut stream = TcpStream::connect(broker.url().trim_start_matches("http://")).await.unwrap();
+    let head =
+        "POST /api/v1/push HTTP/1.1\r\nHost: queen\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).await.unwrap();
+    assert!(go_on.starts_with(b"HTTP/1.1 100"), "the handler is waiting for the body");
+    stream
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_finish_holds_up_the_end_only_for_a_while() {
+    let database = queen_testkit::database().await;
+    let mut broker = start(&["--database-url", database.url(), "--drain", "1s"]).await;
+    let _stuck = stuck(&broker).await;
+    broker.terminate();
+    let status = timeout(Duration::from_secs(20), broker.wait()).await.expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", broker.output());
+    assert!(broker.output().contains("did not finish in time"), "{}", broker.output());
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let database = queen_testkit::database().await;
+    let mut broker = start(&["--database-url", database.url(), "--drain", "10m"]).await;
+    let _stuck = stuck(&broker).await;
+    broker.terminate();
+    broker.says("stopping").await;
+    broker.terminate();
+    let status = timeout(Duration::from_secs(10), broker.wait()).await.expect("it ends");
+    assert_eq!(status.code(), Some(130), "{}", broker.output());
 }
 
 #[tokio::test]
@@ -130,7 +167,7 @@ async fn variables_without_meaning_earn_a_warning_each_and_aliases_are_read() {
     let config = Command::new(QUEEN).arg("config").envs(env).output().await.unwrap();
     let config = String::from_utf8(config.stdout).unwrap();
     let line = config.lines().find(|line| line.contains("MAX_ITEMS_PER_TX")).unwrap();
-    assert!(line.contains(" 9 ") && line.ends_with("environment"), "{config}");
+    assert!(line.contains(" 9 ") && line.ends_with("environment MAX_ITEMS_PER_TX"), "{config}");
 }
 
 #[tokio::test]

@@ -1,0 +1,39 @@
+# Everything a newcomer needs. Each target installs what it is missing.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: setup-run ## build and start Queen with its own PostgreSQL, in ./data
+	cargo run --release --locked -p queen-server -- serve --data-dir data
+
+test: setup-test ## all tests: units, engine and server on a real PostgreSQL, the published Python client
+	cargo build --locked -p queen-server
+	cargo run -q --locked -p queen-testkit -- cargo nextest run --locked --workspace
+	cargo test --doc --locked -q --workspace
+	clients/published/run
+
+check: ## formatting and lint
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+bench: setup-run ## the benchmark, about four minutes; see docs/benchmarks.md
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench run --queen target/release/queen --json target/bench.json
+
+bench-quick: setup-run ## a short run of every scenario, so that none rots
+	cargo build --locked -p queen-server -p queen-bench
+	target/debug/queen-bench run --queen target/debug/queen --quick
+
+docs: ## write the generated pages in docs/
+	cargo run -q --locked -p queen-server -- config --markdown > docs/configuration.md
+	cargo run -q --locked -p queen-server -- openapi > docs/openapi.json
+
+setup-run:
+	@scripts/setup postgres
+
+setup-test:
+	@scripts/setup postgres nextest python
+
+.PHONY: help run test check bench bench-quick docs setup-run setup-test
