@@ -10,21 +10,20 @@ pub enum Error {
     BadRequest(#[from] BadRequest),
     #[error("{0} not found")]
     NotFound(String),
-    #[error("too many operations are waiting")]
-    Full,
-    #[error("the broker is shutting down")]
-    Stopping,
     #[error("{0}")]
     Database(#[from] db::Error),
 }
 
 impl Error {
+    pub fn is_stopping(&self) -> bool {
+        matches!(self, Self::Database(db::Error::Stopping))
+    }
+
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::BadRequest(_) => ErrorCode::BadRequest,
             Self::NotFound(_) => ErrorCode::NotFound,
-            Self::Full => ErrorCode::RateLimited,
-            Self::Stopping => ErrorCode::Unavailable,
+            Self::Database(error) if error.is_full() => ErrorCode::RateLimited,
             Self::Database(error) if error.is_unavailable() => ErrorCode::Unavailable,
             Self::Database(_) => ErrorCode::Internal,
         }

@@ -40,6 +40,8 @@ pub struct Engine {
 }
 
 struct Lanes {
+    open: Lane<ops::open::Open>,
+    locate: Lane<ops::locate::Locate>,
     push: Lane<ops::append::Parcel>,
     pop: Lane<ops::pop::PopClaim>,
     fetch: Lane<ops::pop::Fetch>,
@@ -51,7 +53,7 @@ struct Lanes {
 /// One reading of what the engine counts.
 #[derive(Debug, Clone)]
 pub struct Stats {
-    /// By lane: push, pop, fetch, ack, renew, transaction.
+    /// By lane.
     pub lanes: Vec<(&'static str, LaneCounts)>,
     pub connections: usize,
     pub connections_busy: usize,
@@ -79,10 +81,12 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         Stats {
             lanes: vec![
+                ("open", self.lanes.open.counts()),
                 ("push", self.lanes.push.counts()),
                 ("pop", self.lanes.pop.counts()),
                 ("fetch", self.lanes.fetch.counts()),
                 ("ack", self.lanes.ack.counts()),
+                ("locate", self.lanes.locate.counts()),
                 ("renew", self.lanes.renew.counts()),
                 ("transaction", self.lanes.transaction.counts()),
             ],

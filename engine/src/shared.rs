@@ -31,7 +31,7 @@ impl Shared {
     pub fn new(config: Config, connections: Connections, tasks: Tasks) -> Self {
         Self {
             tasks,
-            directory: Directory::new(connections.clone()),
+            directory: Directory::new(),
             watches: Watches::default(),
             wake: Wake::new(),
             dedup: Mutex::new(Dedup::new(config.dedup_cache_bytes)),

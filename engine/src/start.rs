@@ -96,6 +96,8 @@ fn explain(connector: &Connector, error: ConnectError) -> StartError {
 fn lanes(shared: &Arc<Shared>) -> Lanes {
     let slots = shared.config.slots;
     Lanes {
+        open: lane(shared, slots.push),
+        locate: lane(shared, slots.ack),
         push: lane(shared, slots.push),
         pop: lane(shared, slots.pop),
         fetch: lane(shared, slots.pop),

@@ -41,16 +41,20 @@ pub struct Settings {
     #[arg(long, env = "HOST", default_value = "0.0.0.0", help_heading = LISTENER)]
     pub host: String,
     /// Worker threads; 0 takes one per core.
-    #[arg(long, env = "NUM_WORKERS", default_value_t = 0, value_parser = value_parser!(u16).range(..=1024), help_heading = LISTENER)]
+    #[arg(long, env = "NUM_WORKERS", default_value_t = 0, value_parser = value_parser!(u16).range(..=1024),
+          help_heading = LISTENER)]
     pub workers: u16,
     /// Largest request body.
-    #[arg(long, env = "QUEEN_MAX_BODY_BYTES", default_value = "64MiB", value_name = "BYTES", value_parser = some_bytes, help_heading = LISTENER)]
+    #[arg(long, env = "QUEEN_MAX_BODY_BYTES", default_value = "64MiB", value_name = "BYTES",
+          value_parser = some_bytes, help_heading = LISTENER)]
     pub max_body_bytes: usize,
     /// How long requests in flight may take to finish once a stop was asked for.
-    #[arg(long, env = "QUEEN_DRAIN_SECONDS", default_value = "30s", value_name = "SECONDS", value_parser = seconds, help_heading = LISTENER)]
+    #[arg(long, env = "QUEEN_DRAIN_SECONDS", default_value = "30s", value_name = "SECONDS",
+          value_parser = seconds, help_heading = LISTENER)]
     pub drain: Duration,
 
-    /// Your PostgreSQL, as a URL or keyword string. Without it, and without any PG_* setting, Queen runs its own.
+    /// Your PostgreSQL, as a URL or keyword string. Without it, and without any PG_* setting, Queen runs its
+    /// own.
     #[arg(long, env = "DATABASE_URL", value_name = "URL", help_heading = DATABASE)]
     pub database_url: Option<String>,
     /// Host of your PostgreSQL.
@@ -69,88 +73,114 @@ pub struct Settings {
     #[arg(long, env = "PG_DB", help_heading = DATABASE)]
     pub pg_db: Option<String>,
     /// Encrypt the connections to it. With a URL, its `sslmode` decides when this does not.
-    #[arg(long, env = "PG_USE_SSL", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
+    #[arg(long, env = "PG_USE_SSL", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
+          value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
     pub pg_use_ssl: Option<bool>,
     /// When encrypting, refuse a certificate the system does not trust.
-    #[arg(long, env = "PG_SSL_REJECT_UNAUTHORIZED", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
+    #[arg(long, env = "PG_SSL_REJECT_UNAUTHORIZED", value_name = "BOOL", num_args = 0..=1,
+          default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
     pub pg_ssl_reject_unauthorized: Option<bool>,
-    /// Folder of the embedded PostgreSQL: `/var/lib/queen` for root, otherwise `queen` in `$XDG_DATA_HOME` or `~/.local/share`.
+    /// Folder of the embedded PostgreSQL: `/var/lib/queen` for root, otherwise `queen` in `$XDG_DATA_HOME`
+    /// or `~/.local/share`.
     #[arg(long, env = "QUEEN_DATA_DIR", value_name = "DIR", help_heading = DATABASE)]
     pub data_dir: Option<PathBuf>,
     /// Folder of the PostgreSQL programs; looked for in the usual places if not given.
     #[arg(long, env = "QUEEN_PG_BIN_DIR", value_name = "DIR", help_heading = DATABASE)]
     pub pg_bin_dir: Option<PathBuf>,
     /// Connections of the message plane; 0 sizes them from the server's `max_connections`.
-    #[arg(long, env = "SIDECAR_POOL_SIZE", default_value_t = 0, value_parser = value_parser!(u16).range(..=1000), help_heading = DATABASE)]
+    #[arg(long, env = "SIDECAR_POOL_SIZE", default_value_t = 0,
+          value_parser = value_parser!(u16).range(..=1000), help_heading = DATABASE)]
     pub sidecar_pool_size: u16,
     /// No statement runs longer.
-    #[arg(long, env = "DB_STATEMENT_TIMEOUT", default_value = "30s", value_name = "MS", value_parser = some_milliseconds, help_heading = DATABASE)]
+    #[arg(long, env = "DB_STATEMENT_TIMEOUT", default_value = "30s", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_statement_timeout: Duration,
     /// No statement waits longer for a lock.
-    #[arg(long, env = "DB_LOCK_TIMEOUT", default_value = "10s", value_name = "MS", value_parser = some_milliseconds, help_heading = DATABASE)]
+    #[arg(long, env = "DB_LOCK_TIMEOUT", default_value = "10s", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_lock_timeout: Duration,
     /// No connection takes longer to open.
-    #[arg(long, env = "DB_CONNECTION_TIMEOUT", default_value = "2s", value_name = "MS", value_parser = some_milliseconds, help_heading = DATABASE)]
+    #[arg(long, env = "DB_CONNECTION_TIMEOUT", default_value = "2s", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_connection_timeout: Duration,
 
     /// How long a waiting pop is parked when it does not say.
-    #[arg(long, env = "DEFAULT_TIMEOUT", default_value = "30s", value_name = "MS", value_parser = milliseconds, help_heading = POP)]
+    #[arg(long, env = "DEFAULT_TIMEOUT", default_value = "30s", value_name = "MS",
+          value_parser = milliseconds, help_heading = POP)]
     pub default_timeout: Duration,
     /// Messages per pop when it does not say.
-    #[arg(long, env = "DEFAULT_BATCH_SIZE", default_value_t = 1, value_parser = value_parser!(u32).range(1..=BATCH_MAX), help_heading = POP)]
+    #[arg(long, env = "DEFAULT_BATCH_SIZE", default_value_t = 1,
+          value_parser = value_parser!(u32).range(1..=BATCH_MAX), help_heading = POP)]
     pub default_batch_size: u32,
     /// Where a new consumer group starts when it does not say: `all` or `new`.
-    #[arg(long, env = "DEFAULT_SUBSCRIPTION_MODE", default_value = "all", value_name = "MODE", value_parser = subscription, help_heading = POP)]
+    #[arg(long, env = "DEFAULT_SUBSCRIPTION_MODE", default_value = "all", value_name = "MODE",
+          value_parser = subscription, help_heading = POP)]
     pub default_subscription_mode: Subscription,
     /// Largest answer to one pop; a batch is cut short to stay below it.
-    #[arg(long, env = "QUEEN_POP_MAX_BYTES", default_value = "64MiB", value_name = "BYTES", value_parser = some_bytes, help_heading = POP)]
+    #[arg(long, env = "QUEEN_POP_MAX_BYTES", default_value = "64MiB", value_name = "BYTES",
+          value_parser = some_bytes, help_heading = POP)]
     pub pop_max_bytes: usize,
 
     /// How long a lane collects before it calls the database; 0 flies as soon as a slot is free.
-    #[arg(long, env = "SIDECAR_MICRO_BATCH_WAIT_MS", default_value = "0", value_name = "MS", value_parser = milliseconds, help_heading = LANES)]
+    #[arg(long, env = "SIDECAR_MICRO_BATCH_WAIT_MS", default_value = "0", value_name = "MS",
+          value_parser = milliseconds, help_heading = LANES)]
     pub micro_batch_wait: Duration,
     /// Most items one database call carries.
-    #[arg(long, env = "SIDECAR_MAX_ITEMS_PER_TX", default_value_t = 500, value_parser = value_parser!(u16).range(1..), help_heading = LANES)]
+    #[arg(long, env = "SIDECAR_MAX_ITEMS_PER_TX", default_value_t = 500,
+          value_parser = value_parser!(u16).range(1..), help_heading = LANES)]
     pub max_items_per_tx: u16,
     /// Push calls in the air at once.
-    #[arg(long, env = "QUEEN_PUSH_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(), help_heading = LANES)]
+    #[arg(long, env = "QUEEN_PUSH_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
+          help_heading = LANES)]
     pub push_max_concurrent: u16,
     /// Pop calls in the air at once.
-    #[arg(long, env = "QUEEN_POP_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(), help_heading = LANES)]
+    #[arg(long, env = "QUEEN_POP_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
+          help_heading = LANES)]
     pub pop_max_concurrent: u16,
     /// Acknowledgement calls in the air at once.
-    #[arg(long, env = "QUEEN_ACK_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(), help_heading = LANES)]
+    #[arg(long, env = "QUEEN_ACK_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
+          help_heading = LANES)]
     pub ack_max_concurrent: u16,
     /// Lease renewals in the air at once.
-    #[arg(long, env = "QUEEN_RENEW_LEASE_MAX_CONCURRENT", default_value_t = 2, value_parser = slots(), help_heading = LANES)]
+    #[arg(long, env = "QUEEN_RENEW_LEASE_MAX_CONCURRENT", default_value_t = 2, value_parser = slots(),
+          help_heading = LANES)]
     pub renew_lease_max_concurrent: u16,
     /// Transactions in the air at once.
-    #[arg(long, env = "QUEEN_TRANSACTION_MAX_CONCURRENT", default_value_t = 8, value_parser = slots(), help_heading = LANES)]
+    #[arg(long, env = "QUEEN_TRANSACTION_MAX_CONCURRENT", default_value_t = 8, value_parser = slots(),
+          help_heading = LANES)]
     pub transaction_max_concurrent: u16,
     /// Memory for recently written and read messages.
-    #[arg(long, env = "QUEEN_SEGMENT_CACHE_BYTES", default_value = "32MiB", value_name = "BYTES", value_parser = bytes, help_heading = LANES)]
+    #[arg(long, env = "QUEEN_SEGMENT_CACHE_BYTES", default_value = "32MiB", value_name = "BYTES",
+          value_parser = bytes, help_heading = LANES)]
     pub segment_cache_bytes: usize,
     /// Memory for the transaction ids of the deduplication window.
-    #[arg(long, env = "QUEEN_DEDUP_CACHE_BYTES", default_value = "64MiB", value_name = "BYTES", value_parser = bytes, help_heading = LANES)]
+    #[arg(long, env = "QUEEN_DEDUP_CACHE_BYTES", default_value = "64MiB", value_name = "BYTES",
+          value_parser = bytes, help_heading = LANES)]
     pub dedup_cache_bytes: usize,
 
     /// How often expired messages are removed.
-    #[arg(long, env = "RETENTION_INTERVAL", default_value = "5m", value_name = "MS", value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
+    #[arg(long, env = "RETENTION_INTERVAL", default_value = "5m", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub retention_interval: Duration,
     /// Partitions one step of that work takes.
-    #[arg(long, env = "RETENTION_BATCH_SIZE", default_value_t = 1000, value_parser = value_parser!(i32).range(1..), help_heading = HOUSEKEEPING)]
+    #[arg(long, env = "RETENTION_BATCH_SIZE", default_value_t = 1000,
+          value_parser = value_parser!(i32).range(1..), help_heading = HOUSEKEEPING)]
     pub retention_batch_size: i32,
     /// How often messages that waited longer than `maxWaitTimeSeconds` are removed.
-    #[arg(long, env = "EVICTION_INTERVAL", default_value = "1m", value_name = "MS", value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
+    #[arg(long, env = "EVICTION_INTERVAL", default_value = "1m", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub eviction_interval: Duration,
     /// Empty partitions nobody used for this many days are removed.
-    #[arg(long, env = "PARTITION_CLEANUP_DAYS", default_value_t = 30, value_name = "DAYS", value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
+    #[arg(long, env = "PARTITION_CLEANUP_DAYS", default_value_t = 30, value_name = "DAYS",
+          value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
     pub partition_cleanup_days: u32,
     /// Size at which the log starts a new extent.
-    #[arg(long, env = "QUEEN_EXTENT_BYTES", default_value = "256MiB", value_name = "BYTES", value_parser = some_bytes, help_heading = HOUSEKEEPING)]
+    #[arg(long, env = "QUEEN_EXTENT_BYTES", default_value = "256MiB", value_name = "BYTES",
+          value_parser = some_bytes, help_heading = HOUSEKEEPING)]
     pub extent_bytes: usize,
     /// Age at which the log starts a new extent.
-    #[arg(long, env = "QUEEN_EXTENT_SECONDS", default_value = "1h", value_name = "SECONDS", value_parser = some_seconds, help_heading = HOUSEKEEPING)]
+    #[arg(long, env = "QUEEN_EXTENT_SECONDS", default_value = "1h", value_name = "SECONDS",
+          value_parser = some_seconds, help_heading = HOUSEKEEPING)]
     pub extent_age: Duration,
 
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,queen_engine=debug`.

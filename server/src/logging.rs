@@ -1,5 +1,7 @@
 //! Where log lines go and what they look like. Standard error, so that standard output stays for people.
 
+use std::io::{self, IsTerminal};
+
 use anyhow::{Context, Result, bail};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
@@ -8,7 +10,8 @@ use crate::config::{LogFormat, Settings};
 
 pub fn start(settings: &Settings) -> Result<()> {
     let filter = filter(&settings.log_level)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours);
     let started = match settings.log_format {
         LogFormat::Text => lines.try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),

@@ -28,6 +28,9 @@ pub async fn serve(settings: &Settings) -> Result<()> {
     if let Some(embedded) = embedded {
         embedded.stop().await;
     }
+    if served.is_ok() {
+        info!("stopped");
+    }
     served
 }
 
@@ -50,11 +53,14 @@ async fn with_database(
         None => return Ok(()),
     };
     let psql = embedded.map(Embedded::psql_command).or_else(|| database.psql_line()).unwrap_or_default();
-    let banner = banner(listener.local_addr()?, &database.shown(), &psql);
+    let ours = match &settings.data_dir {
+        Some(dir) if embedded.is_some() => format!("queen psql --data-dir {}", dir.display()),
+        _ => "queen psql".to_owned(),
+    };
+    let banner = banner(listener.local_addr()?, &database.shown(), &[ours, psql]);
     // Nobody may be reading; that is no reason to stop.
     _ = io::stdout().write_all(banner.as_bytes());
     connections::run(listener, engine, settings.options(), shutdown).await;
-    info!("stopped");
     Ok(())
 }
 
@@ -84,13 +90,14 @@ async fn embedded(database: &Database) -> Result<Option<Embedded>> {
     Ok(Some(queen_postgres::start(settings).await?))
 }
 
-fn banner(address: SocketAddr, database: &str, psql: &str) -> String {
+fn banner(address: SocketAddr, database: &str, psql: &[String; 2]) -> String {
     let version = env!("CARGO_PKG_VERSION");
+    let [ours, theirs] = psql;
     format!(
         "Queen {version}\n  \
          listening on http://{address}\n  \
          database     {database}\n  \
-         look inside  queen psql\n               {psql}\n"
+         look inside  {ours}\n           or  {theirs}\n"
     )
 }
 
@@ -100,7 +107,8 @@ mod tests {
 
     #[test]
     fn the_banner_says_where_exactly_once() {
-        let text = banner(([127, 0, 0, 1], 6632).into(), "PostgreSQL at db/app", "psql 'host=db'");
+        let psql = ["queen psql".to_owned(), "psql 'host=db'".to_owned()];
+        let text = banner(([127, 0, 0, 1], 6632).into(), "PostgreSQL at db/app", &psql);
         let lines: Vec<_> = text.lines().filter(|line| line.contains("listening on")).collect();
         assert_eq!(lines, ["  listening on http://127.0.0.1:6632"]);
     }

@@ -5,13 +5,13 @@
 --         error text, attempts int, frame text, created_at timestamptz (of the message), failed_at timestamptz
 -- locks:  none
 -- raises: never
--- Planned for each call: with a queue it is a walk along an index, without one a scan.
+-- Planned for each call: a queue or one of its partitions goes by an index, anything wider is a scan.
 create or replace function queen.dead_letters(
     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz,
     p_limit bigint, p_offset bigint)
 returns table (id uuid, partition_id uuid, queue_name text, partition_name text, consumer_group text,
                error text, attempts int, frame text, created_at timestamptz, failed_at timestamptz)
-language plpgsql stable set plan_cache_mode = force_custom_plan set enable_sort = on as $$
+language plpgsql stable set plan_cache_mode = force_custom_plan set enable_sort = on set jit = off as $$
 declare
     v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
 begin
@@ -37,7 +37,7 @@ end $$;
 -- raises: never
 create or replace function queen.dead_letters_count(
     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz)
-returns bigint language plpgsql stable set plan_cache_mode = force_custom_plan as $$
+returns bigint language plpgsql stable set plan_cache_mode = force_custom_plan set jit = off as $$
 declare
     v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
 begin

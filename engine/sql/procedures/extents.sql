@@ -6,7 +6,7 @@
 --         about 32 extents instead, because every read looks into each
 -- out:    int: the new extent's number, or null
 -- locks:  a share-update lock on the log, which neither readers nor writers notice
--- raises: never
+-- raises: lock_not_available while somebody analyzes the log by hand, if the session has a lock_timeout
 -- Attached rather than created as a partition: that would lock out everybody. The copy takes columns, defaults,
 -- storage, compression and indexes along, and attaching finds the indexes to be those of the log. Vacuum is told to
 -- come by often, as it then looks at new pages only and sums them up for the index on age; it has no business in
@@ -54,7 +54,8 @@ end $$;
 -- their copies. Who cannot bear such a hole reads the log in a function that is not `stable`, or locks it first.
 create or replace function queen.drop_extents(p_live_share real default 0.1)
 returns table (number int, copied bigint)
-language plpgsql set lock_timeout = '50ms' set plan_cache_mode = force_custom_plan set enable_seqscan = on as $$
+language plpgsql
+set lock_timeout = '50ms' set plan_cache_mode = force_custom_plan set enable_seqscan = on set jit = off as $$
 declare
     v_extent int;
     v_pages bigint;

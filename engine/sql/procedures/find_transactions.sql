@@ -1,5 +1,6 @@
 -- queen.find_transactions: which of some transaction hashes a partition already holds, and where.
--- in:     p_partition uuid, p_from bigint (a segment boundary), p_since timestamptz, p_hashes bytea (16 bytes each)
+-- in:     p_partition uuid, p_from bigint (a segment boundary), p_to bigint (end excluded, null = the head),
+--         p_since timestamptz, p_hashes bytea (16 bytes each)
 -- out:    index int (0-based, into p_hashes), message_offset bigint, created_at timestamptz: the earliest match of each
 -- locks:  none
 -- raises: never
@@ -7,7 +8,7 @@
 -- window are left out by their creation time; a minute's margin covers a writer that started before a rotation.
 -- Like every reader of the log it is not `stable`: a snapshot older than its lock could miss an extent on the move.
 create or replace function queen.find_transactions(
-    p_partition uuid, p_from bigint, p_since timestamptz, p_hashes bytea)
+    p_partition uuid, p_from bigint, p_to bigint, p_since timestamptz, p_hashes bytea)
 returns table (index int, message_offset bigint, created_at timestamptz)
 language plpgsql set enable_hashjoin = on set enable_sort = on as $$
 declare
@@ -19,6 +20,7 @@ begin
     from (select g.base_offset, g.count, g.created_at, g.transactions || ''::bytea as hashes
           from queen.segments g
           where g.partition_id = p_partition and g.base_offset >= p_from
+            and g.base_offset < coalesce(p_to, 9223372036854775807)
             and g.created_at >= p_since and g.extent >= v_extent
           offset 0) s
     cross join lateral generate_series(0, s.count - 1) o (place)

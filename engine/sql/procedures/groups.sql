@@ -7,7 +7,8 @@
 -- something that hardly ever happens. Planned for each call, because the two cases want different plans.
 create or replace function queen.delete_group(p_group text, p_queue text, p_metadata boolean)
 returns bigint language plpgsql
-set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
+set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set jit = off
+set plan_cache_mode = force_custom_plan as $$
 declare
     v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
     v_deleted bigint;
@@ -57,7 +58,7 @@ end $$;
 --         then consumer_watermarks
 -- raises: never
 create or replace function queen.seek(p_group text, p_queue text, p_end boolean, p_time timestamptz)
-returns bigint language plpgsql set enable_sort = on as $$
+returns bigint language plpgsql set enable_sort = on set jit = off as $$
 declare
     v_moved bigint;
 begin

@@ -1,30 +1,30 @@
 -- queen.open: finds partitions by name and, when asked, creates them and their queues.
 -- in:     p_queues text[], p_partitions text[], p_ids uuid[] (for new ones), p_namespaces text[], p_tasks text[]
---         (same length, null namespace = derive from the name), p_create boolean
+--         p_create boolean[] (same length; a null namespace or task is taken from the queue's name)
 -- out:    position int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int
 --         (no row for what does not exist)
 -- locks:  new queues rows in name order, then new partitions rows in (queue, name) order
 -- raises: never for a single item: names are validated at the door
 create or replace function queen.open(
-    p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean)
+    p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
 returns table ("position" int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int)
 language plpgsql as $$
 begin
-    if p_create then
+    if true = any (p_create) then
         insert into queen.queues as q (name, namespace, task)
         select distinct on (a.queue) a.queue,
                coalesce(a.namespace, split_part(a.queue, '.', 1)),
                coalesce(a.task, split_part(a.queue, '.', 2))
-        from unnest(p_queues, p_namespaces, p_tasks) a (queue, namespace, task)
-        where not exists (select 1 from queen.queues k where k.name = a.queue)
+        from unnest(p_queues, p_namespaces, p_tasks, p_create) a (queue, namespace, task, create_it)
+        where a.create_it and not exists (select 1 from queen.queues k where k.name = a.queue)
         order by a.queue
         on conflict (name) do nothing;
 
         insert into queen.partitions as p (id, queue_id, name)
         select distinct on (q.id, a.partition) a.id, q.id, a.partition
-        from unnest(p_queues, p_partitions, p_ids) a (queue, partition, id)
+        from unnest(p_queues, p_partitions, p_ids, p_create) a (queue, partition, id, create_it)
         join queen.queues q on q.name = a.queue
-        where not exists (select 1 from queen.partitions k where k.queue_id = q.id and k.name = a.partition)
+        where a.create_it and not exists (select 1 from queen.partitions k where k.queue_id = q.id and k.name = a.partition)
         order by q.id, a.partition
         on conflict on constraint partitions_queue_id_name_key do nothing;
     end if;

@@ -68,7 +68,7 @@ begin
             select array_agg(f.index), array_agg(f.message_offset), array_agg(f.created_at)
             into dup_index, dup_offset, dup_created_at
             from queen.find_transactions(p_partitions[i], case when p_suspects[i] then 0 else p_expected[i] end,
-                                         v_since, p_transactions[i]) f;
+                                         null, v_since, p_transactions[i]) f;
             if p_expected[i] <> v_heads[i] and p_expected[i] <> -2 then
                 v_unseen[i] := (select string_agg(s.transactions, ''::bytea order by s.base_offset)
                                 from queen.segments s

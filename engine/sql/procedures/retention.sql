@@ -38,7 +38,8 @@ end $$;
 create or replace function queen.expired(p_queues uuid[], p_seen timestamptz, p_cutoff timestamptz)
 returns table (partition_id uuid, message_offset bigint)
 language plpgsql
-set enable_seqscan = off set enable_hashagg = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
+set enable_seqscan = off set enable_hashagg = on set enable_sort = on set jit = off
+set plan_cache_mode = force_custom_plan as $$
 declare
     v_from timestamptz := p_seen - interval '1 minute';
     v_extent int := coalesce((select max(e.number) from queen.extents e
@@ -56,7 +57,7 @@ begin
 end $$;
 
 -- queen.expire: lets messages go that have come of age.
--- in:     p_kind text (of the policy), p_partitions uuid[], p_offsets bigint[]: what queen.expired found
+-- in:     p_kind text (of the policy), p_partitions uuid[] (each once), p_offsets bigint[]: what queen.expired found
 -- out:    position int (none for a partition that is gone), removed bigint (messages), waiting boolean (some stay
 --         until their groups have passed them: hand the pair in again next time)
 -- locks:  partitions rows in id order
@@ -69,7 +70,7 @@ end $$;
 -- nothing. No one is woken, because a higher tail makes nothing readable.
 create or replace function queen.expire(p_kind text, p_partitions uuid[], p_offsets bigint[])
 returns table ("position" int, removed bigint, waiting boolean)
-language plpgsql set enable_sort = on as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on set jit = off as $$
 begin
     perform 1 from unnest(p_partitions) a (id) join queen.partitions p on p.id = a.id
     order by p.id
@@ -105,7 +106,7 @@ end $$;
 -- what a push changes; so run it rarely. A pop or seek by a group that is new to the partition in this very
 -- moment fails with foreign_key_violation and is to be tried again.
 create or replace function queen.remove_idle_partitions(p_older_than interval, p_batch int)
-returns int language plpgsql set plan_cache_mode = force_custom_plan as $$
+returns int language plpgsql set plan_cache_mode = force_custom_plan set jit = off as $$
 declare
     v_before timestamptz := queen.now() - p_older_than;
     v_idle uuid[];

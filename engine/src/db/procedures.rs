@@ -30,7 +30,10 @@ statements! {
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
     ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
-    locate: "select * from queen.locate($1, $2, $3)",
+    locate: "select a.ordinal::int, l.cursor, l.index, l.message_offset
+             from unnest($1::uuid[], $2::text[], $3::bytea[], $4::int[])
+                  with ordinality a (partition_id, consumer_group, hashes, wanted, ordinal)
+             cross join lateral queen.locate(a.partition_id, a.consumer_group, a.hashes, a.wanted) l",
     hold: "select * from queen.hold($1, $2, $3, $4)",
     renew: "select * from queen.renew($1, $2, $3)",
     subscribe: "select queen.subscribe($1, $2, $3, $4, $5)",
@@ -64,6 +67,7 @@ pub struct Open<'a> {
     pub ids: Vec<Uuid>,
     pub namespaces: Vec<Option<&'a str>>,
     pub tasks: Vec<Option<&'a str>>,
+    pub create: Vec<bool>,
 }
 
 pub struct Opened {
@@ -74,12 +78,12 @@ pub struct Opened {
     pub dedup_seconds: i32,
 }
 
-pub async fn open(db: &Connection, ask: &Open<'_>, create: bool) -> Result<Vec<Opened>, Error> {
+pub async fn open(db: &Connection, ask: &Open<'_>) -> Result<Vec<Opened>, Error> {
     let found = rows(
         db,
         "queen.open",
         &db.statements.open,
-        &[&ask.queues, &ask.partitions, &ask.ids, &ask.namespaces, &ask.tasks, &create],
+        &[&ask.queues, &ask.partitions, &ask.ids, &ask.namespaces, &ask.tasks, &ask.create],
     )
     .await?;
     let opened = |row: &Row| Opened {
@@ -321,17 +325,31 @@ pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
     Ok(answers.iter().map(acked).collect())
 }
 
-/// The group's cursor and the (index, offset) of each hash that was found; `None`: no such partition.
-pub async fn locate(
-    db: &Connection,
-    partition: Uuid,
-    group: &str,
-    hashes: &[u8],
-) -> Result<Option<(i64, Vec<(usize, i64)>)>, Error> {
-    let answers = rows(db, "queen.locate", &db.statements.locate, &[&partition, &group, &hashes]).await?;
-    let Some(first) = answers.first() else { return Ok(None) };
-    let found = answers.iter().filter_map(|row| Some((row.get::<_, Option<i32>>(1)? as usize, row.get(2))));
-    Ok(Some((first.get(0), found.collect())))
+#[derive(Default)]
+pub struct Locate<'a> {
+    pub partitions: Vec<Uuid>,
+    pub groups: Vec<&'a str>,
+    pub hashes: Vec<&'a [u8]>,
+    pub wanted: Vec<i32>,
+}
+
+pub struct Located {
+    pub position: usize,
+    pub cursor: i64,
+    /// Which hash, and where it is; `None`: none of them.
+    pub found: Option<(usize, i64)>,
+}
+
+/// No answer at a position: no such partition.
+pub async fn locate(db: &Connection, ask: &Locate<'_>) -> Result<Vec<Located>, Error> {
+    let parameters: [&(dyn ToSql + Sync); 4] = [&ask.partitions, &ask.groups, &ask.hashes, &ask.wanted];
+    let answers = rows(db, "queen.locate", &db.statements.locate, &parameters).await?;
+    let located = |row: &Row| Located {
+        position: position(row, 0),
+        cursor: row.get(1),
+        found: row.get::<_, Option<i32>>(2).map(|index| (index as usize, row.get(3))),
+    };
+    Ok(answers.iter().map(located).collect())
 }
 
 pub struct Held {

@@ -7,6 +7,7 @@ use queen_protocol::{AckItem, AckResult, AckStatus, LeaseId};
 use uuid::Uuid;
 
 use super::ack_plan::{self, Item, Plan, Verdict};
+use super::locate::Locate;
 use crate::Engine;
 use crate::db::procedures::{self, Acked};
 use crate::db::{Connection, Error as DbError, Priority};
@@ -69,23 +70,12 @@ impl Engine {
         let (cursor, offsets): (i64, Vec<Option<i64>>) = match served {
             Some(resolved) => (resolved.cursor, resolved.offsets.into_iter().map(Some).collect()),
             None => {
-                // A transaction id may have been chosen by the client or minted for it: both spellings are asked for.
-                let packed: Vec<u8> = [true, false]
-                    .iter()
-                    .flat_map(|chosen| hashes.iter().flat_map(|hash| hash.flagged(*chosen).to_bytes()))
-                    .collect();
-                let db = self.shared.connections.acquire(Priority::Ack).await?;
-                let located = procedures::locate(&db, key.0, &key.1, &packed).await?;
-                drop(db);
-                let Some((cursor, found)) = located else {
+                let locate = Locate { partition: key.0, group: key.1.clone(), hashes };
+                let Some(located) = self.lanes.locate.submit(locate).await? else {
                     set.tell(results, |result| result.error = Some(NOT_FOUND.to_owned()));
                     return Ok(None);
                 };
-                let mut offsets = vec![None; hashes.len()];
-                for (index, offset) in found {
-                    offsets[index % hashes.len()].get_or_insert(offset);
-                }
-                (cursor, offsets)
+                located
             }
         };
         let mut ack = Ack { partition: key.0, group: key.1, lease, cursor, items: Vec::new() };

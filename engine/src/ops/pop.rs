@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use queen_protocol::{LeaseId, PopFilter, PopRequest, Subscription};
+use queen_protocol::{LeaseId, PopFilter, PopRequest, QUEUE_MODE, Subscription};
 use tracing::warn;
 use uuid::Uuid;
 
+use super::open::Open;
 use crate::Engine;
 use crate::clock;
 use crate::db::control;
 use crate::db::procedures::{self, Leased};
 use crate::db::{Connection, Error as DbError, Priority};
-use crate::directory::Wanted;
 use crate::error::Error;
 use crate::log::Partition;
 use crate::log::ids::TransactionHash;
@@ -29,6 +29,9 @@ use crate::sidecar::Operation;
 
 /// One page of a queue's partitions when a watch is filled; 10,000 take the database about 20 ms.
 const SEED_PAGE: i32 = 10_000;
+
+/// Partitions a broker remembers to have registered a group for; a second registration changes nothing.
+const REGISTERED_MAX: usize = 10_000;
 
 /// Somebody else's lease may end at any time without us hearing of it.
 const FOREIGN_LEASE_LOOK: Duration = Duration::from_secs(1);
@@ -79,10 +82,17 @@ impl Engine {
             PopFilter::Partition { queue, partition } => {
                 let watch = self.shared.watches.get(queue, &request.group);
                 self.prepare(&watch, request, Some(partition)).await?;
-                let wanted = Wanted { queue, partition, namespace: None, task: None };
-                let known = self.shared.directory.open(&[wanted], false).await?;
+                let name: Arc<str> = partition.as_str().into();
+                let open = Open {
+                    queue: watch.queue.clone(),
+                    partition: name.clone(),
+                    namespace: None,
+                    task: None,
+                    create: false,
+                };
+                let known = self.open(vec![open]).await?;
                 let found = known.into_iter().flatten().next().map(|known| known.partition);
-                Ok(vec![Place { watch, partition: found, name: Some(partition.as_str().into()) }])
+                Ok(vec![Place { watch, partition: found, name: Some(name) }])
             }
             PopFilter::Labels { namespace, task } => {
                 let (namespace, task) = (namespace.as_deref(), task.as_deref());
@@ -98,36 +108,48 @@ impl Engine {
         }
     }
 
+    /// First contact: the group is registered, and for a wildcard the ready list is filled.
     async fn prepare(
         &self,
         watch: &Arc<Watch>,
         request: &PopRequest,
         partition: Option<&str>,
     ) -> Result<(), DbError> {
-        let mut seeding = watch.seeded.lock().await;
-        let registered = match partition {
-            None => seeding.registered,
-            Some(name) => seeding.registered || seeding.partitions.contains(name),
-        };
-        if !registered {
-            let (new, since) = match request.subscription {
-                Subscription::All => (false, None),
-                Subscription::New => (true, None),
-                Subscription::From(time) => (false, Some(time)),
-            };
-            let db = self.shared.connections.acquire(Priority::Pop).await?;
-            let name = partition.unwrap_or_default();
-            procedures::subscribe(&db, &watch.queue, &watch.group, name, new, since).await?;
-            match partition {
-                None => seeding.registered = true,
-                Some(name) => drop(seeding.partitions.insert(name.into())),
+        if let Some(name) = partition {
+            // From the oldest message on is what an unregistered group gets anyway.
+            if request.subscription == Subscription::All || request.group == QUEUE_MODE {
+                return Ok(());
             }
+            let mut seeding = watch.seeded.lock().await;
+            if !seeding.registered && !seeding.partitions.contains(name) {
+                self.register(watch, request, name).await?;
+                if seeding.partitions.len() >= REGISTERED_MAX {
+                    seeding.partitions.clear();
+                }
+                seeding.partitions.insert(name.into());
+            }
+            return Ok(());
         }
-        if partition.is_none() && !seeding.started {
+        let mut seeding = watch.seeded.lock().await;
+        if !seeding.registered {
+            self.register(watch, request, "").await?;
+            seeding.registered = true;
+        }
+        if !seeding.started {
             seeding.next = self.seed_page(watch, Uuid::nil()).await?;
             seeding.started = true;
         }
         Ok(())
+    }
+
+    async fn register(&self, watch: &Watch, request: &PopRequest, partition: &str) -> Result<(), DbError> {
+        let (new, since) = match request.subscription {
+            Subscription::All => (false, None),
+            Subscription::New => (true, None),
+            Subscription::From(time) => (false, Some(time)),
+        };
+        let db = self.shared.connections.acquire(Priority::Pop).await?;
+        procedures::subscribe(&db, &watch.queue, &watch.group, partition, new, since).await
     }
 
     /// Fills the ready list from the database; says where the next page starts, if there is one.

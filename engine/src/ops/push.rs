@@ -7,9 +7,10 @@ use queen_protocol::{PushItem, PushResult, PushStatus};
 use uuid::Uuid;
 
 use super::append::{self, Parcel, Placed};
+use super::open::Open;
 use crate::Engine;
 use crate::db::{Connection, Error as DbError, Priority};
-use crate::directory::{Known, Wanted};
+use crate::directory::Known;
 use crate::error::Error;
 use crate::log::frames::write_frame;
 use crate::log::ids::{TransactionHash, message_id};
@@ -78,23 +79,24 @@ impl Engine {
         producer_sub: Option<&str>,
     ) -> Result<Vec<(Vec<usize>, Parcel)>, Error> {
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
-        let mut wanted: Vec<Wanted<'_>> = Vec::new();
+        let mut wanted: Vec<Open> = Vec::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
         for &index in open {
             let item = items[index];
             let place = *places.entry((&item.queue, item.partition())).or_insert_with(|| {
-                wanted.push(Wanted {
-                    queue: &item.queue,
-                    partition: item.partition(),
-                    namespace: item.namespace.as_deref(),
-                    task: item.task.as_deref(),
+                wanted.push(Open {
+                    queue: item.queue.as_ref().into(),
+                    partition: item.partition().into(),
+                    namespace: item.namespace.as_deref().map(Arc::from),
+                    task: item.task.as_deref().map(Arc::from),
+                    create: true,
                 });
                 members.push(Vec::new());
                 wanted.len() - 1
             });
             members[place].push(index);
         }
-        let known = self.shared.directory.open(&wanted, true).await?;
+        let known = self.open(wanted).await?;
         let mut parcels = Vec::with_capacity(known.len());
         for (known, members) in known.into_iter().zip(members) {
             let Some(known) = known else {

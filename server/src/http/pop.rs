@@ -55,9 +55,12 @@ pub async fn labels(State(app): State<App>, query: Query) -> Result<Response, Ap
 
 async fn pop(app: &App, filter: PopFilter, query: &Query) -> Result<Response, ApiError> {
     let request = read(filter, query, &app.options)?;
-    match app.engine.pop(request).await? {
-        Some(body) => Ok(answer::written(StatusCode::OK, body)),
-        None => Ok(answer::nothing()),
+    match app.engine.pop(request).await {
+        Ok(Some(body)) => Ok(answer::written(StatusCode::OK, body)),
+        // A broker that stops has nothing to give. A 503 would end some consumers; this lets them ask another.
+        Ok(None) => Ok(answer::nothing()),
+        Err(error) if error.is_stopping() => Ok(answer::nothing()),
+        Err(error) => Err(error.into()),
     }
 }
 

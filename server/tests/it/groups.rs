@@ -134,7 +134,9 @@ async fn a_subscription_can_be_moved_for_partitions_not_met_yet() {
     assert!(server.pop("/queue/q?consumerGroup=g&subscriptionMode=new").await.is_none());
     let path = "/api/v1/consumer-groups/g/subscription";
     let answer = server.call(path, json!({"subscriptionTimestamp": "2001-01-01T00:00:00Z"})).await;
-    let expected = json!({"success": true, "consumerGroup": "g", "newTimestamp": "2001-01-01T00:00:00Z", "rowsUpdated": 1});
+    let expected = json!({
+        "success": true, "consumerGroup": "g", "newTimestamp": "2001-01-01T00:00:00Z", "rowsUpdated": 1,
+    });
     assert_eq!(answer, expected);
     server.delete("/api/v1/consumer-groups/g?deleteMetadata=false").await;
     assert_eq!(drained(&server, "g").await, ["old"]);

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::support::eventually;
 use crate::waiting::{answer, parked};
 
 const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
@@ -133,6 +134,26 @@ async fn a_user_the_database_refuses_is_named() {
     let connection = format!("{} user=nobody_here", database.url());
     let said = refusal(&["--database-url", &connection], &[]).await;
     assert!(said.contains("refused user \"nobody_here\""), "{said}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_and_not_repeated() {
+    let cluster = queen_testkit::cluster().await;
+    let rules = "copy (values ('local all queen trust'), ('local all all scram-sha-256')) to ";
+    let sql = format!(
+        "create role ann login password 'right';
+         do $$ begin execute format('{rules}%L', current_setting('hba_file')); perform pg_reload_conf(); end $$",
+        rules = rules.replace('\'', "''"),
+    );
+    cluster.client().await.batch_execute(&sql).await.unwrap();
+    let connection = format!("{} user=ann password=hush", cluster.url());
+    eventually("the rules are in force", async || {
+        queen_testkit::connect(&connection).await.is_err().then_some(())
+    })
+    .await;
+    let said = refusal(&["--database-url", &connection], &[]).await;
+    assert!(said.contains("refused user \"ann\"") && said.contains("password"), "{said}");
+    assert!(said.contains("exit status: 1") && !said.contains("hush"), "{said}");
 }
 
 #[tokio::test]

@@ -169,8 +169,8 @@ impl Server {
         array(self.call("/api/v1/ack/batch", json!({"acknowledgments": items, "consumerGroup": group})).await)
     }
 
-    /// Moves the database's clock forward for everything Queen decides by it. A broker's own timers stay behind,
-    /// and with them its list of partitions worth a look: pop by the name of the partition afterwards.
+    /// Moves the database's clock forward for everything Queen decides by it. A broker's own timers stay
+    /// behind, and with them its list of partitions worth a look: pop by the partition's name afterwards.
     pub async fn travel(&self, interval: &str) {
         let sql = format!(
             "create or replace function queen.now() returns timestamptz language sql volatile parallel safe

@@ -1,0 +1,111 @@
+"""A broker as users run it, and a published client for each test."""
+
+import asyncio
+import inspect
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+
+import pytest
+from queen import Queen
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+START_PATIENCE = 60
+STOP_PATIENCE = 30
+TEST_PATIENCE = 60
+
+
+@pytest.fixture(scope="session")
+def broker():
+    """Where the broker listens."""
+    if url := os.environ.get("QUEEN_URL"):
+        yield url
+        return
+    binary = os.environ.get("QUEEN_BIN", ROOT / "target/debug/queen")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="queen-published-"))
+    # Root's PostgreSQL runs as somebody else, who has to get in.
+    folder.chmod(0o755)
+    log = folder / "log"
+    settings = {"HOST": "127.0.0.1", "PORT": "0", "RETENTION_INTERVAL": "2000", "EVICTION_INTERVAL": "2000"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [binary, "serve", "--data-dir", folder / "data"],
+            env={**os.environ, **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield address(process, log)
+        process.terminate()
+        assert process.wait(STOP_PATIENCE) == 0, log.read_text()
+        assert "panicked" not in log.read_text(), log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder)
+
+
+def address(process, log):
+    deadline = time.monotonic() + START_PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        if said := re.search(r"listening on (http://[\w.:\[\]-]+)\n", log.read_text()):
+            return said[1]
+        time.sleep(0.05)
+    pytest.exit(f"the broker does not listen:\n{log.read_text()}", returncode=1)
+
+
+@pytest.fixture
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def refusals():
+    """Every answer of 400 and above. Empty at the end, or the test fails: the client swallows some, retries others."""
+    found = []
+    yield found
+    assert found == []
+
+
+@pytest.fixture
+def queen(loop, broker, refusals):
+    async def note(response):
+        if response.status_code >= 400:
+            await response.aread()
+            refusals.append(f"{response.request.method} {response.url}: {response.status_code} {response.text}")
+
+    # The client takes these two for itself, and pytest would not hear of Ctrl-C.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    client = Queen(broker)
+    client._http_client._client.event_hooks["response"].append(note)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    yield client
+    loop.run_until_complete(client.close())
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def queue(request):
+    """A name nobody else has used."""
+    return f"{request.node.originalname}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    test = asyncio.wait_for(pyfuncitem.obj(**arguments), TEST_PATIENCE)
+    pyfuncitem.funcargs["loop"].run_until_complete(test)
+    return True

@@ -1,0 +1,92 @@
+//! Open: names become partitions, made on the first push. Looked up together, remembered in the directory.
+
+use std::sync::Arc;
+
+use crate::Engine;
+use crate::db::procedures;
+use crate::db::{Connection, Error, Priority};
+use crate::directory::Known;
+use crate::log::{Partition, ids};
+use crate::shared::Shared;
+use crate::sidecar::Operation;
+
+/// A partition somebody wants; namespace and task matter only if its queue is new.
+#[derive(Debug, Clone)]
+pub struct Open {
+    pub queue: Arc<str>,
+    pub partition: Arc<str>,
+    pub namespace: Option<Arc<str>>,
+    pub task: Option<Arc<str>>,
+    pub create: bool,
+}
+
+impl Engine {
+    /// In the order asked; `None` where there is no such partition and none is to be made.
+    pub(super) async fn open(&self, wanted: Vec<Open>) -> Result<Vec<Option<Known>>, Error> {
+        let names = wanted.iter().map(|open| (open.queue.as_ref(), open.partition.as_ref()));
+        let mut found = self.shared.directory.find(names);
+        let mut waiting = Vec::new();
+        for (index, open) in wanted.into_iter().enumerate() {
+            if found[index].is_none() {
+                waiting.push((index, self.lanes.open.enqueue(open)?));
+            }
+        }
+        for (index, answer) in waiting {
+            found[index] = answer.await.unwrap_or(Err(Error::Stopping))?;
+        }
+        Ok(found)
+    }
+}
+
+impl Operation for Open {
+    const NAME: &'static str = "open";
+    const PRIORITY: Priority = Priority::Push;
+    const MERGED_MAX: usize = usize::MAX;
+    /// Two flights creating one partition would wait for each other.
+    type Key = (Arc<str>, Arc<str>);
+    type Output = Option<Known>;
+    type Context = Shared;
+
+    fn key(&self) -> Self::Key {
+        (self.queue.clone(), self.partition.clone())
+    }
+
+    fn items(&self) -> usize {
+        1
+    }
+
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    async fn call(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+    ) -> Result<Vec<Option<Known>>, Error> {
+        let mut ask = procedures::Open::default();
+        for open in batch {
+            ask.queues.push(&open.queue);
+            ask.partitions.push(&open.partition);
+            ask.ids.push(ids::partition_id());
+            ask.namespaces.push(open.namespace.as_deref());
+            ask.tasks.push(open.task.as_deref());
+            ask.create.push(open.create);
+        }
+        let mut found: Vec<Option<Known>> = vec![None; batch.len()];
+        for row in procedures::open(db, &ask).await? {
+            let open = &batch[row.position];
+            let partition = Partition {
+                id: row.id,
+                number: row.number,
+                queue: open.queue.clone(),
+                name: open.partition.clone(),
+            };
+            let known =
+                Known { partition: Arc::new(partition), dedup_seconds: row.dedup_seconds, head: row.head };
+            shared.directory.learn(known.clone());
+            found[row.position] = Some(known);
+        }
+        Ok(found)
+    }
+}
