@@ -7,7 +7,8 @@
 -- out:    position int, status int (0 granted, 1 nothing to read, 2 leased by another, 3 row busy, 4 partition gone,
 --         5 not visible yet, 6 not needed: the batch is full), first bigint, last bigint (the range, end excluded),
 --         attempts int, wait_ms bigint (until the lease ends, the other's or ours, or a message matures), head bigint
--- locks:  consumers rows in (partition_id, consumer_group) order, skipping busy ones; new rows are inserted first
+-- locks:  partitions rows of new readers in id order (shared, against a delete), then consumers rows in
+--         (partition_id, consumer_group) order, skipping busy ones
 -- raises: never for a single item
 -- A row that already carries the caller's lease id is granted again: that is how a retry after a lost answer finds
 -- its own lease.
@@ -26,6 +27,7 @@ begin
     where not exists (select 1 from queen.consumers k
                       where k.partition_id = a.id and k.consumer_group = a.consumer_group)
     order by p.id, a.consumer_group
+    for key share of p
     on conflict (partition_id, consumer_group) do nothing;
 
     return query

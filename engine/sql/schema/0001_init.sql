@@ -123,7 +123,11 @@ create index segments_range on queen.segments (partition_id, base_offset);
 create index segments_xid on queen.segments (xid);
 create index segments_age on queen.segments using brin (created_at) with (pages_per_range = 16);
 
-create table queen.segments_1 partition of queen.segments for values from (1) to (2);
+-- The options of every extent, explained in procedures/extents.sql.
+create table queen.segments_1 partition of queen.segments for values from (1) to (2)
+    with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000,
+          autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off,
+          toast.autovacuum_vacuum_insert_threshold = -1, toast.vacuum_truncate = off);
 insert into queen.extents (number) values (1);
 
 -- What a foreign key cannot carry, because these rows may exist before their queue does.

@@ -82,7 +82,7 @@ impl Error {
     /// One entry of the batch holds something PostgreSQL cannot; its neighbours are fine.
     pub fn is_data(&self) -> bool {
         let class = |state: &SqlState| matches!(state.code().get(..2), Some("22" | "23" | "54"));
-        self.state().is_some_and(class) && !self.is_extent_gone()
+        self.state().is_some_and(|state| class(state) && !is_transient(state)) && !self.is_extent_gone()
     }
 
     /// The extent was dropped between its choice and the insert.
@@ -105,6 +105,8 @@ fn is_transient(state: &SqlState) -> bool {
         SqlState::QUERY_CANCELED,
         SqlState::TOO_MANY_CONNECTIONS,
         SqlState::READ_ONLY_SQL_TRANSACTION,
+        // The queue or partition was deleted in the same moment.
+        SqlState::FOREIGN_KEY_VIOLATION,
         // A migration of another broker replaced a procedure between prepare and call.
         SqlState::UNDEFINED_FUNCTION,
     ]
