@@ -16,6 +16,7 @@ import pytest
 from queen import Queen
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+ENVIRONMENT = ["PATH", "HOME", "TMPDIR", "QUEEN_PG_BIN_DIR", "LOG_LEVEL", "RUST_BACKTRACE"]
 START_PATIENCE = 60
 STOP_PATIENCE = 30
 TEST_PATIENCE = 60
@@ -33,10 +34,12 @@ def broker():
     folder.chmod(0o755)
     log = folder / "log"
     settings = {"HOST": "127.0.0.1", "PORT": "0", "RETENTION_INTERVAL": "2000", "EVICTION_INTERVAL": "2000"}
+    # Not the rest: a stray PG_HOST would send the broker to another database.
+    kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [binary, "serve", "--data-dir", folder / "data"],
-            env={**os.environ, **settings},
+            env={**kept, **settings},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -70,7 +73,7 @@ def loop():
 
 @pytest.fixture
 def refusals():
-    """Every answer of 400 and above. Empty at the end, or the test fails: the client swallows some, retries others."""
+    """Every answer of 400 and above; the client swallows some and retries others. None may be left."""
     found = []
     yield found
     assert found == []
@@ -81,7 +84,8 @@ def queen(loop, broker, refusals):
     async def note(response):
         if response.status_code >= 400:
             await response.aread()
-            refusals.append(f"{response.request.method} {response.url}: {response.status_code} {response.text}")
+            request = f"{response.request.method} {response.url}"
+            refusals.append(f"{request}: {response.status_code} {response.text}")
 
     # The client takes these two for itself, and pytest would not hear of Ctrl-C.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

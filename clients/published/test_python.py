@@ -147,13 +147,13 @@ async def test_a_waiting_pop_gets_what_is_pushed_a_second_later(queen, queue):
     assert not waiting.done()
     await queen.queue(queue).push({"data": "late"})
     assert data(await waiting) == ["late"]
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 4
 
 
 async def test_a_waiting_pop_ends_empty_at_its_timeout(queen, queue):
     began = time.monotonic()
     assert await queen.queue(queue).wait(True).timeout_millis(500).pop() == []
-    assert 0.5 <= time.monotonic() - began < 2
+    assert 0.5 <= time.monotonic() - began < 3
 
 
 async def test_several_partitions_come_under_one_lease(queen, queue):
@@ -184,8 +184,9 @@ async def test_a_batch_is_shared_by_the_partitions(queen, queue):
 async def test_namespace_and_task_find_queues(queen, queue):
     labels = {"a": ("one", "x"), "b": ("one", "y"), "c": ("two", "x")}
     for name, (namespace, task) in labels.items():
-        await queen.queue(f"{queue}-{name}").namespace(f"{queue}-{namespace}").task(f"{queue}-{task}").create()
-        await queen.queue(f"{queue}-{name}").push({"data": name})
+        builder = queen.queue(f"{queue}-{name}").namespace(f"{queue}-{namespace}").task(f"{queue}-{task}")
+        await builder.create()
+        await builder.push({"data": name})
 
     async def found(group, namespace=None, task=None):
         builder = queen.queue().group(group).batch(10).partitions(10).wait(False)
@@ -459,7 +460,7 @@ async def test_dead_letters_are_listed_by_page_partition_and_time(queen, queue):
     assert sorted(data(everything["messages"])) == ["a0", "a1", "a2", "b0", "b1", "b2"]
     page = await queen.queue(queue).dlq().limit(2).offset(3).get()
     assert (page["total"], page["messages"]) == (6, everything["messages"][3:5])
-    [*in_a] = (await queen.queue(queue).partition("a").dlq().get())["messages"]
+    in_a = (await queen.queue(queue).partition("a").dlq().get())["messages"]
     assert sorted(data(in_a)) == ["a0", "a1", "a2"]
     past, future = (now() - HOUR).isoformat(), (now() + HOUR).isoformat()
     assert len((await queen.queue(queue).dlq().from_(past).to(future).get())["messages"]) == 6
@@ -472,7 +473,8 @@ async def test_messages_of_a_batch_may_fare_differently(queen, queue):
     good, bad, last = await at_once(queen, queue)
     judged = [good, {**bad, "_status": False, "_error": "spoilt"}, last]
     results = (await queen.ack(judged))["results"]
-    assert [(result["success"], result["dlq"]) for result in results] == [(True, False), (True, True), (True, False)]
+    assert [result["success"] for result in results] == [True, True, True]
+    assert [result["dlq"] for result in results] == [False, True, False]
     [letter] = (await queen.queue(queue).dlq().get())["messages"]
     assert (letter["data"], letter["errorMessage"]) == (1, "spoilt")
     assert await at_once(queen, queue) == []
@@ -500,12 +502,12 @@ async def test_a_handler_that_raises_sees_its_batch_again(queen, queue):
 
 
 async def test_a_renewed_lease_holds(queen, queue):
-    await queen.queue(queue).config({"lease_time": 1}).create()
+    await queen.queue(queue).config({"lease_time": 2}).create()
     await queen.queue(queue).push({"data": 1})
     [message] = await at_once(queen, queue)
     renewed = await queen.renew(message)
     assert renewed["success"] and instant(renewed["newExpiresAt"]) > now() + timedelta(seconds=30)
-    assert await queen.queue(queue).wait(True).timeout_millis(1_500).pop() == []
+    assert await queen.queue(queue).wait(True).timeout_millis(2_500).pop() == []
     assert (await queen.ack(message))["success"]
 
 
@@ -624,7 +626,7 @@ async def test_a_delayed_message_comes_when_it_is_old_enough(queen, queue):
     await queen.queue(queue).push({"data": 1})
     assert await at_once(queen, queue) == []
     assert data(await soon(queen, queue)) == [1]
-    assert 2 <= time.monotonic() - began < 4
+    assert 2 <= time.monotonic() - began < 5
 
 
 async def test_a_window_collects_and_delivers_together(queen, queue):
@@ -634,7 +636,7 @@ async def test_a_window_collects_and_delivers_together(queen, queue):
         await queen.queue(queue).push({"data": n})
     assert await at_once(queen, queue) == []
     assert data(await soon(queen, queue)) == [0, 1, 2]
-    assert 2 <= time.monotonic() - began < 4
+    assert 2 <= time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -655,7 +657,7 @@ async def test_old_messages_leave(queen, queue, options):
 
 
 async def test_a_buffered_push_appears_when_its_time_is_up(queen, queue):
-    pushed = await queen.queue(queue).buffer({"message_count": 100, "time_millis": 500}).push({"data": 1})
+    pushed = await queen.queue(queue).buffer({"message_count": 100, "time_millis": 1_000}).push({"data": 1})
     assert pushed == {"buffered": True, "count": 1}
     assert await at_once(queen, queue) == []
     assert data(await soon(queen, queue)) == [1]
@@ -679,9 +681,6 @@ async def test_a_full_buffer_is_sent(queen, queue):
     for n in range(10):
         await queen.queue(queue).buffer({"message_count": 10, "time_millis": 60_000}).push({"data": n})
     assert data(await soon(queen, queue)) == list(range(10))
-
-
-# The client's side of it all
 
 
 async def test_the_broker_is_healthy(queen):

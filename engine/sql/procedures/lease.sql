@@ -5,7 +5,7 @@
 --         p_auto boolean[]        commit at delivery instead of taking a lease
 --         p_bytes_max bigint      what one claim may read
 -- out:    position int, status int (0 granted, 1 nothing to read, 2 leased by another, 3 row busy, 4 partition gone,
---         5 not visible yet, 6 not needed: the batch is full), first bigint, last bigint (the range, end excluded),
+--         5 not visible yet, 6 not needed: the batch is full, 7 the window is open and the batch not full), first bigint, last bigint (the range, end excluded),
 --         attempts int, wait_ms bigint (until the lease ends, the other's or ours, or a message matures), head bigint
 -- locks:  partitions rows of new readers in id order (shared, against a delete), then consumers rows in
 --         (partition_id, consumer_group) order, skipping busy ones
@@ -49,7 +49,7 @@ begin
         order by c.partition_id, c.consumer_group
         for no key update of c skip locked),
     seen as materialized (
-        select l.*, coalesce(v.visible, l.head) as visible, v.ready_at
+        select l.*, coalesce(v.visible, l.head) as visible, v.ready_at, v.windowed
         from locked l
         left join lateral queen.visible(l.partition_id, l.first, l.head, l.batch, l.delayed_processing,
                                         l.window_buffer, v_now) v
@@ -77,7 +77,7 @@ begin
                     case when exists (select 1 from queen.partitions p where p.id = a.partition_id) then 3 else 4 end
                 when s.taken then 2
                 when s.first >= s.head then 1
-                when s.available <= 0 then 5
+                when s.available <= 0 then case when s.windowed then 7 else 5 end
                 when s.before >= s.batch then 6
                 else 0 end,
            s.first, (s.first + least(s.available, s.batch - s.before))::bigint, s.attempts,
@@ -140,12 +140,13 @@ end $$;
 
 -- queen.visible: how far a group may read a partition whose queue holds messages back.
 -- in:     p_partition uuid, p_first bigint, p_head bigint, p_batch int, p_delay int, p_window int (seconds), p_now
--- out:    visible bigint (end excluded, at most p_first + p_batch matter), ready_at timestamptz (when to ask again)
+-- out:    visible bigint (end excluded, at most p_first + p_batch matter), ready_at timestamptz (when to ask again),
+--         windowed boolean (held back by the window: more messages, or a smaller batch, would open it)
 -- locks:  none
 -- raises: never
 create or replace function queen.visible(
     p_partition uuid, p_first bigint, p_head bigint, p_batch int, p_delay int, p_window int, p_now timestamptz)
-returns table (visible bigint, ready_at timestamptz)
+returns table (visible bigint, ready_at timestamptz, windowed boolean)
 language plpgsql as $$
 declare
     v_oldest timestamptz;
@@ -177,6 +178,7 @@ begin
         order by s.base_offset desc limit 1;
         if v_oldest > p_now - make_interval(secs => p_window) then
             visible := p_first;
+            windowed := true;
             ready_at := v_oldest + make_interval(secs => p_window);
         end if;
     end if;

@@ -341,7 +341,18 @@ pub(super) fn ask<'a>(acks: &[(&'a Ack, &'a [Item], i64, &Plan)]) -> procedures:
 /// What one ack of a row is told. A row of several is plain completions, so each can be judged by itself.
 pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone: bool) -> AckOutcome {
     if answer.status == 2 {
-        return AckOutcome::refused(ack, BAD_LEASE);
+        // The same ack sent again after its answer was lost: its lease is over because it was acknowledged.
+        let done = |item: &Item| item.status == AckStatus::Completed && item.offset < answer.cursor;
+        if !ack.items.iter().all(done) {
+            return AckOutcome::refused(ack, BAD_LEASE);
+        }
+        return AckOutcome {
+            verdicts: vec![Verdict::Noop; ack.items.len()],
+            refused: None,
+            released: false,
+            kept: false,
+            names: Some((answer.queue.clone(), answer.partition.clone())),
+        };
     }
     let walk = if answer.status == 0 { &plan.with_budget } else { &plan.without_budget };
     let verdicts = if alone {

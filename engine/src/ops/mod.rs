@@ -5,6 +5,8 @@ pub mod ack;
 pub mod ack_plan;
 pub mod admin;
 pub mod append;
+pub mod claim;
+pub mod fetch;
 pub mod locate;
 pub mod open;
 pub mod pop;

@@ -23,10 +23,12 @@ enum State {
     Claiming {
         pushed: bool,
     },
-    /// Leased, or not visible yet: worth another look at that time.
+    /// Leased, or not visible yet: worth another look at that time. `windowed` messages wait for a batch to fill up;
+    /// 0: that is not the reason.
     Held {
         until: Instant,
         pushed: bool,
+        windowed: i64,
     },
 }
 
@@ -45,6 +47,11 @@ pub enum Claim {
     Later {
         at: Instant,
     },
+    /// So many messages wait for the batch to fill up, or for this time.
+    Window {
+        pending: i64,
+        at: Instant,
+    },
     Nothing,
     Gone,
     /// Not asked, not needed, or a row locked for a moment.
@@ -52,13 +59,15 @@ pub enum Claim {
 }
 
 /// # Invariants
-/// - A partition is in at most one state, and `turns` and `due` list exactly those in `Ready` and `Held`.
+/// - A partition is in at most one state; `turns` and `due` list exactly those in `Ready` and `Held`, and `windows`
+///   those of the latter whose batch is filling up.
 /// - A partition being claimed is not handed out again before `finish`.
 /// - A push that arrives while a partition is claimed or held is not forgotten.
 pub struct ReadyList {
     partitions: HashMap<Uuid, (Arc<Partition>, State)>,
     turns: BTreeMap<Turn, Uuid>,
     due: BTreeSet<(Instant, Uuid)>,
+    windows: BTreeSet<(i64, Uuid)>,
     served: Cache<Uuid, u64>,
     arrivals: u64,
     services: u64,
@@ -70,6 +79,7 @@ impl Default for ReadyList {
             partitions: HashMap::new(),
             turns: BTreeMap::new(),
             due: BTreeSet::new(),
+            windows: BTreeSet::new(),
             served: Cache::new(SERVED_MAX),
             arrivals: 0,
             services: 0,
@@ -82,6 +92,12 @@ impl ReadyList {
     pub fn mark(&mut self, partition: &Arc<Partition>) -> bool {
         match self.partitions.get_mut(&partition.id) {
             None => {
+                self.make_ready(partition.clone());
+                true
+            }
+            // One more message may fill the batch.
+            Some((_, State::Held { windowed: 1.., .. })) => {
+                self.remove(partition.id);
                 self.make_ready(partition.clone());
                 true
             }
@@ -102,21 +118,25 @@ impl ReadyList {
             self.note_service(partition.id);
         }
         match held_until {
-            Some(until) => self.hold(partition, until, false),
+            Some(until) => self.hold(partition, until, false, 0),
             None => self.make_ready(partition),
         }
     }
 
-    /// The next partitions to claim, out of the list until `finish`.
-    pub fn take(&mut self, now: Instant, count: usize) -> Vec<Arc<Partition>> {
+    /// The next partitions to claim, out of the list until `finish`. A small batch may be full where a larger one
+    /// was still waiting.
+    pub fn take(&mut self, now: Instant, count: usize, batch: i64) -> Vec<Arc<Partition>> {
         self.expire(now);
         let mut taken = Vec::new();
-        while taken.len() < count
-            && let Some((_, id)) = self.turns.pop_first()
-        {
-            if let Some((partition, state)) = self.partitions.get_mut(&id) {
-                *state = State::Claiming { pushed: false };
-                taken.push(partition.clone());
+        while taken.len() < count {
+            let ready = self.turns.first_key_value().map(|(_, id)| *id);
+            let full = || self.windows.range((batch, Uuid::nil())..).next().map(|(_, id)| *id);
+            let Some(id) = ready.or_else(full) else { break };
+            let listed = self.partitions.get(&id).map(|(partition, _)| partition.clone());
+            self.remove(id);
+            if let Some(partition) = listed {
+                self.partitions.insert(id, (partition.clone(), State::Claiming { pushed: false }));
+                taken.push(partition);
             }
         }
         taken
@@ -144,7 +164,7 @@ impl ReadyList {
         match claim {
             Claim::Granted { until } => {
                 self.note_service(partition.id);
-                self.hold(partition.clone(), until, pushed);
+                self.hold(partition.clone(), until, pushed, 0);
                 false
             }
             Claim::Committed { more } => {
@@ -155,8 +175,16 @@ impl ReadyList {
                 more || pushed
             }
             Claim::Later { at } => {
-                self.hold(partition.clone(), at, pushed);
+                self.hold(partition.clone(), at, pushed, 0);
                 false
+            }
+            Claim::Window { pending, at } => {
+                if pushed {
+                    self.make_ready(partition.clone());
+                } else {
+                    self.hold(partition.clone(), at, false, pending);
+                }
+                pushed
             }
             Claim::Nothing => {
                 if pushed {
@@ -230,9 +258,12 @@ impl ReadyList {
         self.partitions.insert(partition.id, (partition, State::Ready(turn)));
     }
 
-    fn hold(&mut self, partition: Arc<Partition>, until: Instant, pushed: bool) {
+    fn hold(&mut self, partition: Arc<Partition>, until: Instant, pushed: bool, windowed: i64) {
         self.due.insert((until, partition.id));
-        self.partitions.insert(partition.id, (partition, State::Held { until, pushed }));
+        if windowed > 0 {
+            self.windows.insert((windowed, partition.id));
+        }
+        self.partitions.insert(partition.id, (partition, State::Held { until, pushed, windowed }));
     }
 
     fn note_service(&mut self, partition: Uuid) {
@@ -243,7 +274,10 @@ impl ReadyList {
     fn remove(&mut self, partition: Uuid) {
         match self.partitions.remove(&partition) {
             Some((_, State::Ready(turn))) => drop(self.turns.remove(&turn)),
-            Some((_, State::Held { until, .. })) => drop(self.due.remove(&(until, partition))),
+            Some((_, State::Held { until, windowed, .. })) => {
+                self.due.remove(&(until, partition));
+                self.windows.remove(&(windowed, partition));
+            }
             Some((_, State::Claiming { .. })) | None => {}
         }
     }
@@ -276,11 +310,11 @@ mod tests {
         for number in [1, 2] {
             list.mark(&partition(number));
         }
-        for taken in list.take(now, 2) {
+        for taken in list.take(now, 2, 1) {
             list.finish(&taken, Claim::Committed { more: true });
         }
         list.mark(&partition(3));
-        assert_eq!(names(&list.take(now, 3)), [3, 1, 2]);
+        assert_eq!(names(&list.take(now, 3, 1)), [3, 1, 2]);
     }
 
     #[test]
@@ -288,9 +322,9 @@ mod tests {
         let mut list = ReadyList::default();
         let p = partition(1);
         list.mark(&p);
-        assert_eq!(list.take(clock::now(), 5).len(), 1);
+        assert_eq!(list.take(clock::now(), 5, 1).len(), 1);
         assert!(!list.mark(&p));
-        assert!(list.take(clock::now(), 5).is_empty());
+        assert!(list.take(clock::now(), 5, 1).is_empty());
         assert!(!list.begin(&p));
         assert!(list.finish(&p, Claim::Nothing), "a push came while it was claimed");
         assert_eq!(list.ready(), 1);
@@ -303,14 +337,29 @@ mod tests {
         for number in [1, 2, 3] {
             list.mark(&partition(number));
         }
-        for taken in list.take(now, 3) {
+        for taken in list.take(now, 3, 1) {
             list.finish(&taken, Claim::Granted { until: now + Duration::from_secs(5) });
         }
-        assert!(list.take(now, 3).is_empty());
+        assert!(list.take(now, 3, 1).is_empty());
         assert!(list.released(partition(1).id, true));
         assert!(!list.released(partition(2).id, false));
-        assert_eq!(names(&list.take(now, 3)), [1]);
-        assert_eq!(names(&list.take(now + Duration::from_secs(6), 3)), [3]);
+        assert_eq!(names(&list.take(now, 3, 1)), [1]);
+        assert_eq!(names(&list.take(now + Duration::from_secs(6), 3, 1)), [3]);
+    }
+
+    #[test]
+    fn a_window_holds_back_only_batches_it_cannot_fill() {
+        let now = clock::now();
+        let mut list = ReadyList::default();
+        let p = partition(1);
+        let window = Claim::Window { pending: 5, at: now + Duration::from_secs(60) };
+        list.mark(&p);
+        list.take(now, 1, 6);
+        list.finish(&p, window);
+        assert!(list.take(now, 1, 6).is_empty());
+        assert_eq!(names(&list.take(now, 1, 5)), [1]);
+        list.finish(&p, window);
+        assert!(list.mark(&p), "one more message may fill it");
     }
 
     proptest! {
@@ -329,7 +378,7 @@ mod tests {
                 let n = number as usize;
                 match action {
                     0 => { unread[n] += 1; list.mark(&p); }
-                    1 => claiming.extend(list.take(now, 1)),
+                    1 => claiming.extend(list.take(now, 1, 1)),
                     2 => if list.begin(&p) { claiming.push(p); },
                     3 => if let Some(p) = claiming.pop() {
                         let n = p.number as usize;
@@ -359,7 +408,7 @@ mod tests {
                 list.finish(&p, claim);
             }
             let later = now + Duration::from_secs(10);
-            let taken: Vec<i64> = names(&list.take(later, 10));
+            let taken: Vec<i64> = names(&list.take(later, 10, 1));
             for (n, unread) in unread.iter().enumerate() {
                 prop_assert!(*unread == 0 || taken.contains(&(n as i64)), "{n} is lost");
             }

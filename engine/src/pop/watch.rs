@@ -91,10 +91,10 @@ impl Watch {
         })
     }
 
-    pub fn take(&self, now: Instant, count: usize) -> Vec<Arc<Partition>> {
+    pub fn take(&self, now: Instant, count: usize, batch: i64) -> Vec<Arc<Partition>> {
         let mut state = self.lock();
         let expired = state.ready.expire(now);
-        let taken = state.ready.take(now, count);
+        let taken = state.ready.take(now, count, batch);
         // What became due by this look and is not taken feeds somebody who is parked.
         for partition in expired {
             if state.ready.is_ready(partition.id) {

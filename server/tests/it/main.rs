@@ -10,6 +10,7 @@ mod dead_letters;
 mod groups;
 mod health;
 mod ordering;
+mod outage;
 mod pop;
 mod process;
 mod push;

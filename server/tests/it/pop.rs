@@ -135,6 +135,23 @@ async fn without_a_number_of_partitions_one_is_claimed_with_all_it_has() {
 }
 
 #[tokio::test]
+async fn an_answer_stays_below_its_size_and_the_rest_follows() {
+    let server = Server::start_with(&["--pop-max-bytes", "1MiB"]).await;
+    let payloads: Vec<_> = (0..10).map(|n| json!(format!("{n}{}", "x".repeat(300_000)))).collect();
+    server.push("q", "p", &payloads).await;
+    server.push("q", "p", &[json!("y".repeat(3 << 20))]).await;
+    let mut seen = Vec::new();
+    while let Some(popped) = server.pop("/queue/q?batch=100").await {
+        let (data, last) = (popped.data(), popped.messages.last().unwrap());
+        assert!(data.len() <= 4, "{} messages", data.len());
+        assert_eq!(server.ack(last, "completed").await["leaseReleased"], true);
+        seen.extend(data);
+    }
+    assert_eq!(seen.len(), 11);
+    assert_eq!(seen[..10], payloads);
+}
+
+#[tokio::test]
 async fn a_named_partition_is_the_only_one_touched() {
     let server = Server::start().await;
     server.push("q", "a", &[json!("a")]).await;

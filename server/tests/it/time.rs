@@ -37,6 +37,16 @@ async fn a_parked_pop_gets_a_delayed_message_when_its_time_comes() {
 }
 
 #[tokio::test]
+async fn a_delay_taken_back_lets_its_messages_go() {
+    let server = Server::start().await;
+    server.configure("q", json!({"delayedProcessing": 3600})).await;
+    server.push("q", "p", &[json!(1)]).await;
+    assert!(server.pop("/queue/q").await.is_none());
+    server.configure("q", json!({"delayedProcessing": 0})).await;
+    assert_eq!(server.pop("/queue/q").await.unwrap().data(), [1]);
+}
+
+#[tokio::test]
 async fn a_window_collects_and_then_delivers_all_at_once() {
     let server = Server::start().await;
     server.configure("q", json!({"windowBuffer": 60})).await;

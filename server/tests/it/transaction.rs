@@ -123,6 +123,19 @@ async fn a_stale_lease_rolls_back_and_is_named() {
 }
 
 #[tokio::test]
+async fn an_ack_that_names_a_foreign_lease_rolls_back() {
+    let server = Server::start().await;
+    server.push("source", "p", &[json!("work")]).await;
+    let popped = server.pop("/queue/source").await.unwrap();
+    let mut foreign = ack(&popped.messages[0], "completed");
+    foreign["leaseId"] = json!("0193a5e0-1111-7222-8333-444455556666.1");
+    let outcome = commit(&server, &[push("target", &[json!(1)]), foreign], &[]).await;
+    assert_eq!(outcome["success"], false);
+    assert!(server.pop("/queue/target").await.is_none());
+    assert_eq!(server.ack(&popped.messages[0], "completed").await["success"], true);
+}
+
+#[tokio::test]
 async fn a_lease_nobody_has_written_rolls_back_and_is_named() {
     let server = Server::start().await;
     let outcome = commit(&server, &[push("target", &[json!(1)])], &[&json!("no-such-lease")]).await;

@@ -74,6 +74,18 @@ async fn a_parked_pop_notices_an_expired_lease_and_a_released_one() {
 }
 
 #[tokio::test]
+async fn a_parked_pop_is_woken_when_its_batch_is_full_before_the_window_closes() {
+    let server = Server::start().await;
+    server.configure("q", json!({"windowBuffer": 60})).await;
+    let poll = parked(&server.url, "/api/v1/pop/queue/q?batch=3&wait=true&timeout=10000").await;
+    for n in 0..3 {
+        server.push("q", "p", &[json!(n)]).await;
+    }
+    let answer = answer(poll).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_client_that_went_away_swallows_no_later_message() {
     let server = Server::start().await;
     for round in 0..5 {

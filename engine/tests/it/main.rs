@@ -1,0 +1,20 @@
+//! The engine on a real PostgreSQL: one binary, one file per area, every test on a database of its own.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails like the test itself: by panicking")]
+
+mod ack;
+mod defects;
+mod lock_order;
+mod memory;
+mod migrate;
+mod pop;
+mod pop_cost;
+mod pop_wait;
+mod push;
+mod push_retry;
+mod renew;
+mod restart;
+mod retention;
+mod subscription;
+mod support;
+mod transaction;

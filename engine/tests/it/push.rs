@@ -1,0 +1,477 @@
+//! What a push promises: order, ids, deduplication, and that no neighbour spoils it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use queen_protocol::{PushBody, PushResult, PushStatus};
+use queen_testkit::database;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::{
+    Ask, ack, ack_of, any, at_once, complete, configure, data, disconnected, drain, engine, engine_with,
+    eventually, listening, named, number, parked, pop, push, push_ids, send, travel, twins, with_ids,
+};
+
+fn statuses(results: &[PushResult]) -> Vec<PushStatus> {
+    results.iter().map(|result| result.status).collect()
+}
+
+#[tokio::test]
+async fn offsets_follow_commits_and_every_producer_keeps_its_order_through_two_brokers() {
+    let db = database().await;
+    let (a, b) = (engine(db.url()).await, engine(db.url()).await);
+    let producers = (0..6).map(|producer| {
+        let broker = if producer % 2 == 0 { a.clone() } else { b.clone() };
+        async move {
+            let mut told = Vec::new();
+            for n in 0..25 {
+                let items: Vec<Value> = (0..=n % 3)
+                    .map(|item| json!({"queue": "q", "partition": "p", "payload": [producer, n, item]}))
+                    .collect();
+                let results = send(&broker, &Value::Array(items)).await.unwrap();
+                assert!(results.iter().map(|result| result.index).eq(0..=n % 3));
+                told.extend(results.into_iter().map(|result| result.message_id));
+            }
+            told
+        }
+    });
+    let told: Vec<Vec<Uuid>> = at_once(producers).await;
+
+    let sql = db.client().await;
+    let rows = sql
+        .query(
+            "select message_offset, id, created_at, payload::text from queen.messages order by message_offset",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(rows.len(), told.iter().map(Vec::len).sum::<usize>());
+    assert!(rows.iter().enumerate().all(|(index, row)| row.get::<_, i64>(0) == index as i64), "dense");
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.get(1)).collect();
+    assert!(ids.is_sorted_by(|a, b| a.to_string() < b.to_string()), "ids sort like offsets");
+    assert!(rows.is_sorted_by_key(|row| row.get::<_, std::time::SystemTime>(2)), "time never runs backwards");
+    for (producer, told) in told.iter().enumerate() {
+        let own = |row: &&tokio_postgres::Row| row.get::<_, String>(3).starts_with(&format!("[{producer},"));
+        let stored: Vec<Uuid> = rows.iter().filter(own).map(|row| row.get(1)).collect();
+        assert_eq!(&stored, told, "producer {producer}");
+    }
+    let delivered: Vec<Uuid> = drain(&b, "q", "p", "g").await.iter().map(|message| message.id).collect();
+    assert_eq!(delivered, ids, "delivery order is commit order");
+}
+
+#[tokio::test]
+async fn time_does_not_run_backwards_in_a_partition_when_the_clock_does() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    travel(&sql, "1 hour").await;
+    push(&broker, "q", "p", 0..1).await;
+    travel(&sql, "0").await;
+    push(&broker, "q", "p", 1..2).await;
+    let messages = drain(&broker, "q", "p", "g").await;
+    assert!(messages[0].created_at <= messages[1].created_at);
+    assert!(messages[0].id.to_string() < messages[1].id.to_string());
+}
+
+#[tokio::test]
+async fn the_same_ids_from_two_brokers_at_once_are_stored_once_and_everybody_is_told_the_same_message() {
+    let db = database().await;
+    let (a, b) = (engine(db.url()).await, engine(db.url()).await);
+    push_ids(&a, "q", "p", &["warm"]).await;
+    push_ids(&b, "q", "p", &["warm"]).await;
+    let ids: Vec<String> = (0..30).map(|n| format!("id-{n}")).collect();
+    let rivals = (0..8).map(|rival| {
+        let broker = if rival % 2 == 0 { a.clone() } else { b.clone() };
+        let mut ids = ids.clone();
+        ids.rotate_left(rival * 4);
+        async move {
+            let mut told = Vec::new();
+            for few in ids.chunks(rival + 1) {
+                let few: Vec<&str> = few.iter().map(String::as_str).collect();
+                told.extend(push_ids(&broker, "q", "p", &few).await);
+            }
+            told
+        }
+    });
+    let mut by_id: HashMap<String, Vec<PushResult>> = HashMap::new();
+    for result in at_once(rivals).await.into_iter().flatten() {
+        by_id.entry(result.transaction_id.clone()).or_default().push(result);
+    }
+    assert_eq!(by_id.len(), 30);
+    for (id, results) in &by_id {
+        let queued = results.iter().filter(|result| result.status == PushStatus::Queued).count();
+        assert_eq!((results.len(), queued), (8, 1), "{id}");
+        let messages: HashSet<Uuid> = results.iter().map(|result| result.message_id).collect();
+        assert_eq!(messages.len(), 1, "{id}");
+    }
+    let stored = drain(&a, "q", "p", "g").await;
+    assert_eq!(stored.len(), 31);
+    assert!(stored[1..].iter().all(|m| by_id[&m.transaction_id][0].message_id == m.id));
+}
+
+#[tokio::test]
+async fn a_broker_that_has_just_started_knows_duplicates_of_the_one_before() {
+    let db = database().await;
+    let old = engine(db.url()).await;
+    let first = push_ids(&old, "q", "p", &["a", "b", "c"]).await;
+    old.stop().await;
+
+    let young = engine(db.url()).await;
+    let again = push_ids(&young, "q", "p", &["new", "b", "newer", "a"]).await;
+    use PushStatus::{Duplicate, Queued};
+    assert_eq!(statuses(&again), [Queued, Duplicate, Queued, Duplicate]);
+    assert_eq!((again[1].message_id, again[3].message_id), (first[1].message_id, first[0].message_id));
+    let stored: Vec<Value> = drain(&young, "q", "p", "g").await.iter().map(|m| m.json()).collect();
+    assert_eq!(stored, ["a", "b", "c", "new", "newer"]);
+}
+
+#[tokio::test]
+async fn an_id_that_comes_several_times_in_one_push_is_stored_once() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let results = push_ids(&broker, "q", "p", &["x", "y", "x", "x"]).await;
+    use PushStatus::{Duplicate, Queued};
+    assert_eq!(statuses(&results), [Queued, Queued, Duplicate, Duplicate]);
+    assert_eq!(results[2].message_id, results[0].message_id);
+    assert_eq!(results[3].message_id, results[0].message_id);
+    assert_eq!(drain(&broker, "q", "p", "g").await.len(), 2);
+}
+
+#[tokio::test]
+async fn an_id_in_another_partition_or_queue_is_another_message() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let mut items = Vec::new();
+    for (queue, partition) in [("q", "p"), ("q", "r"), ("s", "p"), ("q", "p")] {
+        items.extend(with_ids(queue, partition, &["x"]).as_array().unwrap().clone());
+    }
+    let results = send(&broker, &Value::Array(items)).await.unwrap();
+    use PushStatus::{Duplicate, Queued};
+    assert_eq!(statuses(&results), [Queued, Queued, Queued, Duplicate]);
+    let partitions: HashSet<Uuid> = results.iter().map(|result| result.partition_id).collect();
+    assert_eq!(partitions.len(), 3);
+}
+
+#[tokio::test]
+async fn a_queue_without_a_dedup_window_stores_every_push() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"dedupWindowSeconds": 0})).await;
+    for _ in 0..2 {
+        let results = push_ids(&broker, "q", "p", &["x", "x"]).await;
+        assert_eq!(statuses(&results), [PushStatus::Queued; 2]);
+        assert_ne!(results[0].message_id, results[1].message_id);
+    }
+    assert_eq!(drain(&broker, "q", "p", "g").await.len(), 4);
+}
+
+#[tokio::test]
+async fn an_id_is_taken_again_once_its_window_has_passed_and_not_before() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    let first = push_ids(&broker, "q", "p", &["x"]).await.remove(0);
+    travel(&sql, "59 minutes").await;
+    let early = push_ids(&broker, "q", "p", &["x"]).await.remove(0);
+    assert_eq!((early.status, early.message_id), (PushStatus::Duplicate, first.message_id));
+    travel(&sql, "61 minutes").await;
+    let second = push_ids(&broker, "q", "p", &["x"]).await.remove(0);
+    assert_eq!(second.status, PushStatus::Queued);
+    let third = push_ids(&broker, "q", "p", &["x"]).await.remove(0);
+    assert_eq!((third.status, third.message_id), (PushStatus::Duplicate, second.message_id));
+
+    // The window is the database's, so a broker without memories decides the same.
+    let young = engine(db.url()).await;
+    let fourth = push_ids(&young, "q", "p", &["x"]).await.remove(0);
+    assert_eq!((fourth.status, fourth.message_id), (PushStatus::Duplicate, second.message_id));
+    travel(&sql, "123 minutes").await;
+    assert_eq!(push_ids(&young, "q", "p", &["x"]).await[0].status, PushStatus::Queued);
+}
+
+#[tokio::test]
+async fn a_window_that_is_switched_on_later_covers_what_is_stored() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"dedupWindowSeconds": 0})).await;
+    let first = push_ids(&broker, "q", "p", &["x"]).await.remove(0);
+    configure(&broker, "q", json!({"dedupWindowSeconds": 3600})).await;
+    let again = push_ids(&broker, "q", "p", &["x"]).await.remove(0);
+    assert_eq!((again.status, again.message_id), (PushStatus::Duplicate, first.message_id));
+}
+
+#[tokio::test]
+async fn a_duplicate_pushed_through_another_broker_does_not_hide_the_original_there() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    // B knows queue and group, and that there is nothing to read.
+    push_ids(&a, "q", "p", &["old"]).await;
+    let old = pop(&b, any("q")).await.unwrap();
+    ack(&b, &old.messages[0], queen_protocol::AckStatus::Completed).await;
+    assert!(pop(&b, any("q")).await.is_none());
+
+    push_ids(&a, "q", "p", &["x"]).await;
+    assert_eq!(push_ids(&b, "q", "p", &["x"]).await[0].status, PushStatus::Duplicate);
+    assert_eq!(data(&b, any("q")).await, ["x"]);
+}
+
+/// Valid JSON that `jsonb` refuses, and some that is merely large.
+fn poison() -> Vec<String> {
+    vec![
+        r#""\u0000""#.to_owned(),
+        r#"{"half":"\ud800"}"#.to_owned(),
+        "1e200000".to_owned(),
+        "1e-200000".to_owned(),
+        "9".repeat(200_000),
+        format!("{}{}", "[".repeat(10_000), "]".repeat(10_000)),
+    ]
+}
+
+#[tokio::test]
+async fn a_poisonous_neighbour_fails_nobody_and_arrives_byte_for_byte() {
+    let db = database().await;
+    // Long enough that all of them share a flight.
+    let config =
+        queen_engine::Config { linger: Duration::from_millis(50), ..crate::support::config(db.url()) };
+    let broker = engine_with(config).await;
+    push(&broker, "q", "p", 0..1).await;
+    let mut payloads = poison();
+    payloads.insert(2, r#"{ "plain" :  true }"#.to_owned());
+    let pushes = payloads.clone().into_iter().map(|payload| {
+        let broker = broker.clone();
+        async move {
+            let body = format!(r#"{{"items":[{{"queue":"q","partition":"p","payload":{payload}}}]}}"#);
+            broker.push(&PushBody::parse(body.as_bytes()).unwrap().items, None).await.unwrap()
+        }
+    });
+    for results in at_once(pushes).await {
+        assert_eq!(statuses(&results), [PushStatus::Queued]);
+    }
+    assert!(crate::support::lane(&broker, "push").flights <= 3, "they did not travel together");
+    let stored: HashSet<String> =
+        drain(&broker, "q", "p", "g").await[1..].iter().map(|m| m.data.get().to_owned()).collect();
+    assert_eq!(stored, payloads.into_iter().collect());
+
+    // A broker that reads them from the log instead of its memory says the same.
+    let young = engine(db.url()).await;
+    assert_eq!(drain(&young, "q", "p", "h").await.len(), 8);
+}
+
+#[tokio::test]
+async fn the_view_of_messages_shows_every_row_and_null_for_what_jsonb_cannot_hold() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    let mut payloads = poison();
+    payloads.truncate(3);
+    payloads.push(r#"{"n":7}"#.to_owned());
+    for payload in &payloads {
+        let body = format!(r#"{{"items":[{{"queue":"q","partition":"p","payload":{payload}}}]}}"#);
+        broker.push(&PushBody::parse(body.as_bytes()).unwrap().items, Some("someone")).await.unwrap();
+    }
+    let rows = sql
+        .query(
+            "select payload::text, queue, partition, producer_sub from queen.messages order by message_offset",
+            &[],
+        )
+        .await
+        .unwrap();
+    let shown: Vec<Option<String>> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(shown, [None, None, None, Some(r#"{"n": 7}"#.to_owned())]);
+    let (queue, partition): (String, String) = (rows[3].get(1), rows[3].get(2));
+    assert_eq!((queue.as_str(), partition.as_str()), ("q", "p"));
+    assert_eq!(rows[3].get::<_, Option<String>>(3).as_deref(), Some("someone"));
+}
+
+#[tokio::test]
+async fn a_producer_name_that_jsonb_cannot_hold_does_not_break_the_view_for_others() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    let body = br#"{"items":[{"queue":"q","partition":"p","payload":1}]}"#;
+    let items = PushBody::parse(body).unwrap().items;
+    broker.push(&items, Some("nul\0here")).await.unwrap();
+    broker.push(&items, Some("plain")).await.unwrap();
+    assert_eq!(drain(&broker, "q", "p", "g").await.len(), 2);
+    let rows = sql.query("select payload::text from queen.messages order by message_offset", &[]).await;
+    assert_eq!(rows.expect("the view can be read").len(), 2);
+}
+
+#[tokio::test]
+async fn a_message_id_is_computed_alike_in_sql_and_by_the_broker() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    let mut told = push(&broker, "q", "p", 0..3).await;
+    told.extend(push(&broker, "q", "r", 0..2).await);
+    for result in &told {
+        let text = "select transaction_id, partition_id from queen.messages where id = $1";
+        let row = sql.query_one(text, &[&result.message_id]).await.unwrap();
+        assert_eq!(row.get::<_, String>(0), result.transaction_id);
+        assert_eq!(row.get::<_, Uuid>(1), result.partition_id);
+        assert_eq!(result.message_id.get_version_num(), 7);
+    }
+    // The corners of the bits: large offsets, large numbers, the last microsecond of a millisecond.
+    for (micros, offset, partition) in [
+        (1_700_000_000_123_999_i64, 5_i64, 9_i64),
+        (0, (1 << 30) - 1, 0xffff_ffff),
+        (1_000, 1 << 30, 1),
+        (1, (1 << 42) - 1, 7),
+    ] {
+        let high = ((micros / 1_000) as u128) << 80 | 0x7 << 76 | ((offset as u128) >> 30) << 64;
+        let low = 0b10 << 62 | ((offset as u128) & 0x3fff_ffff) << 32 | partition as u128;
+        let text = "select queen.message_id('epoch'::timestamptz + $1 * interval '1 microsecond', $2, $3)";
+        let row = sql.query_one(text, &[&(micros as f64), &offset, &partition]).await.unwrap();
+        assert_eq!(row.get::<_, Uuid>(0), Uuid::from_u128(high | low), "{micros} {offset} {partition}");
+    }
+}
+
+#[tokio::test]
+async fn three_thousand_messages_in_one_push_arrive_in_order_beside_another_three_thousand() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let pushes = ["a", "b"].map(|producer| {
+        let broker = broker.clone();
+        async move {
+            let item = |n| json!({"queue": "q", "partition": "p", "payload": [producer, n]});
+            send(&broker, &(0..3_000).map(item).collect()).await.unwrap()
+        }
+    });
+    let told: Vec<Vec<PushResult>> = at_once(pushes).await;
+    let stored = drain(&broker, "q", "p", "g").await;
+    assert_eq!(stored.len(), 6_000);
+    for (producer, told) in ["a", "b"].iter().zip(&told) {
+        let own: Vec<_> = stored.iter().filter(|message| message.json()[0] == *producer).collect();
+        assert!(own.iter().enumerate().all(|(n, message)| message.json()[1] == n));
+        assert!(own.iter().map(|message| message.id).eq(told.iter().map(|result| result.message_id)));
+    }
+}
+
+#[tokio::test]
+async fn payloads_trace_ids_and_producers_come_back_as_they_were_sent() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let trace = Uuid::new_v4();
+    let large = "x".repeat(2 << 20);
+    let body = format!(
+        r#"{{"items":[
+            {{"queue":"q","partition":"p","payload":{{ "b" : 1, "a":1.00 }},"traceId":"{trace}"}},
+            {{"queue":"q","partition":"p","payload":null,"traceId":"not-a-uuid"}},
+            {{"queue":"q","partition":"p"}},
+            {{"queue":"q","partition":"p","payload":"{large}"}}]}}"#
+    );
+    let results =
+        broker.push(&PushBody::parse(body.as_bytes()).unwrap().items, Some("sub \"1\"")).await.unwrap();
+    assert_eq!((results[0].trace_id, results[1].trace_id), (Some(trace), None));
+    for reader in [broker.clone(), engine(db.url()).await] {
+        let group = Uuid::new_v4().to_string();
+        let stored = drain(&reader, "q", "p", &group).await;
+        let texts: Vec<&str> = stored.iter().map(|message| message.data.get()).collect();
+        assert_eq!(texts[..3], [r#"{ "b" : 1, "a":1.00 }"#, "null", "{}"]);
+        assert!(texts[3].len() == large.len() + 2);
+        assert_eq!((stored[0].trace_id, stored[1].trace_id), (Some(trace), None));
+        assert!(stored.iter().all(|message| message.producer_sub.as_deref() == Some("sub \"1\"")));
+        assert!(stored.iter().all(|message| message.queue == "q" && message.partition == "p"));
+    }
+}
+
+#[tokio::test]
+async fn names_may_be_anything_people_type() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let long = "ü".repeat(255);
+    let bees = "🐝".repeat(255);
+    for name in ["", "a b/c:d", "it's \"quoted\" \\ and\ttabbed", "🐝", &long, &bees] {
+        push(&broker, name, name, 0..1).await;
+        let partition = if name.is_empty() { "Default" } else { name };
+        let popped = pop(&broker, named(name, partition).group(name)).await;
+        assert_eq!(popped.map(|popped| popped.partition).as_deref(), Some(partition), "{name:?}");
+        assert_eq!(data(&broker, any(name)).await, [0], "{name:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_push_answers_nothing() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    assert!(broker.push(&[], None).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn queues_deleted_behind_the_brokers_back_are_simply_new_again() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = (engine(db.url()).await, engine(db.url()).await);
+    for broker in [&a, &b] {
+        push_ids(broker, "q", "p", &["old"]).await;
+    }
+    let old = pop(&a, any("q")).await.unwrap();
+    assert!(pop(&b, any("q")).await.is_none());
+    sql.batch_execute("delete from queen.queues").await.unwrap();
+
+    // The acknowledgement of what is gone is refused, not an error.
+    let refused = a.ack(vec![ack_of(&old.messages[0], queen_protocol::AckStatus::Completed)]).await.unwrap();
+    assert!(!refused[0].success);
+    for (broker, id) in [(&a, "one"), (&b, "two")] {
+        let results = push_ids(broker, "q", "p", &["old", id]).await;
+        assert_eq!(results[1].status, PushStatus::Queued);
+        assert_ne!(results[1].partition_id, old.partition_id);
+    }
+    for (broker, expected) in [(&b, vec!["old", "one"]), (&a, vec!["two"])] {
+        let popped = pop(broker, any("q").batch(2)).await.expect("a message of the new queue");
+        assert_eq!(popped.data(), expected);
+        complete(broker, &popped).await;
+    }
+    assert_eq!(number(&sql, "select count(*) from queen.messages").await, 3, "old, one, two");
+}
+
+#[tokio::test]
+async fn a_parked_pop_outlives_the_deletion_of_its_queue() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    for request in [any("q"), named("q", "p")] {
+        assert_eq!(data(&broker, request.clone()).await.len(), 1);
+        let waiting = parked(&broker, request.wait(Duration::from_secs(10))).await;
+        sql.batch_execute("delete from queen.queues").await.unwrap();
+        push(&broker, "q", "p", 7..8).await;
+        let popped = waiting.answer().await.expect("the new queue's message");
+        assert_eq!(popped.data(), [7]);
+        ack(&broker, &popped.messages[0], queen_protocol::AckStatus::Retry).await;
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_queue_can_be_pushed_to_at_once_through_any_broker() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    for round in 0..5 {
+        push_ids(&a, "q", "p", &["x"]).await;
+        assert_eq!(push_ids(&b, "q", "p", &["x"]).await[0].status, PushStatus::Duplicate);
+        assert!(a.delete_queue("q").await.unwrap());
+        assert_eq!(push_ids(&b, "q", "p", &["x"]).await[0].status, PushStatus::Queued, "round {round}");
+        assert_eq!(data(&b, any("q")).await, ["x"]);
+        assert_eq!(data(&a, any("q").group("other")).await, ["x"]);
+        assert!(b.delete_queue("q").await.unwrap());
+    }
+    assert!(!a.delete_queue("q").await.unwrap(), "there is none");
+}
+
+#[tokio::test]
+async fn a_broker_stops_only_when_its_pushes_have_landed() {
+    let db = database().await;
+    let sql = db.client().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 0..1).await;
+    listening(&sql, 1).await;
+    let pushing = broker.clone();
+    let pushes = at_once((0..20).map(|_| {
+        let broker = pushing.clone();
+        async move { send(&broker, &json!([{"queue": "q", "partition": "p"}])).await.is_ok() }
+    }));
+    let (accepted, ()) = tokio::join!(pushes, async {
+        eventually("a push is on its way", async || (broker.stats().connections_busy > 0).then_some(()))
+            .await;
+        broker.stop().await;
+    });
+    disconnected(&sql).await;
+    let accepted = accepted.iter().filter(|accepted| **accepted).count() as i64;
+    assert_eq!(number(&sql, "select count(*) from queen.messages").await, accepted + 1);
+}

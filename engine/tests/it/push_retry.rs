@@ -1,0 +1,206 @@
+//! Pushes over connections that break: committed or not, each message ends up in the log once.
+
+use std::time::Duration;
+
+use queen_engine::Engine;
+use queen_protocol::{PushResult, PushStatus};
+use queen_testkit::{Database, Proxy, database};
+use serde_json::{Value, json};
+
+use crate::support::{
+    Ask, any, at_once, configure, data, drain, engine, eventually, named, parked, pop, push, push_ids, send,
+};
+
+/// An engine behind a network that breaks on request.
+async fn behind_a_proxy() -> (Database, Proxy, Engine) {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let broker = engine(proxy.url()).await;
+    (db, proxy, broker)
+}
+
+/// Items of one push, whose bytes the proxy looks for.
+fn needles(ids: bool) -> Value {
+    let item = |n: usize| {
+        let mut item = json!({"queue": "q", "partition": "p", "payload": format!("needle {n}")});
+        if ids {
+            item["transactionId"] = json!(format!("id {n}"));
+        }
+        item
+    };
+    (0..3).map(item).collect()
+}
+
+/// The push commits, its answer is lost, and the engine tries again by itself.
+async fn commit_without_an_answer(proxy: &Proxy, broker: &Engine, items: &Value) -> Vec<PushResult> {
+    let before = proxy.replies_withheld();
+    proxy.cut_before_reply(Some(b"needle 0"));
+    let results = send(broker, items).await.unwrap();
+    assert_eq!(proxy.replies_withheld(), before + 1, "the answer was not lost");
+    results
+}
+
+/// In the order they were sent, once each, under the ids that were told.
+async fn stored_once(url: &str, results: &[PushResult]) {
+    assert!(results.iter().all(|result| result.status == PushStatus::Queued), "{results:?}");
+    let fresh = engine(url).await;
+    let stored = drain(&fresh, "q", "p", "check").await;
+    let (_, needles) = stored.split_at(1);
+    let payloads: Vec<Value> = needles.iter().map(|message| message.json()).collect();
+    assert_eq!(payloads, ["needle 0", "needle 1", "needle 2"]);
+    assert!(needles.iter().map(|message| message.id).eq(results.iter().map(|result| result.message_id)));
+}
+
+#[tokio::test]
+async fn a_push_whose_answer_was_lost_is_stored_once_with_ids_of_the_clients() {
+    let (db, proxy, broker) = behind_a_proxy().await;
+    push(&broker, "q", "p", 0..1).await;
+    let results = commit_without_an_answer(&proxy, &broker, &needles(true)).await;
+    stored_once(db.url(), &results).await;
+}
+
+#[tokio::test]
+async fn a_push_whose_answer_was_lost_is_stored_once_with_minted_ids() {
+    let (db, proxy, broker) = behind_a_proxy().await;
+    push(&broker, "q", "p", 0..1).await;
+    let results = commit_without_an_answer(&proxy, &broker, &needles(false)).await;
+    stored_once(db.url(), &results).await;
+}
+
+#[tokio::test]
+async fn a_push_whose_answer_was_lost_is_stored_once_without_deduplication() {
+    for ids in [true, false] {
+        let (db, proxy, broker) = behind_a_proxy().await;
+        configure(&broker, "q", json!({"dedupWindowSeconds": 0})).await;
+        push(&broker, "q", "p", 0..1).await;
+        let results = commit_without_an_answer(&proxy, &broker, &needles(ids)).await;
+        stored_once(db.url(), &results).await;
+    }
+}
+
+#[tokio::test]
+async fn a_push_whose_answer_was_lost_is_stored_once_by_a_broker_that_is_not_the_only_writer() {
+    let (db, proxy, broker) = behind_a_proxy().await;
+    let other = engine(db.url()).await;
+    push(&other, "q", "p", 0..1).await;
+    let results = commit_without_an_answer(&proxy, &broker, &needles(true)).await;
+    stored_once(db.url(), &results).await;
+}
+
+#[tokio::test]
+async fn what_a_lost_answer_leaves_behind_wakes_a_parked_pop_and_deduplicates() {
+    let (_db, proxy, broker) = behind_a_proxy().await;
+    push(&broker, "q", "p", 0..1).await;
+    assert_eq!(data(&broker, any("q").group("g")).await, [0]);
+    let waiting = parked(&broker, any("r").wait(Duration::from_secs(10))).await;
+    proxy.cut_before_reply(Some(b"needle 0"));
+    let items = json!([{"queue": "r", "partition": "p", "payload": "needle 0", "transactionId": "x"}]);
+    send(&broker, &items).await.unwrap();
+    assert_eq!(waiting.answer().await.unwrap().data(), ["needle 0"]);
+    assert_eq!(push_ids(&broker, "r", "p", &["x"]).await[0].status, PushStatus::Duplicate);
+}
+
+/// The request never reaches the server: the connection dies first.
+async fn lose_the_request(proxy: &Proxy, broker: &Engine, items: &Value) -> Vec<PushResult> {
+    proxy.black_hole(true);
+    let (results, ()) = tokio::join!(send(broker, items), async {
+        eventually("the push is sent", async || (broker.stats().connections_busy > 0).then_some(())).await;
+        proxy.cut();
+        proxy.black_hole(false);
+    });
+    results.unwrap()
+}
+
+#[tokio::test]
+async fn a_push_that_never_arrived_is_stored_by_the_retry() {
+    let (db, proxy, broker) = behind_a_proxy().await;
+    push(&broker, "q", "p", 0..1).await;
+    let results = lose_the_request(&proxy, &broker, &needles(true)).await;
+    stored_once(db.url(), &results).await;
+}
+
+#[tokio::test]
+async fn without_deduplication_a_retry_does_not_take_an_older_message_of_the_same_id_for_its_own() {
+    let (_db, proxy, broker) = behind_a_proxy().await;
+    configure(&broker, "q", json!({"dedupWindowSeconds": 0})).await;
+    let first = push_ids(&broker, "q", "p", &["x"]).await;
+    let items = json!([{"queue": "q", "partition": "p", "payload": "again", "transactionId": "x"}]);
+    let second = lose_the_request(&proxy, &broker, &items).await;
+    assert_eq!(second[0].status, PushStatus::Queued);
+    assert_ne!(second[0].message_id, first[0].message_id);
+    let stored: Vec<Value> = drain(&broker, "q", "p", "g").await.iter().map(|m| m.json()).collect();
+    assert_eq!(stored, ["x", "again"]);
+}
+
+#[tokio::test]
+async fn without_deduplication_a_broker_that_did_not_write_the_older_message_does_not_take_it_for_its_own() {
+    let (db, proxy, broker) = behind_a_proxy().await;
+    let other = engine(db.url()).await;
+    configure(&other, "q", json!({"dedupWindowSeconds": 0})).await;
+    push_ids(&other, "q", "p", &["x"]).await;
+    push_ids(&broker, "q", "p", &["y"]).await;
+    let items = json!([{"queue": "q", "partition": "p", "payload": "again", "transactionId": "x"}]);
+    let second = lose_the_request(&proxy, &broker, &items).await;
+    assert_eq!(second[0].status, PushStatus::Queued);
+    let stored: Vec<Value> = drain(&broker, "q", "p", "g").await.iter().map(|m| m.json()).collect();
+    assert_eq!(stored, ["x", "y", "again"]);
+}
+
+#[tokio::test]
+async fn merged_pushes_whose_answer_was_lost_are_all_stored_once() {
+    let (db, proxy, broker) = behind_a_proxy().await;
+    push(&broker, "q", "p", 0..1).await;
+    proxy.cut_before_reply(Some(b"needle 7"));
+    let pushes = (0..40).map(|n| {
+        let broker = broker.clone();
+        async move {
+            let partition = if n % 2 == 0 { "p" } else { "other" };
+            let mut item = json!({"queue": "q", "partition": partition, "payload": format!("needle {n}")});
+            if n % 3 == 0 {
+                item["transactionId"] = json!(format!("id {n}"));
+            }
+            send(&broker, &json!([item])).await.unwrap()
+        }
+    });
+    let results: Vec<PushResult> = at_once(pushes).await.into_iter().flatten().collect();
+    assert_eq!(proxy.replies_withheld(), 1);
+    assert!(results.iter().all(|result| result.status == PushStatus::Queued));
+    let fresh = engine(db.url()).await;
+    let mut stored = drain(&fresh, "q", "p", "check").await.split_off(1);
+    stored.extend(drain(&fresh, "q", "other", "check").await);
+    assert_eq!(stored.len(), 40, "nothing lost, nothing doubled");
+    for result in &results {
+        let message = stored.iter().find(|message| message.id == result.message_id).expect("it is stored");
+        assert_eq!(message.transaction_id, result.transaction_id);
+    }
+}
+
+#[tokio::test]
+async fn the_first_push_to_a_partition_and_the_first_pop_of_a_group_survive_a_cut() {
+    let (_db, proxy, broker) = behind_a_proxy().await;
+    for round in 0..5 {
+        let (partition, group) = (format!("p{round}"), format!("g{round}"));
+        // Now, before the engine has noticed that its idle connections are gone.
+        proxy.cut();
+        let item = json!([{"queue": "q", "partition": partition, "payload": round}]);
+        let pushed = send(&broker, &item).await;
+        assert!(pushed.is_ok(), "round {round}: {pushed:?}");
+        proxy.cut();
+        let popped = broker.pop(named("q", &partition).group(&group)).await;
+        assert!(matches!(popped, Ok(Some(_))), "round {round}: {popped:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_whose_answer_was_lost_is_delivered_by_the_retry() {
+    let (_db, proxy, broker) = behind_a_proxy().await;
+    push(&broker, "q", "p", 0..2).await;
+    // The group is known, so that the claim is the next thing that names it.
+    assert_eq!(pop(&broker, any("q").group("needle")).await.unwrap().data(), [0]);
+    push(&broker, "q", "r", 5..6).await;
+    proxy.cut_before_reply(Some(b"needle"));
+    let popped = pop(&broker, any("q").group("needle")).await.unwrap();
+    assert_eq!(proxy.replies_withheld(), 1);
+    assert_eq!(popped.data(), [5]);
+    crate::support::complete(&broker, &popped).await;
+}
