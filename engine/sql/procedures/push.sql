@@ -4,7 +4,8 @@
 --                                 -2 = nothing in this segment needs deduplication
 --         p_counts int[], p_bytes int[] (largest message), p_transactions bytea[] (16 bytes a message), p_frames text[]
 --         p_suspects boolean[]    the cache has seen one of these hashes: look for them in the whole window
---         p_recheck boolean[]     an earlier try may have committed: look for every hash from p_expected on
+--         p_recheck bigint[]      an earlier try may have committed, from this offset on: look there for every hash,
+--                                 whatever the window; -1 = this is the first try
 -- out:    position int, status int (0 appended, 1 conflict: nothing appended, 2 no such partition),
 --         base_offset bigint (on conflict: the head), created_at timestamptz,
 --         unseen bytea            hashes in the window that the cache had not seen, this segment's excluded
@@ -15,7 +16,7 @@
 -- what other brokers committed while this one waited.
 create or replace function queen.push(
     p_partitions uuid[], p_expected bigint[], p_counts int[], p_bytes int[],
-    p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck boolean[])
+    p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck bigint[])
 returns table ("position" int, status int, base_offset bigint, created_at timestamptz,
                unseen bytea, dup_index int[], dup_offset bigint[], dup_created_at timestamptz[])
 language plpgsql as $$
@@ -35,7 +36,7 @@ begin
            array_agg(l.dedup_window_seconds), array_agg(l.id) filter (where l.slow)
     into v_found, v_heads, v_at, v_windows, v_slow
     from (select p.id, p.head, p.last_push_at, q.dedup_window_seconds,
-                 a.recheck or (a.expected <> -2 and q.dedup_window_seconds > 0
+                 a.recheck >= 0 or (a.expected <> -2 and q.dedup_window_seconds > 0
                                and (a.suspect or p.head <> a.expected)) as slow
           from unnest(p_partitions, p_expected, p_suspects, p_recheck) a (id, expected, suspect, recheck)
           join queen.partitions p on p.id = a.id
@@ -63,12 +64,19 @@ begin
     if v_slow is not null then
         for i in 1 .. cardinality(p_partitions) loop
             continue when v_heads[i] is null or not p_partitions[i] = any (v_slow);
-            v_since := case when p_recheck[i] then '-infinity'
-                            else v_now - make_interval(secs => v_windows[i]) end;
-            select array_agg(f.index), array_agg(f.message_offset), array_agg(f.created_at)
+            v_since := v_now - make_interval(secs => v_windows[i]);
+            select array_agg(d.index), array_agg(d.message_offset), array_agg(d.created_at)
             into dup_index, dup_offset, dup_created_at
-            from queen.find_transactions(p_partitions[i], case when p_suspects[i] then 0 else p_expected[i] end,
-                                         null, v_since, p_transactions[i]) f;
+            from (select distinct on (u.index) u.index, u.message_offset, u.created_at
+                  from (select f.* from queen.find_transactions(
+                            p_partitions[i], case when p_suspects[i] then 0 else p_expected[i] end, null, v_since,
+                            p_transactions[i]) f
+                        where p_expected[i] <> -2 and v_windows[i] > 0
+                        union all
+                        select f.* from queen.find_transactions(
+                            p_partitions[i], p_recheck[i], null, '-infinity', p_transactions[i]) f
+                        where p_recheck[i] >= 0) u
+                  order by u.index, u.message_offset) d;
             if p_expected[i] <> v_heads[i] and p_expected[i] <> -2 then
                 v_unseen[i] := (select string_agg(s.transactions, ''::bytea order by s.base_offset)
                                 from queen.segments s

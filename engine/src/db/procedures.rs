@@ -105,7 +105,8 @@ pub struct Push<'a> {
     pub transactions: Vec<&'a [u8]>,
     pub frames: Vec<&'a str>,
     pub suspects: Vec<bool>,
-    pub recheck: Vec<bool>,
+    /// Where an earlier try may have landed; -1: there was none.
+    pub recheck: Vec<i64>,
 }
 
 pub struct Pushed {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::clock;
@@ -24,6 +25,8 @@ pub struct Parcel {
     pub bytes_max: usize,
     /// An earlier try may have committed.
     pub recheck: bool,
+    /// The head before the first try: where that may have landed. -1: not tried yet.
+    pub floor: AtomicI64,
 }
 
 /// Where a message ended up.
@@ -49,6 +52,8 @@ struct Draft<'a> {
     transactions: Vec<u8>,
     frames: String,
     compares: bool,
+    /// Where the first try may have landed.
+    floor: i64,
 }
 
 /// Two rounds settle a conflict; more happen only if others keep writing the same transaction ids.
@@ -101,11 +106,11 @@ async fn round(
         let draft = &mut drafts[index];
         draft.write();
         let expectation = shared.dedup().expect(draft.partition().id, draft.hashes.iter().copied());
-        let recheck = draft.parcels[0].recheck;
-        draft.compares = recheck
-            || (draft.parcels[0].dedup_seconds > 0 && draft.hashes.iter().any(|hash| hash.is_chosen()));
-        heads.push(if draft.compares { expectation.head } else { -2 });
-        suspects.push(expectation.suspect);
+        draft.floor = draft.first_try(expectation.head);
+        draft.compares =
+            draft.parcels[0].dedup_seconds > 0 && draft.hashes.iter().any(|hash| hash.is_chosen());
+        heads.push(if draft.compares { expectation.complete } else { -2 });
+        suspects.push(draft.compares && expectation.suspect);
     }
     let mut ask = procedures::Push { expected: heads, suspects, ..Default::default() };
     for &index in order {
@@ -115,10 +120,9 @@ async fn round(
         ask.bytes.push(draft.parcels.iter().map(|parcel| parcel.bytes_max).max().unwrap_or(0) as i32);
         ask.transactions.push(&draft.transactions);
         ask.frames.push(&draft.frames);
-        ask.recheck.push(draft.parcels[0].recheck);
+        ask.recheck.push(if draft.rechecks() { draft.floor } else { -1 });
     }
     let answers = procedures::push(db, &ask).await?;
-    let expected = ask.expected;
     let now = clock::now();
     for answer in answers {
         let draft = &mut drafts[order[answer.position]];
@@ -133,15 +137,15 @@ async fn round(
                     segment: Arc::new(Segment::new(base_offset, created_at, transactions, frames)),
                     window,
                     unseen: answer.unseen,
-                    compared: draft.compares && !draft.parcels[0].recheck,
+                    compared: draft.compares,
                 });
                 draft.settle(base_offset, created_at);
             }
             PushOutcome::Conflict { head, stored } => {
-                if !draft.parcels[0].recheck {
+                if draft.compares {
                     shared.dedup().caught_up(now, window, partition.id, head, answer.unseen.as_deref());
                 }
-                draft.drop_stored(&stored, expected[answer.position]);
+                draft.drop_stored(&stored);
             }
             PushOutcome::Gone => {
                 shared.directory.forget(&partition);
@@ -165,7 +169,25 @@ impl<'a> Draft<'a> {
             transactions: Vec::new(),
             frames: String::new(),
             compares: false,
+            floor: 0,
         }
+    }
+
+    /// The head before the first try of what is in here, remembered with it: by the time of the next try, others may
+    /// have written behind it.
+    fn first_try(&self, head: i64) -> i64 {
+        let mut floor = head;
+        for parcel in &self.parcels {
+            match parcel.floor.compare_exchange(-1, head, Relaxed, Relaxed) {
+                Ok(_) => {}
+                Err(first) => floor = floor.min(first),
+            }
+        }
+        floor
+    }
+
+    fn rechecks(&self) -> bool {
+        self.parcels.iter().any(|parcel| parcel.recheck)
     }
 
     fn partition(&self) -> &Arc<Partition> {
@@ -220,14 +242,14 @@ impl<'a> Draft<'a> {
     }
 
     /// What is stored already is not written again. Found where an earlier try of ours may have put it, it is ours.
-    fn drop_stored(&mut self, stored: &[(usize, i64, i64)], expected: i64) {
+    fn drop_stored(&mut self, stored: &[(usize, i64, i64)]) {
         let stored: HashMap<TransactionHash, (i64, i64)> =
             stored.iter().map(|&(index, offset, at)| (self.hashes[index], (offset, at))).collect();
         for (parcel, message) in std::mem::take(&mut self.pending) {
             let hash = self.parcels[parcel].hashes[message];
             match stored.get(&hash) {
                 Some(&(offset, created_at)) => {
-                    let ours = self.parcels[parcel].recheck && (offset >= expected || !hash.is_chosen());
+                    let ours = self.parcels[parcel].recheck && offset >= self.floor;
                     self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate: !ours });
                 }
                 None => self.pending.push((parcel, message)),

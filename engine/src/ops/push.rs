@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use queen_protocol::{PushItem, PushResult, PushStatus};
 use uuid::Uuid;
@@ -127,6 +128,7 @@ fn empty(known: &Known) -> Parcel {
         frames: String::new(),
         bytes_max: 0,
         recheck: false,
+        floor: AtomicI64::new(-1),
     }
 }
 

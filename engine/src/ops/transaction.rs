@@ -180,6 +180,7 @@ impl Operation for Transaction {
     const NAME: &'static str = "transaction";
     const PRIORITY: Priority = Priority::Ack;
     const MERGED_MAX: usize = 1;
+    const ALONE: bool = true;
     type Key = Uuid;
     type Output = Settled;
     type Context = Shared;
@@ -188,9 +189,8 @@ impl Operation for Transaction {
         self.id
     }
 
-    /// More than any flight takes, so that it travels alone.
     fn items(&self) -> usize {
-        usize::MAX / 2
+        1
     }
 
     fn bytes(&self) -> usize {
@@ -320,7 +320,9 @@ impl Transaction {
             let index = chosen[answer.position];
             let (cursor, plan) = &plans[answer.position];
             let outcome = ack::outcome(&self.acks[index], *cursor, plan, &answer, true);
-            let refused = outcome.refused.or_else(|| {
+            // A dead lease is refused here even if the message is done: a transaction sent again must not push again.
+            let dead = (answer.status == 2).then_some("Invalid or expired lease");
+            let refused = dead.or(outcome.refused).or_else(|| {
                 outcome
                     .verdicts
                     .contains(&ack_plan::Verdict::Committed)

@@ -23,6 +23,7 @@ pub struct Batcher<K, E> {
     turns: VecDeque<K>,
     flying: HashSet<K>,
     entries: usize,
+    items: usize,
 }
 
 struct Weighed<E> {
@@ -33,11 +34,12 @@ struct Weighed<E> {
 
 impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
     pub fn new() -> Self {
-        Self { waiting: HashMap::new(), turns: VecDeque::new(), flying: HashSet::new(), entries: 0 }
+        Self { waiting: HashMap::new(), turns: VecDeque::new(), flying: HashSet::new(), entries: 0, items: 0 }
     }
 
     pub fn offer(&mut self, key: K, entry: E, items: usize, bytes: usize) {
         self.entries += 1;
+        self.items += items;
         let queue = self.waiting.entry(key.clone()).or_default();
         queue.push_back(Weighed { entry, items, bytes });
         if queue.len() == 1 && !self.flying.contains(&key) {
@@ -73,6 +75,7 @@ impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
             self.flying.insert(key);
         }
         self.entries -= flight.len();
+        self.items -= items;
         flight
     }
 
@@ -82,9 +85,14 @@ impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
         }
     }
 
-    /// Whether a flight could leave now.
-    pub fn is_ready(&self) -> bool {
-        !self.turns.is_empty()
+    /// The entry that has waited longest for its turn, if a flight could leave now.
+    pub fn next(&self) -> Option<&E> {
+        let queue = self.waiting.get(self.turns.front()?)?;
+        queue.front().map(|weighed| &weighed.entry)
+    }
+
+    pub fn items(&self) -> usize {
+        self.items
     }
 
     pub fn len(&self) -> usize {

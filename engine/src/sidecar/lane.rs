@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::batcher::{Batcher, Limits};
+use super::slots::Slots;
 use super::stats::{LaneCounts, LaneStats};
 use crate::clock;
 use crate::db::{Connection, Connections, Error, Priority};
@@ -22,6 +23,8 @@ pub trait Operation: Send + Sync + Sized + 'static {
     const PRIORITY: Priority;
     /// Entries of one key that may share a flight.
     const MERGED_MAX: usize;
+    /// A flight carries a single entry.
+    const ALONE: bool = false;
     /// Two entries with one key are never in the air at once, unless they share a flight.
     type Key: Hash + Eq + Clone + Send;
     type Output: Send + 'static;
@@ -67,7 +70,6 @@ struct Inner<O: Operation> {
     connections: Connections,
     tasks: Tasks,
     limits: Limits,
-    slots: usize,
     linger: Duration,
     retry_for: Duration,
     stats: LaneStats,
@@ -76,7 +78,9 @@ struct Inner<O: Operation> {
 
 struct State<O: Operation> {
     batcher: Batcher<O::Key, Entry<O>>,
-    slots_busy: usize,
+    slots: Slots,
+    /// A task is waiting to see whether the flight in the air is a slow one.
+    guarded: bool,
 }
 
 struct Entry<O: Operation> {
@@ -104,12 +108,19 @@ impl<O: Operation> Lane<O> {
             context,
             connections,
             tasks,
-            limits: Limits { items: settings.items_max, bytes: settings.bytes_max, merged: O::MERGED_MAX },
-            slots: settings.slots.max(1),
+            limits: Limits {
+                items: if O::ALONE { 1 } else { settings.items_max },
+                bytes: settings.bytes_max,
+                merged: O::MERGED_MAX,
+            },
             linger: settings.linger,
             retry_for: settings.retry_for,
             stats: LaneStats::default(),
-            state: Mutex::new(State { batcher: Batcher::new(), slots_busy: 0 }),
+            state: Mutex::new(State {
+                batcher: Batcher::new(),
+                slots: Slots::new(settings.slots),
+                guarded: false,
+            }),
         }))
     }
 
@@ -130,11 +141,7 @@ impl<O: Operation> Lane<O> {
             return Err(Error::Full);
         }
         state.batcher.offer(key, entry, items, bytes);
-        if state.slots_busy < self.0.slots && state.batcher.is_ready() {
-            state.slots_busy += 1;
-            drop(state);
-            self.0.tasks.spawn(self.0.clone().run_slot());
-        }
+        self.0.open_slot(&mut state);
         Ok(answer)
     }
 
@@ -146,6 +153,24 @@ impl<O: Operation> Lane<O> {
 impl<O: Operation> Inner<O> {
     fn lock(&self) -> MutexGuard<'_, State<O>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a flight if there should be one more, or sees to it that somebody asks again soon.
+    fn open_slot(self: &Arc<Self>, state: &mut State<O>) {
+        let Some(next) = state.batcher.next() else { return };
+        let waited = clock::now() - next.arrived;
+        if state.slots.open(state.batcher.items(), self.limits.items, waited) {
+            self.tasks.spawn(self.clone().run_slot());
+        } else if !std::mem::replace(&mut state.guarded, true) {
+            let patience = state.slots.patience();
+            let lane = self.clone();
+            self.tasks.spawn(async move {
+                tokio::time::sleep(patience).await;
+                let mut state = lane.lock();
+                state.guarded = false;
+                lane.open_slot(&mut state);
+            });
+        }
     }
 
     /// Flies until nothing waits. The batch is taken only once a connection is there: what arrives while the pool
@@ -160,7 +185,7 @@ impl<O: Operation> Inner<O> {
                 let mut state = self.lock();
                 let flight = state.batcher.take(self.limits);
                 if flight.is_empty() {
-                    state.slots_busy -= 1;
+                    state.slots.close();
                     return;
                 }
                 flight
@@ -216,7 +241,9 @@ impl<O: Operation> Inner<O> {
             tokio::time::sleep(RETRY_PAUSE).await;
             connection = self.connections.acquire(O::PRIORITY).await;
         };
-        self.stats.landed(replies.len(), items, waited, clock::now() - started);
+        let took = clock::now() - started;
+        self.stats.landed(replies.len(), items, waited, took);
+        self.lock().slots.landed(took);
         match result {
             Ok(outputs) => {
                 for (reply, output) in replies.into_iter().zip(outputs) {

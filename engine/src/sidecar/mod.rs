@@ -3,6 +3,7 @@
 
 mod batcher;
 mod lane;
+mod slots;
 mod stats;
 
 pub use lane::{Lane, LaneSettings, Operation};

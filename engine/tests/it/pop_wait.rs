@@ -1,1 +1,277 @@
+//! Pops that wait: what wakes them, how fast, and what they leave behind when their client hangs up.
 
+use std::time::Duration;
+
+use queen_engine::SeekTo;
+use queen_protocol::AckStatus::{Completed, Retry};
+use queen_protocol::{PopFilter, PopRequest};
+use queen_testkit::{Proxy, database};
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use crate::support::{
+    Ask, ack, any, complete, configure, data, engine, eventually, named, number, parked, pop, push, send,
+    transact, travel, twins, within, write_unnoticed,
+};
+
+const LONG: Duration = Duration::from_secs(12);
+
+#[tokio::test]
+async fn a_push_wakes_a_parked_pop_at_once_and_a_pop_by_name_before_any_other() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 0..1).await;
+    complete(&broker, &pop(&broker, any("q")).await.unwrap()).await;
+    let wildcard = parked(&broker, any("q").wait(LONG)).await;
+    let by_name = parked(&broker, named("q", "p").wait(LONG)).await;
+    let elsewhere = parked(&broker, named("q", "not yet there").wait(LONG)).await;
+    let began = Instant::now();
+    push(&broker, "q", "p", 1..2).await;
+    assert_eq!(by_name.answer().await.unwrap().data(), [1]);
+    push(&broker, "q", "not yet there", 2..3).await;
+    assert_eq!(elsewhere.answer().await.unwrap().data(), [2]);
+    push(&broker, "q", "r", 3..4).await;
+    assert_eq!(wildcard.answer().await.unwrap().data(), [3]);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_push_through_one_broker_wakes_a_pop_parked_at_another_within_a_moment() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    let mut waits = Vec::new();
+    for n in 0..8 {
+        let waiting = parked(&b, any("q").wait(LONG)).await;
+        let began = Instant::now();
+        push(&a, "q", &format!("p{n}"), n..n + 1).await;
+        assert_eq!(waiting.answer().await.unwrap().data(), [n]);
+        waits.push(began.elapsed());
+    }
+    assert!(waits.iter().all(|wait| *wait < Duration::from_secs(1)), "{waits:?}");
+    // Without a notification it would be half a second on average.
+    let quick = waits.iter().filter(|wait| **wait < Duration::from_millis(300)).count();
+    assert!(quick >= 6, "{waits:?}");
+}
+
+#[tokio::test]
+async fn a_parked_pop_finds_what_no_hint_told_it_within_about_a_second() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    complete(&broker, &pop(&broker, any("q")).await.unwrap()).await;
+    for request in [any("q"), named("q", "p")] {
+        let waiting = parked(&broker, request.wait(LONG)).await;
+        write_unnoticed(&sql, "q", "p", "x").await;
+        let began = Instant::now();
+        let popped = waiting.answer().await.expect("the message");
+        assert!(began.elapsed() < Duration::from_millis(2_500), "{:?}", began.elapsed());
+        complete(&broker, &popped).await;
+        travel(&sql, "2 hours").await; // So that the same id may be written again.
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_runs_out_wakes_a_parked_pop_at_its_own_broker_and_at_others() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    for (queue, waits_at) in [("own", &a), ("other", &b)] {
+        push(&a, queue, "p", 0..1).await;
+        let began = Instant::now();
+        pop(&a, PopRequest { lease_seconds: 1, ..any(queue) }).await.expect("the message");
+        let waiting = parked(waits_at, any(queue).wait(LONG)).await;
+        let popped = waiting.answer().await.expect("the message again");
+        assert_eq!(popped.messages[0].retry_count, 0, "running out costs nothing");
+        let waited = began.elapsed();
+        assert!(waited >= Duration::from_millis(990), "while it was leased: {waited:?}");
+        assert!(waited < Duration::from_millis(3_500), "{waited:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_ack_that_leaves_a_backlog_wakes_the_next_pop_wherever_it_waits() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    // All are popped at A. In the last case nobody tells B, which has to look for itself.
+    let cases = [("aa", &a, &a, 1_000), ("ba", &b, &a, 1_000), ("bb", &b, &b, 1_000), ("ab", &a, &b, 2_500)];
+    for (queue, acked_at, waits_at, patience_ms) in cases {
+        for group in ["by wildcard", "by name"] {
+            push(&a, queue, "p", 0..1).await;
+            push(&a, queue, "p", 1..2).await;
+            let request = if group == "by name" { named(queue, "p") } else { any(queue) };
+            let held = pop(&a, request.clone().group(group)).await.unwrap();
+            let waiting = parked(waits_at, request.group(group).wait(LONG)).await;
+            let began = Instant::now();
+            assert!(ack(acked_at, &held.messages[0], Completed).await.lease_released);
+            assert!(waiting.answer().await.is_some(), "{queue} {group}");
+            let waited = began.elapsed();
+            assert!(waited < Duration::from_millis(patience_ms), "{queue} {group}: {waited:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_wakes_pops_by_what_it_pushes_and_by_what_it_frees() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "source", "p", 0..2).await;
+    let held = pop(&broker, any("source")).await.unwrap();
+    let next = parked(&broker, any("source").wait(LONG)).await;
+    let target = parked(&broker, any("target").wait(LONG)).await;
+    let began = Instant::now();
+    let body = json!({"operations": [
+        crate::support::push_operation("target", "p", &json!("moved")),
+        crate::support::ack_operation(&held.messages[0], "completed"),
+    ]});
+    assert!(transact(&broker, &body).await.success);
+    assert_eq!(target.answer().await.unwrap().data(), ["moved"]);
+    assert_eq!(next.answer().await.unwrap().data(), [1]);
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_delayed_message_wakes_a_parked_pop_when_it_matures() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"delayedProcessing": 1})).await;
+    let began = Instant::now();
+    let waiting = parked(&broker, any("q").wait(LONG)).await;
+    push(&broker, "q", "p", 0..1).await;
+    assert_eq!(waiting.answer().await.unwrap().data(), [0]);
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(3), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_window_wakes_a_parked_pop_when_it_closes() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"windowBuffer": 1})).await;
+    push(&broker, "q", "p", 0..2).await;
+    let began = Instant::now();
+    let waiting = parked(&broker, any("q").batch(10).wait(LONG)).await;
+    push(&broker, "q", "p", 2..3).await;
+    assert_eq!(waiting.answer().await.unwrap().messages.len(), 3);
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(800) && waited < Duration::from_secs(3), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_batch_that_fills_up_wakes_a_parked_pop_before_its_window_closes() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"windowBuffer": 60})).await;
+    push(&broker, "q", "p", 0..2).await;
+    let waiting = parked(&broker, any("q").batch(5).wait(Duration::from_secs(4))).await;
+    push(&broker, "q", "p", 2..5).await;
+    assert_eq!(waiting.answer().await.expect("a full batch").messages.len(), 5);
+}
+
+#[tokio::test]
+async fn a_seek_and_a_queue_that_appears_wake_parked_pops() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    push(&a, "q", "p", 0..1).await;
+    complete(&b, &pop(&b, any("q").group("g")).await.unwrap()).await;
+    let sought = parked(&b, any("q").group("g").wait(LONG)).await;
+    let labels = PopFilter::Labels { namespace: Some("shop".into()), task: None };
+    let discovering = parked(&b, PopRequest { filter: labels, ..any("") }.wait(LONG)).await;
+    a.seek("g", "q", SeekTo::Time(0)).await.unwrap();
+    assert_eq!(sought.answer().await.unwrap().data(), [0]);
+    push(&a, "shop.orders", "p", 7..8).await;
+    assert_eq!(discovering.answer().await.unwrap().data(), [7]);
+}
+
+#[tokio::test]
+async fn a_pop_that_waited_in_vain_answers_empty_on_time() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 0..1).await;
+    pop(&broker, any("q")).await.unwrap();
+    for request in [any("q"), named("q", "p"), any("nowhere")] {
+        let began = Instant::now();
+        assert!(pop(&broker, request.wait(Duration::from_millis(300))).await.is_none());
+        let waited = began.elapsed();
+        assert!(waited >= Duration::from_millis(300) && waited < Duration::from_millis(1_300), "{waited:?}");
+    }
+}
+
+#[tokio::test]
+async fn stopping_answers_parked_pops_at_once() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let waiting = parked(&broker, any("q").wait(LONG)).await;
+    let began = Instant::now();
+    let ((), answer) = tokio::join!(broker.stop(), waiting.answer());
+    assert!(answer.is_none());
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_while_parked_takes_no_lease() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    for request in [any("q"), named("q", "p")] {
+        let left = parked(&broker, request.clone().wait(LONG)).await;
+        let stays = parked(&broker, request.wait(LONG)).await;
+        drop(left);
+        eventually("it has left", async || (broker.stats().parked == 1).then_some(())).await;
+        push(&broker, "q", "p", 0..1).await;
+        let popped = stays.answer().await.expect("the one that stayed gets it");
+        assert_eq!(number(&sql, "select count(*) from queen.leases").await, 1);
+        complete(&broker, &popped).await;
+    }
+    assert_eq!(number(&sql, "select count(*) from queen.leases").await, 0);
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_while_its_claim_is_in_flight_leaves_no_lease_behind() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let broker = engine(proxy.url()).await;
+    push(&broker, "q", "p", 0..1).await;
+    // Known to the engine, so that the claim is the next thing it sends.
+    let warm = pop(&broker, any("q")).await.unwrap();
+    ack(&broker, &warm.messages[0], Retry).await;
+    for auto_ack in [false, true] {
+        proxy.black_hole(true);
+        {
+            let request = PopRequest { auto_ack, ..any("q") };
+            let mut popping = Box::pin(broker.pop(request));
+            let sent = async {
+                let busy = async || (broker.stats().connections_busy > 0).then_some(());
+                eventually("the claim is sent", busy).await;
+            };
+            tokio::select! {
+                answer = &mut popping => panic!("nothing gets through: {answer:?}"),
+                () = sent => {}
+            }
+        }
+        proxy.black_hole(false);
+        let began = Instant::now();
+        let popped =
+            within(Duration::from_secs(3), "the lease comes back", async || pop(&broker, any("q")).await);
+        ack(&broker, &popped.await.messages[0], Retry).await;
+        assert!(began.elapsed() < Duration::from_secs(3), "long before its 300 s are over");
+    }
+}
+
+#[tokio::test]
+async fn however_early_or_late_clients_hang_up_no_lease_stays_behind() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    send(&broker, &json!([{"queue": "q", "partition": "p", "payload": "x".repeat(10_000)}])).await.unwrap();
+    for step in 0..60 {
+        let request = if step % 2 == 0 { any("q") } else { named("q", "p") };
+        let patience = Duration::from_micros(100 * step);
+        if let Ok(Ok(Some(body))) = timeout(patience, broker.pop(request)).await {
+            ack(&broker, &crate::support::read(&body).messages[0], Retry).await;
+        }
+    }
+    let popped =
+        within(Duration::from_secs(3), "the lease comes back", async || pop(&broker, any("q")).await);
+    assert_eq!(popped.await.messages[0].retry_count, 0);
+}

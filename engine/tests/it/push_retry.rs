@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Ask, any, at_once, configure, data, drain, engine, eventually, named, parked, pop, push, push_ids, send,
+    travel, with_ids, write_unnoticed,
 };
 
 /// An engine behind a network that breaks on request.
@@ -144,6 +145,30 @@ async fn without_deduplication_a_broker_that_did_not_write_the_older_message_doe
     assert_eq!(second[0].status, PushStatus::Queued);
     let stored: Vec<Value> = drain(&broker, "q", "p", "g").await.iter().map(|m| m.json()).collect();
     assert_eq!(stored, ["x", "y", "again"]);
+}
+
+#[tokio::test]
+async fn a_retry_does_not_take_a_message_from_before_the_window_for_its_own() {
+    let (db, proxy, broker) = behind_a_proxy().await;
+    push_ids(&broker, "q", "p", &["x"]).await;
+    travel(&db.client().await, "61 minutes").await;
+    let items = json!([{"queue": "q", "partition": "p", "payload": "again", "transactionId": "x"}]);
+    let second = lose_the_request(&proxy, &broker, &items).await;
+    assert_eq!(second[0].status, PushStatus::Queued);
+    let stored: Vec<Value> = drain(&broker, "q", "p", "g").await.iter().map(|m| m.json()).collect();
+    assert_eq!(stored, ["x", "again"]);
+}
+
+#[tokio::test]
+async fn a_retry_knows_what_another_broker_stored_meanwhile_for_a_duplicate() {
+    let (db, proxy, broker) = behind_a_proxy().await;
+    push_ids(&broker, "q", "p", &["y"]).await;
+    let sql = db.client().await;
+    write_unnoticed(&sql, "q", "p", "x").await;
+    let second = lose_the_request(&proxy, &broker, &with_ids("q", "p", &["x"])).await;
+    let stored = drain(&broker, "q", "p", "g").await;
+    assert_eq!(stored.len(), 2);
+    assert_eq!(second[0].message_id, stored[1].id);
 }
 
 #[tokio::test]

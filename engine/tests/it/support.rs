@@ -139,6 +139,18 @@ pub async fn push_wide(engine: &Engine, queue: &str, partitions: Range<usize>) {
     send(engine, &items.collect()).await.unwrap();
 }
 
+/// What another broker's push leaves in the log while none of its hints has arrived. The partition must exist.
+pub async fn write_unnoticed(sql: &Client, queue: &str, partition: &str, id: &str) {
+    let text = "select queen.push(array[p.id], array[-1], array[1], array[100],
+                           array[set_byte(substr(h.hash, 1, 16), 0, get_byte(h.hash, 0) | 128)],
+                           array[format('{\"transactionId\":\"%1$s\",\"payload\":\"%1$s\"}', $3::text)],
+                           array[false], array[false])
+                from queen.partitions p join queen.queues q on q.id = p.queue_id
+                cross join lateral (select sha256(convert_to($3, 'UTF8')) as hash) h
+                where q.name = $1 and p.name = $2";
+    assert_eq!(sql.query(text, &[&queue, &partition, &id]).await.unwrap().len(), 1);
+}
+
 /// A pop from any partition of a queue: one message, queue mode, answered at once.
 pub fn any(queue: &str) -> PopRequest {
     PopRequest {
