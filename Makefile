@@ -2,11 +2,14 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
+# PostgreSQL refuses to run as root and runs as another user, who must be able to reach its folder.
+DATA ?= $(if $(filter 0,$(shell id -u)),/var/lib/queen,$(CURDIR)/data)
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: setup-run ## build and start Queen with its own PostgreSQL, in ./data
-	cargo run --release --locked -p queen-server -- serve --data-dir data
+run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
+	cargo run --release --locked -p queen-server -- serve --data-dir $(DATA)
 
 test: setup-test ## all tests: units, engine and server on a real PostgreSQL, the published Python client
 	cargo build --locked -p queen-server

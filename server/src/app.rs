@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn;
-use axum::routing::{delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use queen_engine::Engine;
 use queen_protocol::Subscription;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::http::{ack, cors, dead_letters, error, groups, health, pop, push, queues, renew, transaction};
+use crate::http::{
+    ack, cors, dead_letters, error, groups, health, openapi, pop, push, queues, renew, transaction,
+};
 
 /// What the HTTP side is told when it starts.
 #[derive(Debug, Clone)]
@@ -32,31 +34,37 @@ pub struct App {
     pub name: Arc<str>,
 }
 
+/// Every route, once. `openapi.rs` describes each of them; a test compares the two.
+pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
+    vec![
+        ("/api/v1/push", post(push::push)),
+        ("/api/v1/pop", get(pop::labels).head(error::no_such_method)),
+        ("/api/v1/pop/queue/", get(pop::nameless_queue).head(error::no_such_method)),
+        ("/api/v1/pop/queue/{queue}", get(pop::queue).head(error::no_such_method)),
+        ("/api/v1/pop/queue/{queue}/partition/{partition}", get(pop::partition).head(error::no_such_method)),
+        ("/api/v1/ack", post(ack::one)),
+        ("/api/v1/ack/batch", post(ack::batch)),
+        ("/api/v1/transaction", post(transaction::transaction)),
+        ("/api/v1/lease/{lease}/extend", post(renew::renew)),
+        ("/api/v1/configure", post(queues::configure)),
+        ("/api/v1/resources/queues/", delete(queues::delete_nameless)),
+        ("/api/v1/resources/queues/{queue}", delete(queues::delete)),
+        ("/api/v1/dlq", get(dead_letters::list)),
+        ("/api/v1/consumer-groups/{group}", delete(groups::delete)),
+        ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
+        ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),
+        ("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(groups::seek)),
+        ("/health", get(health::health)),
+        ("/health/live", get(health::live)),
+        ("/health/ready", get(health::ready)),
+        ("/openapi.json", get(openapi::openapi)),
+    ]
+}
+
 pub fn router(app: App) -> Router {
-    Router::new()
-        .route("/api/v1/push", post(push::push))
-        .route("/api/v1/pop", get(pop::labels).head(error::no_such_method))
-        .route("/api/v1/pop/queue/", get(pop::nameless_queue).head(error::no_such_method))
-        .route("/api/v1/pop/queue/{queue}", get(pop::queue).head(error::no_such_method))
-        .route(
-            "/api/v1/pop/queue/{queue}/partition/{partition}",
-            get(pop::partition).head(error::no_such_method),
-        )
-        .route("/api/v1/ack", post(ack::one))
-        .route("/api/v1/ack/batch", post(ack::batch))
-        .route("/api/v1/transaction", post(transaction::transaction))
-        .route("/api/v1/lease/{lease}/extend", post(renew::renew))
-        .route("/api/v1/configure", post(queues::configure))
-        .route("/api/v1/resources/queues/", delete(queues::delete_nameless))
-        .route("/api/v1/resources/queues/{queue}", delete(queues::delete))
-        .route("/api/v1/dlq", get(dead_letters::list))
-        .route("/api/v1/consumer-groups/{group}", delete(groups::delete))
-        .route("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription))
-        .route("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue))
-        .route("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(groups::seek))
-        .route("/health", get(health::health))
-        .route("/health/live", get(health::live))
-        .route("/health/ready", get(health::ready))
+    let routed =
+        routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+    routed
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(CatchPanicLayer::custom(error::panicked))

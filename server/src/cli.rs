@@ -31,6 +31,8 @@ pub enum Action {
         #[arg(long)]
         markdown: bool,
     },
+    /// Prints the OpenAPI document of the HTTP API.
+    Openapi,
     /// Prints the version.
     Version,
 }

@@ -8,6 +8,7 @@ pub mod dead_letters;
 pub mod error;
 pub mod groups;
 pub mod health;
+pub mod openapi;
 pub mod pop;
 pub mod push;
 pub mod queues;

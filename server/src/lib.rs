@@ -6,6 +6,7 @@ pub mod config;
 mod connections;
 mod http;
 pub mod logging;
+pub mod openapi;
 pub mod psql;
 pub mod serve;
 mod signals;

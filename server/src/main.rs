@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use queen_server::cli::{Action, Cli};
 use queen_server::config::{Settings, report};
-use queen_server::{logging, psql, serve};
+use queen_server::{logging, openapi, psql, serve};
 
 fn main() -> ExitCode {
     match run() {
@@ -23,11 +23,12 @@ fn run() -> Result<()> {
     match cli.action.unwrap_or(Action::Serve) {
         Action::Serve => serve_with_logs(&cli.settings),
         Action::Psql { arguments } => psql::open(&cli.settings, &arguments),
-        Action::Config { markdown: true } => print(&report::markdown(&Cli::definition())),
+        Action::Config { markdown: true } => print(report::markdown(&Cli::definition()).as_bytes()),
         Action::Config { markdown: false } => {
-            print(&report::in_force(&Cli::definition(), &matches, &cli.settings))
+            print(report::in_force(&Cli::definition(), &matches, &cli.settings).as_bytes())
         }
-        Action::Version => print(&format!("queen {}\n", env!("CARGO_PKG_VERSION"))),
+        Action::Openapi => print(&openapi::DOCUMENT),
+        Action::Version => print(concat!("queen ", env!("CARGO_PKG_VERSION"), "\n").as_bytes()),
     }
 }
 
@@ -40,6 +41,6 @@ fn serve_with_logs(settings: &Settings) -> Result<()> {
     runtime.enable_all().build().context("cannot start the worker threads")?.block_on(serve::serve(settings))
 }
 
-fn print(text: &str) -> Result<()> {
-    io::stdout().write_all(text.as_bytes()).context("cannot write")
+fn print(text: &[u8]) -> Result<()> {
+    io::stdout().write_all(text).context("cannot write")
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use crate::support::{
-    Ask, ack, any, complete, configure, data, engine, eventually, named, number, parked, pop, push, send,
+    Ask, ack, any, complete, configure, engine, eventually, named, number, parked, pop, push, send,
     transact, travel, twins, within, write_unnoticed,
 };
 
@@ -177,6 +177,7 @@ async fn a_seek_and_a_queue_that_appears_wake_parked_pops() {
     push(&a, "q", "p", 0..1).await;
     complete(&b, &pop(&b, any("q").group("g")).await.unwrap()).await;
     let sought = parked(&b, any("q").group("g").wait(LONG)).await;
+    configure(&b, "shop.empty", json!({})).await;
     let labels = PopFilter::Labels { namespace: Some("shop".into()), task: None };
     let discovering = parked(&b, PopRequest { filter: labels, ..any("") }.wait(LONG)).await;
     a.seek("g", "q", SeekTo::Time(0)).await.unwrap();

@@ -7,10 +7,11 @@ use queen_engine::{DeadLetter, DeadLetterFilter};
 use queen_protocol::{BadRequest, check_name, format_micros, parse_time};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::answer;
-use super::error::ApiError;
+use super::error::{ApiError, Failures};
 use super::request::Query;
 use crate::app::App;
 
@@ -18,36 +19,78 @@ const LIMIT_DEFAULT: i64 = 100;
 /// A page of payloads is held in memory at once.
 const LIMIT_MAX: i64 = 1_000;
 
-#[derive(Serialize)]
-struct Page<'a> {
+/// A filter left blank matches everything.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+#[expect(dead_code, reason = "described, never built")]
+struct Filter {
+    queue: Option<String>,
+    partition: Option<String>,
+    consumer_group: Option<String>,
+    /// Failed at this time or later.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    /// Failed at this time or earlier.
+    #[param(format = DateTime)]
+    to: Option<String>,
+    #[param(minimum = 1, maximum = 1_000, default = 100)]
+    limit: Option<i64>,
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = DeadLetters, example = json!({
+    "messages": [{
+        "id": "01a1dee1-7461-7000-8000-000000000002", "transactionId": "01a1dee1-745d-7538-917b-d9ffb02ffaee",
+        "partitionId": "01a1dee1-745d-7538-917b-da0156ed4800", "queue": "orders", "partition": "customer-7",
+        "consumerGroup": "billing", "errorMessage": "no such customer", "retryCount": 0, "data": {"total": 5},
+        "producerSub": null, "createdAt": "2026-11-15T11:04:39.777Z", "failedAt": "2026-11-15T11:04:40.814Z",
+    }],
+    "pagination": {"limit": 10, "offset": 0},
+    "total": 1,
+}))]
+pub struct Page<'a> {
     messages: Vec<Entry<'a>>,
     pagination: Pagination,
+    /// All that match, not only this page.
     total: i64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Pagination {
     limit: i64,
     offset: i64,
 }
 
-#[derive(Serialize)]
+/// A message as it was when a group gave up on it.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = DeadLetter)]
 struct Entry<'a> {
+    /// The message's.
     id: Uuid,
     transaction_id: &'a str,
     partition_id: Uuid,
     queue: &'a str,
     partition: &'a str,
     consumer_group: &'a str,
+    #[schema(required)]
     error_message: Option<&'a str>,
     retry_count: i32,
+    #[schema(value_type = serde_json::Value)]
     data: &'a RawValue,
+    #[schema(required)]
     producer_sub: Option<&'a str>,
+    #[schema(format = DateTime)]
     created_at: String,
+    #[schema(format = DateTime)]
     failed_at: String,
 }
 
+/// Lists what consumer groups gave up on, the newest failure first.
+#[utoipa::path(get, path = "/api/v1/dlq", operation_id = "deadLetters", tag = "messages", params(Filter),
+    responses((status = 200, description = "A page", body = Page<'static>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let filter = read(&query)?;
     let (letters, total) = app.engine.dead_letters(&filter).await?;

@@ -9,11 +9,64 @@ use axum::response::{IntoResponse, Response};
 use queen_protocol::{BadRequest, ErrorCode};
 use serde::Serialize;
 use tracing::{error, warn};
+use utoipa::{IntoResponses, ToSchema};
 
 use super::answer;
 
 /// Never 0: clients would try again at once, all together.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+/// The body of every failure.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Error, example = json!({
+    "error": "a pop names a queue, a namespace or a task", "code": "bad_request",
+}))]
+pub struct ErrorBody<'a> {
+    /// For people.
+    error: &'a str,
+    /// For programs: `bad_request`, `not_found`, `method_not_allowed`, `payload_too_large`,
+    /// `unsupported_media_type`, `rate_limited`, `internal` or `unavailable`.
+    code: &'static str,
+}
+
+/// How any route that needs the database may fail.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
+pub enum Failures {
+    /// The request cannot be understood, or a name is too long. Sending it again will not help.
+    #[response(status = 400)]
+    BadRequest(ErrorBody<'static>),
+    /// A defect, or a database that refuses the statement. The log of the broker says more.
+    #[response(status = 500)]
+    Internal(ErrorBody<'static>),
+    /// No database within ten seconds, or the broker is stopping. Send it again.
+    #[response(status = 503, headers(("Retry-After" = u32, description = "Seconds")))]
+    Unavailable(ErrorBody<'static>),
+}
+
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
+pub enum TooLarge {
+    /// The body is larger than `QUEEN_MAX_BODY_BYTES`.
+    #[response(status = 413)]
+    PayloadTooLarge(ErrorBody<'static>),
+}
+
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
+pub enum Busy {
+    /// Too many operations of this kind are waiting. Nothing was done. Send it again.
+    #[response(status = 429, headers(("Retry-After" = u32, description = "Seconds")))]
+    RateLimited(ErrorBody<'static>),
+}
+
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
+pub enum NotJson {
+    /// The Content-Type says that the body is not JSON.
+    #[response(status = 415)]
+    UnsupportedMediaType(ErrorBody<'static>),
+}
 
 #[derive(Debug)]
 pub struct ApiError {
@@ -65,13 +118,8 @@ impl From<queen_engine::Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            error: &'a str,
-            code: &'static str,
-        }
         let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = Body { error: &self.text, code: self.code.word() };
+        let body = ErrorBody { error: &self.text, code: self.code.word() };
         // Two strings always serialise.
         let bytes = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = answer::written(status, bytes.into());

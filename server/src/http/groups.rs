@@ -6,58 +6,96 @@ use axum::response::Response;
 use queen_engine::SeekTo;
 use queen_protocol::{BadRequest, check_name, parse_time};
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::answer;
-use super::error::ApiError;
+use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Query, Segments};
 use crate::app::App;
 
-#[derive(Serialize)]
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+#[expect(dead_code, reason = "described, never built")]
+struct DeleteQuery {
+    /// Also forget where the group was told to start.
+    #[param(default = true)]
+    delete_metadata: Option<bool>,
+}
+
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Deleted<'a> {
+#[schema(as = GroupDeleted, example = json!({
+    "success": true, "consumerGroup": "shipping", "queueName": "orders", "deletedPartitions": 1,
+    "metadataDeleted": true,
+}))]
+pub struct Deleted<'a> {
     success: bool,
     consumer_group: &'a str,
+    /// Only when one queue was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue_name: Option<&'a str>,
+    /// Cursors that went.
     deleted_partitions: i64,
     metadata_deleted: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct SubscriptionBody {
+#[schema(as = Subscription, example = json!({"subscriptionTimestamp": "2026-01-01T00:00:00Z"}))]
+pub struct SubscriptionBody {
+    #[schema(format = DateTime)]
     subscription_timestamp: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Subscribed<'a> {
+#[schema(example = json!({
+    "success": true, "consumerGroup": "billing", "newTimestamp": "2026-01-01T00:00:00Z", "rowsUpdated": 1,
+}))]
+pub struct Subscribed<'a> {
     success: bool,
     consumer_group: &'a str,
+    /// As it was sent.
     new_timestamp: &'a str,
+    /// Registrations that were changed.
     rows_updated: i64,
 }
 
-#[derive(Deserialize)]
+/// One of the two; `toEnd: true` goes before a time.
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct SeekBody {
+#[schema(as = Seek, example = json!({"timestamp": "2026-01-01T00:00:00Z"}))]
+pub struct SeekBody {
     #[serde(default)]
     to_end: Option<bool>,
     #[serde(default)]
+    #[schema(format = DateTime)]
     timestamp: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Sought<'a> {
+#[schema(example = json!({
+    "success": true, "consumerGroup": "billing", "queueName": "orders", "seekToEnd": false,
+    "targetTimestamp": "2026-01-01T00:00:00Z", "partitionsUpdated": 2,
+}))]
+pub struct Sought<'a> {
     success: bool,
     consumer_group: &'a str,
     queue_name: &'a str,
     seek_to_end: bool,
+    /// As it was sent.
+    #[schema(required)]
     target_timestamp: Option<&'a str>,
     partitions_updated: i64,
 }
 
+/// Forgets where a group stands, in every queue.
+///
+/// Its cursors and leases go; a group of the same name starts afresh. One that does not exist is no error.
+#[utoipa::path(delete, path = "/api/v1/consumer-groups/{group}", operation_id = "deleteGroup",
+    tag = "consumer groups", params(("group" = String, Path), DeleteQuery),
+    responses((status = 200, description = "Forgotten", body = Deleted<'static>), Failures))]
 pub async fn delete(
     State(app): State<App>,
     Segments(group): Segments<String>,
@@ -66,6 +104,11 @@ pub async fn delete(
     delete_group(&app, &group, None, &query).await
 }
 
+/// Forgets where a group stands in one queue.
+#[utoipa::path(delete, path = "/api/v1/consumer-groups/{group}/queues/{queue}",
+    operation_id = "deleteGroupFromQueue", tag = "consumer groups",
+    params(("group" = String, Path), ("queue" = String, Path), DeleteQuery),
+    responses((status = 200, description = "Forgotten", body = Deleted<'static>), Failures))]
 pub async fn delete_from_queue(
     State(app): State<App>,
     Segments((group, queue)): Segments<(String, String)>,
@@ -75,6 +118,12 @@ pub async fn delete_from_queue(
     delete_group(&app, &group, Some(&queue), &query).await
 }
 
+/// Moves the time from which a group reads partitions that are new to it.
+///
+/// Changes registrations that exist, adds none, and moves no cursor.
+#[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/subscription", operation_id = "setSubscription",
+    tag = "consumer groups", params(("group" = String, Path)), request_body = SubscriptionBody,
+    responses((status = 200, description = "Moved", body = Subscribed<'static>), Failures, TooLarge))]
 pub async fn subscription(
     State(app): State<App>,
     Segments(group): Segments<String>,
@@ -89,6 +138,12 @@ pub async fn subscription(
     answer::json(StatusCode::OK, &answer)
 }
 
+/// Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
+///
+/// Ends its leases there and gives it a fresh retry budget.
+#[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/seek", operation_id = "seek",
+    tag = "consumer groups", params(("group" = String, Path), ("queue" = String, Path)), request_body = SeekBody,
+    responses((status = 200, description = "Moved", body = Sought<'static>), Failures, TooLarge))]
 pub async fn seek(
     State(app): State<App>,
     Segments((group, queue)): Segments<(String, String)>,

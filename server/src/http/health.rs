@@ -4,25 +4,40 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::answer;
 use super::error::ApiError;
 use crate::app::App;
 
-#[derive(Serialize)]
-struct Health<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "status": "healthy", "database": "connected", "server": "vm:6632", "version": "0.1.0", "worker_id": "vm:6632",
+}))]
+pub struct Health<'a> {
+    /// `healthy` or `unhealthy`.
     status: &'static str,
+    /// `connected` or `disconnected`.
     database: &'static str,
+    /// `host:port`, to tell brokers apart.
     server: &'a str,
     version: &'static str,
+    /// The same.
     worker_id: &'a str,
 }
 
-#[derive(Serialize)]
-struct Status {
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"status": "ready"}))]
+pub struct Status {
+    /// `alive`, `ready` or `not ready`.
     status: &'static str,
 }
 
+/// Whether the broker reaches its database, and who it is.
+#[utoipa::path(get, path = "/health", operation_id = "health", tag = "broker",
+    responses(
+        (status = 200, description = "The database answers", body = Health<'static>),
+        (status = 503, description = "The database does not answer within two seconds", body = Health<'static>)))]
 pub async fn health(State(app): State<App>) -> Result<Response, ApiError> {
     let (code, status, database) = match app.engine.ready().await {
         true => (StatusCode::OK, "healthy", "connected"),
@@ -32,11 +47,20 @@ pub async fn health(State(app): State<App>) -> Result<Response, ApiError> {
     answer::json(code, &Health { status, database, server: &app.name, version, worker_id: &app.name })
 }
 
+/// Whether the process answers at all.
+///
 /// Always yes: whoever can answer is alive.
+#[utoipa::path(get, path = "/health/live", operation_id = "live", tag = "broker",
+    responses((status = 200, description = "Alive", body = Status)))]
 pub async fn live() -> Result<Response, ApiError> {
     answer::json(StatusCode::OK, &Status { status: "alive" })
 }
 
+/// Whether the broker can work: its database answers.
+#[utoipa::path(get, path = "/health/ready", operation_id = "ready", tag = "broker",
+    responses(
+        (status = 200, description = "Ready", body = Status),
+        (status = 503, description = "Not ready", body = Status)))]
 pub async fn ready(State(app): State<App>) -> Result<Response, ApiError> {
     match app.engine.ready().await {
         true => answer::json(StatusCode::OK, &Status { status: "ready" }),

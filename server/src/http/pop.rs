@@ -8,9 +8,10 @@ use axum::response::Response;
 use queen_protocol::{BadRequest, PopFilter, PopRequest, QUEUE_MODE, Subscription, check_name};
 
 use super::answer;
-use super::error::ApiError;
+use super::error::{ApiError, Busy, Failures};
 use super::request::{Query, Segments};
 use crate::app::{App, Options};
+use crate::openapi::words;
 
 /// More than any client can work off within one lease.
 pub const BATCH_MAX: u32 = 10_000;
@@ -23,6 +24,16 @@ const LEASE_SECONDS_MAX: i64 = 86_400;
 /// When the client leaves the size to us.
 const AUTOPILOT_BATCH: u32 = 100;
 
+/// Takes messages of any partition of a queue.
+///
+/// The partition served longest ago goes first. What is taken is leased to the consumer group until it is
+/// acknowledged or the lease ends. A queue nobody has made yet is an empty one.
+#[utoipa::path(get, path = "/api/v1/pop/queue/{queue}", operation_id = "popQueue", tag = "messages",
+    params(("queue" = String, Path), words::PopQuery),
+    responses(
+        (status = 200, description = "At least one message", body = words::Popped),
+        (status = 204, description = "Nothing to deliver, now or within the time to wait"),
+        Failures, Busy))]
 pub async fn queue(
     State(app): State<App>,
     Segments(queue): Segments<String>,
@@ -31,11 +42,27 @@ pub async fn queue(
     pop(&app, PopFilter::Queue { queue }, &query).await
 }
 
+/// Takes messages of the queue whose name is empty.
+///
 /// The empty name is a name, but no path segment.
+#[utoipa::path(get, path = "/api/v1/pop/queue/", operation_id = "popNamelessQueue", tag = "messages",
+    params(words::PopQuery),
+    responses(
+        (status = 200, description = "At least one message", body = words::Popped),
+        (status = 204, description = "Nothing to deliver, now or within the time to wait"),
+        Failures, Busy))]
 pub async fn nameless_queue(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     pop(&app, PopFilter::Queue { queue: String::new() }, &query).await
 }
 
+/// Takes messages of one partition.
+#[utoipa::path(get, path = "/api/v1/pop/queue/{queue}/partition/{partition}", operation_id = "popPartition",
+    tag = "messages",
+    params(("queue" = String, Path), ("partition" = String, Path), words::PopQuery),
+    responses(
+        (status = 200, description = "At least one message", body = words::Popped),
+        (status = 204, description = "Nothing to deliver, now or within the time to wait"),
+        Failures, Busy))]
 pub async fn partition(
     State(app): State<App>,
     Segments((queue, partition)): Segments<(String, String)>,
@@ -44,6 +71,15 @@ pub async fn partition(
     pop(&app, PopFilter::Partition { queue, partition }, &query).await
 }
 
+/// Takes messages of any queue with these labels.
+///
+/// Queues of higher priority go first.
+#[utoipa::path(get, path = "/api/v1/pop", operation_id = "popLabels", tag = "messages",
+    params(words::LabelQuery, words::PopQuery),
+    responses(
+        (status = 200, description = "At least one message", body = words::Popped),
+        (status = 204, description = "Nothing to deliver, now or within the time to wait"),
+        Failures, Busy))]
 pub async fn labels(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let label = |key| query.filled(key).map(str::to_owned);
     let (namespace, task) = (label("namespace"), label("task"));

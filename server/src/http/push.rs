@@ -7,10 +7,21 @@ use axum::response::Response;
 use queen_protocol::{ErrorCode, PushBody, PushResult};
 
 use super::answer;
-use super::error::ApiError;
+use super::error::{ApiError, Busy, Failures, NotJson, TooLarge};
 use super::request::Body;
 use crate::app::App;
+use crate::openapi::words;
 
+/// Stores messages.
+///
+/// Items of one partition keep their order. The answer is sent after the commit, one result per item in the
+/// order of the request; what cannot be stored fails alone. With a `transactionId` of your own a push may be
+/// repeated without fear.
+#[utoipa::path(post, path = "/api/v1/push", operation_id = "push", tag = "messages",
+    request_body = words::Push,
+    responses(
+        (status = 201, description = "One result per item; `[]` for no items", body = Vec<words::PushResult>),
+        Failures, TooLarge, Busy, NotJson))]
 pub async fn push(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     must_be_json(&headers)?;
     let push = PushBody::parse(&body.0)?;

@@ -5,19 +5,31 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use queen_protocol::{Configure, QueueOptions, check_name};
 use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answer;
-use super::error::ApiError;
+use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Segments};
 use crate::app::App;
+use crate::openapi::words;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Configured<'a> {
+#[schema(example = json!({
+    "configured": true, "queueId": "5558382e-52bd-4a3b-93c5-41af0a04507e", "partitionId": null,
+    "queue": "orders", "namespace": "orders", "task": "",
+    "options": {"leaseTime": 60, "retryLimit": 3, "retryDelay": 1000, "ttl": 3600, "maxSize": 0,
+        "priority": 0, "delayedProcessing": 0, "windowBuffer": 0, "deadLetterQueue": true,
+        "dlqAfterMaxRetries": true, "retentionEnabled": false, "retentionSeconds": 0,
+        "completedRetentionSeconds": 0, "maxWaitTimeSeconds": 0, "encryptionEnabled": false,
+        "dedupWindowSeconds": 3600, "minPopWaitTime": 0, "namespace": "orders", "task": ""},
+}))]
+pub struct Configured<'a> {
     configured: bool,
     queue_id: Uuid,
-    /// A partition comes into being with its first message.
+    /// Always null: a partition comes into being with its first message.
+    #[schema(required)]
     partition_id: Option<Uuid>,
     queue: &'a str,
     namespace: &'a str,
@@ -26,21 +38,30 @@ struct Configured<'a> {
 }
 
 /// The labels are options too: clients may send them there and look for them there.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = OptionsInForce)]
 struct Options<'a> {
     #[serde(flatten)]
+    #[schema(value_type = words::QueueOptions)]
     options: &'a QueueOptions,
     namespace: &'a str,
     task: &'a str,
 }
 
-#[derive(Serialize)]
-struct Deleted<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = QueueDeleted, example = json!({"deleted": true, "queue": "orders", "existed": true}))]
+pub struct Deleted<'a> {
     deleted: bool,
     queue: &'a str,
     existed: bool,
 }
 
+/// Creates a queue or changes its options.
+#[utoipa::path(post, path = "/api/v1/configure", operation_id = "configure", tag = "queues",
+    request_body = words::Configure,
+    responses(
+        (status = 200, description = "The queue as it is now", body = Configured<'static>),
+        Failures, TooLarge))]
 pub async fn configure(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
     let configure = Configure::parse(&body.0)?;
     let stored = app.engine.configure(&configure).await?;
@@ -57,13 +78,24 @@ pub async fn configure(State(app): State<App>, body: Body) -> Result<Response, A
     answer::json(StatusCode::OK, &answer)
 }
 
+/// Deletes a queue with all it holds.
+///
+/// Its messages, cursors, leases, dead letters and registrations go with it. One that does not exist is no
+/// error.
+#[utoipa::path(delete, path = "/api/v1/resources/queues/{queue}", operation_id = "deleteQueue", tag = "queues",
+    params(("queue" = String, Path)),
+    responses((status = 200, description = "Gone", body = Deleted<'static>), Failures))]
 pub async fn delete(State(app): State<App>, Segments(queue): Segments<String>) -> Result<Response, ApiError> {
     check_name("queue", &queue)?;
     let existed = app.engine.delete_queue(&queue).await?;
     answer::json(StatusCode::OK, &Deleted { deleted: existed, queue: &queue, existed })
 }
 
+/// Deletes the queue whose name is empty.
+///
 /// The empty name is a name, but no path segment.
+#[utoipa::path(delete, path = "/api/v1/resources/queues/", operation_id = "deleteNamelessQueue", tag = "queues",
+    responses((status = 200, description = "Gone", body = Deleted<'static>), Failures))]
 pub async fn delete_nameless(state: State<App>) -> Result<Response, ApiError> {
     delete(state, Segments(String::new())).await
 }

@@ -6,10 +6,20 @@ use axum::response::Response;
 use queen_protocol::RenewBody;
 
 use super::answer;
-use super::error::ApiError;
+use super::error::{ApiError, Busy, Failures, TooLarge};
 use super::request::{Body, Segments};
 use crate::app::App;
+use crate::openapi::words;
 
+/// Extends a lease, in every partition it covers.
+///
+/// The body may be absent. A lease that is gone is a 200 with `success: false`.
+#[utoipa::path(post, path = "/api/v1/lease/{lease}/extend", operation_id = "renew", tag = "messages",
+    params(("lease" = String, Path, description = "The `leaseId` of a pop")),
+    request_body = Option<words::Renew>,
+    responses(
+        (status = 200, description = "Extended, or gone", body = words::Renewed),
+        Failures, TooLarge, Busy))]
 pub async fn renew(
     State(app): State<App>,
     Segments(lease): Segments<String>,

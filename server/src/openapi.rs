@@ -1,0 +1,103 @@
+//! The API in words a machine reads. What a route takes and gives stands at its handler; this puts it together.
+
+pub mod words;
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use utoipa::OpenApi;
+
+use crate::http::{ack, dead_letters, error, groups, health, openapi, pop, push, queues, renew, transaction};
+
+/// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
+pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
+    let mut text = Document::openapi().to_pretty_json().expect("strings, numbers and maps of them serialise");
+    text.push('\n');
+    text.into()
+});
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Queen", description = DESCRIPTION),
+    tags(
+        (name = "messages", description = "Push, pop, acknowledge."),
+        (name = "queues", description = "Options of a queue, and its end."),
+        (name = "consumer groups", description = "Where groups stand."),
+        (name = "broker", description = "Is it well, and what can it do?"),
+    ),
+    paths(
+        push::push,
+        pop::labels,
+        pop::nameless_queue,
+        pop::queue,
+        pop::partition,
+        ack::one,
+        ack::batch,
+        transaction::transaction,
+        renew::renew,
+        queues::configure,
+        queues::delete_nameless,
+        queues::delete,
+        dead_letters::list,
+        groups::delete,
+        groups::subscription,
+        groups::delete_from_queue,
+        groups::seek,
+        health::health,
+        health::live,
+        health::ready,
+        openapi::openapi,
+    ),
+    components(schemas(error::ErrorBody)),
+)]
+struct Document;
+
+const DESCRIPTION: &str = "A partitioned message queue on PostgreSQL. \
+    Bodies are JSON in UTF-8; a missing Content-Type is taken for JSON. Unknown query keys and unknown fields \
+    are ignored. Names are any text up to 255 characters without NUL; in a path they are percent-encoded. \
+    Times are ISO 8601 in UTC. Every answer carries CORS headers, and OPTIONS on any path is a 204. \
+    What no route answers is a 404 with code `not_found`, a wrong method a 405 with code `method_not_allowed`.";
+
+#[cfg(test)]
+mod tests {
+    use queen_protocol::QueueOptions;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn document() -> Value {
+        serde_json::from_slice(&DOCUMENT).unwrap()
+    }
+
+    #[test]
+    fn the_file_in_docs_is_the_one_generated() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/openapi.json");
+        let file = std::fs::read_to_string(path).unwrap();
+        assert_eq!(file.as_bytes(), &DOCUMENT[..], "write it anew with `make docs`");
+    }
+
+    #[test]
+    fn the_options_described_are_those_of_the_protocol_with_their_defaults() {
+        let described = document()["components"]["schemas"]["QueueOptions"]["properties"].clone();
+        let described = described.as_object().unwrap();
+        let defaults = serde_json::to_value(QueueOptions::default()).unwrap();
+        let defaults = defaults.as_object().unwrap();
+        assert!(described.keys().all(|name| defaults.contains_key(name)));
+        for (name, default) in defaults {
+            assert_eq!(&described[name]["default"], default, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_operation_has_a_name_of_its_own() {
+        let document = document();
+        let items = document["paths"].as_object().unwrap().values();
+        let operations = items.flat_map(|item| item.as_object().unwrap().values());
+        let mut names: Vec<&str> =
+            operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,414 @@
+//! Requests and answers of the message plane as schemas. `protocol` holds the types that are read and written;
+//! these only describe them, and the tests compare real answers with them.
+
+#![expect(dead_code, reason = "described, never built")]
+
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+#[derive(ToSchema)]
+#[schema(example = json!({"items": [
+    {"queue": "orders", "partition": "customer-42", "payload": {"total": 10}, "transactionId": "order-1001"},
+    {"queue": "orders", "partition": "customer-42", "payload": {"total": 20}, "transactionId": "order-1002"},
+]}))]
+pub struct Push {
+    #[schema(max_items = 50_000)]
+    items: Vec<PushItem>,
+}
+
+/// One message.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub struct PushItem {
+    /// Made by its first message if it does not exist.
+    #[schema(max_length = 255)]
+    queue: String,
+    /// The ordered lane inside the queue; absent or empty means `Default`.
+    #[schema(max_length = 255, default = "Default")]
+    partition: Option<String>,
+    /// Any JSON; absent means `{}`.
+    payload: Option<Value>,
+    /// Read when there is no `payload`.
+    data: Option<Value>,
+    /// Makes the push safe to repeat: within the queue's deduplication window a partition stores it once.
+    /// Absent: the server mints one.
+    #[schema(min_length = 1, max_length = 255)]
+    transaction_id: Option<String>,
+    /// Handed through to the consumer; what is not a UUID is dropped.
+    trace_id: Option<String>,
+    /// Label of a queue made by this push.
+    #[schema(max_length = 255)]
+    namespace: Option<String>,
+    /// Label of a queue made by this push.
+    #[schema(max_length = 255)]
+    task: Option<String>,
+}
+
+/// What became of one item, in the order of the request.
+#[derive(ToSchema)]
+#[schema(example = json!({
+    "index": 0, "message_id": "01a1dee1-7461-7000-8000-000000000001", "transaction_id": "order-1001",
+    "queueName": "orders", "status": "queued", "partition_id": "01a1dee1-745d-7538-917b-da0024957600",
+    "trace_id": null,
+}))]
+pub struct PushResult {
+    /// Position in the request.
+    index: usize,
+    /// Of a duplicate: the id of the message stored first.
+    message_id: Uuid,
+    transaction_id: String,
+    #[schema(rename = "queueName")]
+    queue_name: String,
+    status: PushStatus,
+    partition_id: Uuid,
+    #[schema(required)]
+    trace_id: Option<Uuid>,
+    /// Only with `failed`.
+    error: Option<String>,
+}
+
+/// `queued`: stored. `duplicate`: stored before. `failed`: not stored, and the others are not affected.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+pub enum PushStatus {
+    Queued,
+    Duplicate,
+    Failed,
+}
+
+/// What cannot be read counts as not given.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct PopQuery {
+    /// The group that reads. Without one, all who name none share one cursor.
+    #[param(max_length = 255, example = "billing")]
+    consumer_group: Option<String>,
+    /// Most messages, over all partitions; out of range means the nearest bound. Without it the broker's
+    /// `DEFAULT_BATCH_SIZE` counts.
+    #[param(minimum = 1, maximum = 10_000)]
+    batch: Option<u32>,
+    /// Most partitions to claim. Without effect when the path names one.
+    #[param(minimum = 1, maximum = 100, default = 1)]
+    partitions: Option<u32>,
+    /// Wait for a message when there is none.
+    #[param(default = false)]
+    wait: Option<bool>,
+    /// How long, in milliseconds; at most ten minutes. Without it the broker's `DEFAULT_TIMEOUT` counts.
+    #[param(maximum = 600_000)]
+    timeout: Option<u64>,
+    /// Commit at delivery: no lease, no acknowledgement, at most once.
+    #[param(default = false)]
+    auto_ack: Option<bool>,
+    /// Length of the lease; 0 takes the queue's `leaseTime`.
+    #[param(maximum = 86_400, default = 0)]
+    lease_seconds: Option<u32>,
+    /// Where a group that is new here starts: `new` skips what is stored, any other word starts at the oldest
+    /// message.
+    #[param(example = "new")]
+    subscription_mode: Option<String>,
+    /// The same by time: `now`, or an ISO 8601 time. Goes before the mode.
+    #[param(example = "2026-01-01T00:00:00Z")]
+    subscription_from: Option<String>,
+    /// Without `batch`: take 100.
+    #[param(default = false)]
+    autopilot: Option<bool>,
+}
+
+/// Which queues; at least one of the two.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LabelQuery {
+    #[param(max_length = 255, example = "parcels")]
+    namespace: Option<String>,
+    #[param(max_length = 255)]
+    task: Option<String>,
+}
+
+/// Messages grouped by partition, in order within each, all under one lease. The fields beside `messages`
+/// describe the first partition.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase", example = json!({
+    "success": true, "queue": "orders", "partition": "customer-42",
+    "partitionId": "01a1dee1-745d-7538-917b-da0024957600",
+    "leaseId": "01a1dee1-78c9-74f5-9e39-2841dd1669f0.1", "consumerGroup": "shipping", "partitionsClaimed": 1,
+    "messages": [{
+        "id": "01a1dee1-7461-7000-8000-000000000001", "transactionId": "order-1001", "traceId": null,
+        "data": {"total": 10}, "producerSub": null, "createdAt": "2026-11-15T11:04:39.777277Z",
+        "partitionId": "01a1dee1-745d-7538-917b-da0024957600", "partition": "customer-42", "queue": "orders",
+        "leaseId": "01a1dee1-78c9-74f5-9e39-2841dd1669f0.1", "consumerGroup": "shipping", "retryCount": 0,
+    }],
+}))]
+pub struct Popped {
+    success: bool,
+    queue: String,
+    partition: String,
+    partition_id: Uuid,
+    /// Opaque. Empty with `autoAck`.
+    lease_id: String,
+    consumer_group: String,
+    partitions_claimed: usize,
+    messages: Vec<Message>,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub struct Message {
+    /// Sorts like delivery within a partition.
+    id: Uuid,
+    transaction_id: String,
+    #[schema(required)]
+    trace_id: Option<Uuid>,
+    /// What was pushed as `payload`.
+    data: Value,
+    #[schema(required)]
+    producer_sub: Option<String>,
+    #[schema(format = DateTime)]
+    created_at: String,
+    partition_id: Uuid,
+    partition: String,
+    queue: String,
+    lease_id: String,
+    consumer_group: String,
+    /// How often this group has failed here since it last got on.
+    retry_count: i32,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase", example = json!({
+    "transactionId": "order-1002", "partitionId": "01a1dee1-745d-7538-917b-da0024957600",
+    "leaseId": "01a1dee1-7491-7579-b829-c9b1758f133e.1.2", "status": "completed", "consumerGroup": "billing",
+}))]
+pub struct Ack {
+    #[schema(max_length = 255)]
+    transaction_id: String,
+    partition_id: Uuid,
+    /// Absent or empty: no lease is checked.
+    lease_id: Option<String>,
+    /// `completed` (also `success`, `acked`, `ok`), `failed`, `retry` or `dlq`. Any other word means `failed`.
+    #[schema(default = "completed")]
+    status: Option<String>,
+    /// Absent or empty: the group of all who name none.
+    #[schema(max_length = 255)]
+    consumer_group: Option<String>,
+    /// Why, for the dead letter: a text, or any JSON to be kept as text.
+    error: Option<Value>,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase", example = json!({
+    "consumerGroup": "billing",
+    "acknowledgments": [{
+        "transactionId": "01a1dee1-745d-7538-917b-d9ffb02ffaee",
+        "partitionId": "01a1dee1-745d-7538-917b-da0156ed4800",
+        "leaseId": "01a1dee1-7491-7579-b829-c9b1758f133e.1.2", "status": "dlq", "error": "no such customer",
+    }],
+}))]
+pub struct AckBatch {
+    #[schema(max_items = 50_000)]
+    acknowledgments: Vec<Ack>,
+    /// Counts for all of them; without it, each item's own.
+    #[schema(max_length = 255)]
+    consumer_group: Option<String>,
+}
+
+/// What became of one acknowledgement, in the order of the request.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase", example = json!({
+    "index": 0, "transactionId": "order-1002", "success": true, "error": null, "queueName": "orders",
+    "partitionName": "customer-42", "leaseReleased": true, "dlq": false, "noop": false,
+}))]
+pub struct AckResult {
+    index: usize,
+    transaction_id: String,
+    success: bool,
+    /// Why not.
+    #[schema(required)]
+    error: Option<String>,
+    #[schema(required)]
+    queue_name: Option<String>,
+    #[schema(required)]
+    partition_name: Option<String>,
+    /// The lease on this partition ended with this call.
+    lease_released: bool,
+    /// The message is a dead letter now.
+    dlq: bool,
+    /// It had been completed before.
+    noop: bool,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase", example = json!({
+    "operations": [
+        {"type": "push", "items": [{"queue": "parcels", "partition": "customer-42",
+            "payload": {"order": 1001}, "transactionId": "parcel-1001"}]},
+        {"type": "ack", "transactionId": "order-1001", "partitionId": "01a1dee1-745d-7538-917b-da0024957600",
+            "consumerGroup": "shipping", "leaseId": "01a1dee1-78c9-74f5-9e39-2841dd1669f0.1"},
+    ],
+    "requiredLeases": ["01a1dee1-78c9-74f5-9e39-2841dd1669f0.1"],
+}))]
+pub struct Transaction {
+    #[schema(min_items = 1)]
+    operations: Vec<Operation>,
+    /// Each of them must still be live when the transaction commits.
+    required_leases: Option<Vec<String>>,
+}
+
+/// Several messages, one message, or one acknowledgement.
+#[derive(ToSchema)]
+#[serde(tag = "type")]
+pub enum Operation {
+    #[serde(rename = "push")]
+    Items { items: Vec<PushItem> },
+    #[serde(rename = "push")]
+    Item(PushItem),
+    #[serde(rename = "ack")]
+    Ack(Ack),
+}
+
+/// All of it happened, or nothing did.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase", example = json!({
+    "transactionId": "01a1dee1-79e8-7504-bf7b-8520468e395c", "success": true, "results": [
+        {"type": "push", "index": 0, "success": true, "transactionId": "parcel-1001",
+            "messageId": "01a1dee1-79f0-7000-8000-000000000003",
+            "partitionId": "01a1dee1-79e8-7504-bf7b-85217e533b00", "queueName": "parcels"},
+        {"type": "ack", "index": 1, "success": true, "transactionId": "order-1001", "error": null, "dlq": false},
+    ],
+}))]
+pub struct TransactionOutcome {
+    transaction_id: Uuid,
+    success: bool,
+    /// Why nothing happened; only without success.
+    error: Option<String>,
+    /// One per message and per acknowledgement, in order; empty without success.
+    results: Vec<TransactionResult>,
+}
+
+#[derive(ToSchema)]
+#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
+pub enum TransactionResult {
+    Push {
+        index: usize,
+        success: bool,
+        transaction_id: String,
+        message_id: Uuid,
+        partition_id: Uuid,
+        queue_name: String,
+        /// Only when the message had been stored before.
+        duplicate: Option<bool>,
+    },
+    Ack {
+        index: usize,
+        success: bool,
+        transaction_id: String,
+        #[schema(required)]
+        error: Option<String>,
+        dlq: bool,
+    },
+}
+
+#[derive(ToSchema)]
+#[schema(example = json!({"seconds": 120}))]
+pub struct Renew {
+    /// From now on. A lease is never shortened.
+    #[schema(minimum = 1, maximum = 86_400, default = 60)]
+    seconds: Option<i64>,
+}
+
+/// Three names for one time, because clients read three.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase", example = json!({
+    "leaseId": "01a1dee1-7491-7579-b829-c9b1758f133e.1.2", "success": true, "renewed": 2,
+    "newExpiresAt": "2026-11-15T11:06:40.757342Z", "expiresAt": "2026-11-15T11:06:40.757342Z",
+    "lease_expires_at": "2026-11-15T11:06:40.757342Z", "error": null,
+}))]
+pub struct Renewed {
+    lease_id: String,
+    /// False when the lease had ended before.
+    success: bool,
+    /// Partitions whose lease was extended.
+    renewed: usize,
+    #[schema(required, format = DateTime)]
+    new_expires_at: Option<String>,
+    #[schema(required, format = DateTime)]
+    expires_at: Option<String>,
+    #[schema(required, format = DateTime, rename = "lease_expires_at")]
+    lease_expires_at: Option<String>,
+    #[schema(required)]
+    error: Option<String>,
+}
+
+#[derive(ToSchema)]
+#[schema(example = json!({"queue": "orders", "options": {"leaseTime": 60, "retryLimit": 3}}))]
+pub struct Configure {
+    #[schema(max_length = 255)]
+    queue: String,
+    /// May also stand among the options. For a new queue it is what its name begins with, up to the first dot.
+    #[schema(max_length = 255)]
+    namespace: Option<String>,
+    /// May also stand among the options. For a new queue it is what its name holds between two dots.
+    #[schema(max_length = 255)]
+    task: Option<String>,
+    /// `replace` starts from the defaults instead of from what is stored.
+    mode: Option<String>,
+    /// What is absent stays, what is null returns to its default.
+    options: Option<QueueOptions>,
+}
+
+/// In seconds unless it says otherwise.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub struct QueueOptions {
+    /// Length of a lease; 0 means 60.
+    #[schema(default = 300, minimum = 0)]
+    lease_time: Option<i32>,
+    /// How often a batch that failed is delivered again before what fails is given up.
+    #[schema(default = 3, minimum = 0)]
+    retry_limit: Option<i32>,
+    /// Milliseconds. Kept, without effect: what failed is available again at once.
+    #[schema(default = 1000, minimum = 0)]
+    retry_delay: Option<i32>,
+    /// Kept, without effect.
+    #[schema(default = 3600, minimum = 0)]
+    ttl: Option<i32>,
+    /// Kept, without effect.
+    #[schema(default = 0, minimum = 0)]
+    max_size: Option<i64>,
+    /// Which queue a pop by label asks first: the highest.
+    #[schema(default = 0)]
+    priority: Option<i32>,
+    /// A message is delivered once it is this old.
+    #[schema(default = 0, minimum = 0)]
+    delayed_processing: Option<i32>,
+    /// A partition with less than a full batch is held back until its oldest waiting message is this old.
+    #[schema(default = 0, minimum = 0)]
+    window_buffer: Option<i32>,
+    /// Keep what was given up. Dropped only if this and the next are both false.
+    #[schema(default = true)]
+    dead_letter_queue: Option<bool>,
+    /// See `deadLetterQueue`.
+    #[schema(default = true)]
+    dlq_after_max_retries: Option<bool>,
+    /// Without it the next two have no effect.
+    #[schema(default = false)]
+    retention_enabled: Option<bool>,
+    /// Messages older than this go, read or not; 0 keeps them.
+    #[schema(default = 0, minimum = 0)]
+    retention_seconds: Option<i32>,
+    /// Messages older than this go once every group of the partition has passed them; 0 keeps them.
+    #[schema(default = 0, minimum = 0)]
+    completed_retention_seconds: Option<i32>,
+    /// Messages still unread at this age go; 0 keeps them. Needs no `retentionEnabled`.
+    #[schema(default = 0, minimum = 0)]
+    max_wait_time_seconds: Option<i32>,
+    /// Kept, without effect: payloads are stored as they are.
+    #[schema(default = false)]
+    encryption_enabled: Option<bool>,
+    /// How long a `transactionId` is remembered; 0 turns deduplication off.
+    #[schema(default = 3600, minimum = 0)]
+    dedup_window_seconds: Option<i32>,
+    /// Milliseconds. Kept, without effect.
+    #[schema(default = 0, minimum = 0, maximum = 60_000)]
+    min_pop_wait_time: Option<i32>,
+}
