@@ -45,10 +45,11 @@ impl Engine {
         let deadline = request.wait.map(|wait| clock::now() + wait);
         let mut reopened = false;
         loop {
-            let places = self.places(&request).await?;
+            // Boxed: a parked pop holds none of what it needs while it looks.
+            let places = Box::pin(self.places(&request)).await?;
             let wildcard = !matches!(request.filter, PopFilter::Partition { .. });
             let mut gone = false;
-            if let Some(answer) = self.attempt(&request, &places, wildcard, &mut gone).await? {
+            if let Some(answer) = Box::pin(self.attempt(&request, &places, wildcard, &mut gone)).await? {
                 return Ok(Some(answer));
             }
             // The partition behind the name was deleted; there may be a new one by now.
