@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Error, Result, bail};
 use queen_engine::{Engine, Tls};
 use queen_postgres::Embedded;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -17,6 +18,7 @@ use crate::{connections, signals};
 /// The port comes first: finding it taken after a minute of recovery would waste the minute.
 pub async fn serve(settings: &Settings) -> Result<()> {
     complain()?;
+    allow_many_connections();
     let shutdown = signals::stop_requests().context("cannot listen for signals")?;
     let listener = bind(&settings.host, settings.port).await?;
     let database = settings.database();
@@ -72,6 +74,14 @@ fn complain() -> Result<()> {
         warn!(variable = name, "this variable has no meaning here");
     }
     Ok(())
+}
+
+/// Every parked pop is a connection, and many systems allow a process only 1,024 unless it asks for more.
+fn allow_many_connections() {
+    let limit = getrlimit(Resource::Nofile);
+    if setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).is_err() {
+        warn!(open_files = limit.current, "the limit on open files could not be raised");
+    }
 }
 
 async fn bind(host: &str, port: u16) -> Result<TcpListener> {

@@ -6,7 +6,8 @@
 -- locks:  none
 -- raises: never
 -- Costs what was written in between, however many partitions there are and however long some other
--- transaction stays open.
+-- transaction stays open. A log restored into another cluster may carry numbers of that cluster's future; the upper
+-- bound leaves them alone.
 create or replace function queen.discover(p_xmax bigint, p_running bigint[])
 returns table (xmax bigint, running bigint[], id uuid, number bigint, name text, queue_name text, head bigint)
 language plpgsql stable as $$
@@ -17,7 +18,7 @@ begin
                array(select (x::text)::bigint from pg_snapshot_xip(pg_current_snapshot()) x) as running),
     written as materialized (
         select s.partition_id from queen.segments s
-        where s.xid >= p_xmax::text::xid8
+        where s.xid >= p_xmax::text::xid8 and s.xid < pg_snapshot_xmax(pg_current_snapshot())
         union
         select s.partition_id from unnest(p_running) r (xid)
         join queen.segments s on s.xid = r.xid::text::xid8)

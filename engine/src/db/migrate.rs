@@ -41,17 +41,22 @@ pub async fn migrate(client: &mut Client) -> Result<(), StartError> {
 }
 
 async fn migrate_locked(client: &mut Client) -> Result<(), StartError> {
-    statement(
-        client,
-        "create schema if not exists queen;
-         create table if not exists queen.migrations (
-             version int primary key, name text not null, checksum text not null,
-             applied_at timestamptz not null default now());
-         create table if not exists queen.procedures (
-             name text primary key, checksum text not null, applied_at timestamptz not null default now())",
-    )
-    .await?;
     let refused = |error: tokio_postgres::Error| StartError::Statement(error_chain(&error));
+    // Asked first, because even "if not exists" wants the right to create.
+    let row =
+        client.query_one("select to_regclass('queen.procedures') is null", &[]).await.map_err(refused)?;
+    if row.get(0) {
+        statement(
+            client,
+            "create schema if not exists queen;
+             create table if not exists queen.migrations (
+                 version int primary key, name text not null, checksum text not null,
+                 applied_at timestamptz not null default now());
+             create table if not exists queen.procedures (
+                 name text primary key, checksum text not null, applied_at timestamptz not null default now())",
+        )
+        .await?;
+    }
     let row = client
         .query_one("select coalesce(max(version), 0) from queen.migrations", &[])
         .await

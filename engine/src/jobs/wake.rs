@@ -31,6 +31,15 @@ const PEER_FORGOTTEN: Duration = Duration::from_secs(35);
 /// At most this often is anything sent: a burst of commits is one notification.
 const SEND_EVERY: Duration = Duration::from_millis(2);
 
+const LISTEN_AGAIN: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listening {
+    Starting,
+    Hearing,
+    Deaf,
+}
+
 /// More than this waiting to be sent, and "forget everything" says it shorter.
 const OUTBOX_MAX: usize = 1_000;
 
@@ -200,16 +209,22 @@ impl Wake {
 
     /// Hears other brokers, on a connection of its own.
     pub async fn run_listener(&self, shared: Arc<Shared>) {
-        let mut first = true;
+        let mut state = Listening::Starting;
         loop {
-            if let Err(error) = self.listen(&shared, &mut first).await {
-                warn!(%error, "not hearing other brokers, connecting again");
+            if let Err(error) = self.listen(&shared, &mut state).await {
+                // Once per outage: it says nothing new the second time.
+                if state == Listening::Deaf {
+                    debug!(%error, "still not hearing other brokers");
+                } else {
+                    warn!(%error, "not hearing other brokers, connecting again");
+                }
+                state = Listening::Deaf;
             }
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            tokio::time::sleep(LISTEN_AGAIN).await;
         }
     }
 
-    async fn listen(&self, shared: &Arc<Shared>, first: &mut bool) -> Result<(), Error> {
+    async fn listen(&self, shared: &Arc<Shared>, state: &mut Listening) -> Result<(), Error> {
         let (client, mut driver) = shared.connections.connector().raw().await?;
         let listening = client.batch_execute("listen queen");
         tokio::pin!(listening);
@@ -220,7 +235,7 @@ impl Wake {
                     result.map_err(|error| Error::from_postgres("listen", error))?;
                     is_listening = true;
                     // What was said while nobody listened is not known: start over.
-                    if !std::mem::replace(first, false) {
+                    if std::mem::replace(state, Listening::Hearing) == Listening::Deaf {
                         forget(shared, None, None);
                     }
                 }

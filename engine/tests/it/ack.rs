@@ -258,7 +258,8 @@ async fn an_unknown_partition_is_an_unknown_message() {
     let broker = engine(db.url()).await;
     let popped = five(&broker).await;
     for lease_id in [None, Some(popped.lease_id.clone())] {
-        let item = AckItem { partition_id: Uuid::new_v4(), lease_id, ..ack_of(&popped.messages[0], Completed) };
+        let item =
+            AckItem { partition_id: Uuid::new_v4(), lease_id, ..ack_of(&popped.messages[0], Completed) };
         let result = ack_items(&broker, vec![item]).await.remove(0);
         assert!(result.error.unwrap_or_default().contains("Message not found"));
     }

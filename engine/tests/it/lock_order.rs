@@ -1,1 +1,123 @@
+//! Everything at once on few rows: locks are taken in one order, so nobody waits in a circle.
 
+use std::time::Duration;
+
+use queen_engine::{Engine, SeekTo};
+use queen_protocol::{AckStatus, PopRequest};
+use queen_testkit::database;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::support::{
+    Ask, ack_of, any, configure, disconnected, drain, engine, lane, named, number, push, read, send,
+};
+
+const STORM: Duration = Duration::from_millis(3_500);
+
+/// Small and repeatable, so that a failing run can be looked at.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen_engine::Error> {
+    let queue = format!("q{}", dice.roll(2));
+    let partition = format!("p{}", dice.roll(3));
+    let group = format!("g{}", dice.roll(2));
+    let items = |dice: &mut Dice| -> Value {
+        let item = |_| {
+            json!({"queue": format!("q{}", dice.roll(2)), "partition": format!("p{}", dice.roll(3)),
+                   "transactionId": format!("t{}", dice.roll(1_000)), "payload": 1})
+        };
+        (0..5).map(item).collect()
+    };
+    let request = PopRequest { partitions: 3, ..any(&queue).group(&group).batch(5) };
+    match dice.roll(100) {
+        0..35 => drop(send(broker, &items(dice)).await?),
+        35..75 => {
+            let request = if dice.roll(2) == 0 { request } else { named(&queue, &partition).group(&group) };
+            let Some(body) = broker.pop(request).await? else { return Ok(()) };
+            let popped = read(&body);
+            let status = [AckStatus::Completed, AckStatus::Failed, AckStatus::Retry, AckStatus::Dlq];
+            let acks = popped.messages.iter().map(|m| ack_of(m, status[dice.roll(4) as usize])).collect();
+            if dice.roll(3) == 0 {
+                broker.renew(&popped.lease_id, 60).await?;
+            }
+            broker.ack(acks).await?;
+        }
+        75..95 => {
+            let Some(body) = broker.pop(request).await? else { return Ok(()) };
+            let popped = read(&body);
+            let mut operations: Vec<Value> =
+                popped.messages.iter().map(|m| crate::support::ack_operation(m, "completed")).collect();
+            operations.push(json!({"type": "push", "items": items(dice)}));
+            let body = json!({"operations": operations, "requiredLeases": [popped.lease_id]}).to_string();
+            broker.transaction(&queen_protocol::TransactionBody::parse(body.as_bytes())?, None).await?;
+        }
+        95 | 96 => drop(broker.delete_group(&group, Some(&queue), dice.roll(2) == 0).await?),
+        97 => drop(broker.seek(&group, &queue, SeekTo::Time(0)).await?),
+        98 => drop(broker.seek(&group, &queue, SeekTo::End).await?),
+        _ => drop(broker.delete_queue(&queue).await?),
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_storm_of_every_operation_on_few_partitions_deadlocks_nowhere_and_fails_nobody() {
+    let db = database().await;
+    let sql = db.client().await;
+    let engines = [engine(db.url()).await, engine(db.url()).await];
+    for queue in ["q0", "q1"] {
+        configure(&engines[0], queue, json!({"retryLimit": 1})).await;
+    }
+    let until = Instant::now() + STORM;
+    let mut storm = JoinSet::new();
+    for worker in 0..16 {
+        let broker = engines[worker % 2].clone();
+        storm.spawn(async move {
+            let mut dice = Dice(worker as u64);
+            let (mut done, mut failures) = (0, Vec::new());
+            while Instant::now() < until {
+                match one_of_everything(&broker, &mut dice).await {
+                    Ok(()) => done += 1,
+                    Err(error) => failures.push(error.to_string()),
+                }
+            }
+            (done, failures)
+        });
+    }
+    let (mut done, mut failures) = (0, Vec::new());
+    for (count, failed) in storm.join_all().await {
+        done += count;
+        failures.extend(failed);
+    }
+    // The engines are as good as new.
+    for (n, broker) in engines.iter().enumerate() {
+        let queue = format!("after{n}");
+        push(broker, &queue, "p", 0..3).await;
+        assert_eq!(drain(broker, &queue, "p", "g").await.len(), 3);
+    }
+    let retries: u64 = engines
+        .iter()
+        .flat_map(|broker| ["push", "pop", "ack", "transaction"].map(|name| lane(broker, name).retries))
+        .sum();
+    for broker in &engines {
+        broker.stop().await;
+    }
+    disconnected(&sql).await;
+    sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
+    let text = "select deadlocks from pg_stat_database where datname = current_database()";
+    assert_eq!(number(&sql, text).await, 0, "deadlocks");
+    assert!(
+        failures.is_empty(),
+        "{} of {done} failed ({retries} retries): {:?}",
+        failures.len(),
+        failures.first()
+    );
+    assert!(done > 200, "only {done} operations");
+}

@@ -10,8 +10,8 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use crate::support::{
-    Ask, ack, any, complete, configure, engine, eventually, named, number, parked, pop, push, send,
-    transact, travel, twins, within, write_unnoticed,
+    Ask, ack, any, complete, configure, engine, eventually, named, number, parked, pop, push, send, transact,
+    travel, twins, within, write_unnoticed,
 };
 
 const LONG: Duration = Duration::from_secs(12);
@@ -110,6 +110,19 @@ async fn an_ack_that_leaves_a_backlog_wakes_the_next_pop_wherever_it_waits() {
             assert!(waited < Duration::from_millis(patience_ms), "{queue} {group}: {waited:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_push_wakes_a_pop_parked_where_the_last_lease_was_finished_through_another_broker() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    push(&a, "q", "p", 0..1).await;
+    let popped = pop(&a, any("q")).await.unwrap();
+    complete(&b, &popped).await;
+    let waiting = parked(&a, any("q").wait(Duration::from_secs(4))).await;
+    push(&b, "q", "p", 1..2).await;
+    assert_eq!(waiting.answer().await.expect("long before the 300 s of the old lease").data(), [1]);
 }
 
 #[tokio::test]

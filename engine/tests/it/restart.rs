@@ -1,1 +1,254 @@
+//! Under traffic, everything may go away for a while: PostgreSQL, the network, the engine itself. What was answered
+//! stays true.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use queen_engine::{Config, Engine};
+use queen_protocol::AckStatus;
+use queen_testkit::{Proxy, cluster, database};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::support::{Ask, ack_of, any, config, drain, engine, engine_with, eventually, pop, push, send};
+
+const PRODUCERS: usize = 4;
+
+/// Producers that push numbered messages one after the other, and consumers that read along, until told to stop.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    broker: watch::Sender<Engine>,
+    pushed: Arc<AtomicUsize>,
+    popped: Arc<AtomicUsize>,
+    producers: JoinSet<(usize, Vec<(usize, bool)>)>,
+    consumers: JoinSet<()>,
+}
+
+impl Traffic {
+    fn start(broker: &Engine) -> Self {
+        let (sender, _) = watch::channel(broker.clone());
+        let mut traffic = Self {
+            stop: Arc::default(),
+            broker: sender,
+            pushed: Arc::default(),
+            popped: Arc::default(),
+            producers: JoinSet::new(),
+            consumers: JoinSet::new(),
+        };
+        for producer in 0..PRODUCERS {
+            let (stop, broker) = (traffic.stop.clone(), traffic.broker.subscribe());
+            let pushed = traffic.pushed.clone();
+            traffic.producers.spawn(async move {
+                let mut answers = Vec::new();
+                while !stop.load(Ordering::SeqCst) {
+                    let n = answers.len();
+                    // Two producers share a partition; one sends ids, the other has them minted.
+                    let mut item =
+                        json!({"queue": "q", "partition": format!("p{}", producer / 2), "payload": [producer, n]});
+                    if producer % 2 == 0 {
+                        item["transactionId"] = json!(format!("{producer}-{n}"));
+                    }
+                    let now = broker.borrow().clone();
+                    let accepted = send(&now, &json!([item])).await.is_ok();
+                    answers.push((n, accepted));
+                    pushed.fetch_add(usize::from(accepted), Ordering::SeqCst);
+                }
+                (producer, answers)
+            });
+        }
+        for _ in 0..2 {
+            let (stop, broker) = (traffic.stop.clone(), traffic.broker.subscribe());
+            let popped = traffic.popped.clone();
+            traffic.consumers.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let now = broker.borrow().clone();
+                    let request = any("q").group("live").batch(10).wait(Duration::from_millis(200));
+                    let Ok(Some(body)) = now.pop(request).await else { continue };
+                    let answer = crate::support::read(&body);
+                    popped.fetch_add(answer.messages.len(), Ordering::SeqCst);
+                    let last = answer.messages.last().expect("an answer is not empty");
+                    let item = ack_of(last, AckStatus::Completed);
+                    let _ = now.ack(vec![item]).await;
+                }
+            });
+        }
+        traffic
+    }
+
+    /// Waits until this many more pushes were answered and messages were delivered.
+    async fn flows(&self, messages: usize) {
+        let (pushed, popped) =
+            (self.pushed.load(Ordering::SeqCst) + messages, self.popped.load(Ordering::SeqCst) + messages);
+        eventually("traffic flows", async || {
+            let flowing =
+                self.pushed.load(Ordering::SeqCst) >= pushed && self.popped.load(Ordering::SeqCst) >= popped;
+            flowing.then_some(())
+        })
+        .await;
+    }
+
+    /// Ends it, and compares the log with what was answered.
+    async fn check(mut self, fresh: &Engine) {
+        self.stop.store(true, Ordering::SeqCst);
+        while self.consumers.join_next().await.is_some() {}
+        let answers: HashMap<usize, Vec<(usize, bool)>> =
+            self.producers.join_all().await.into_iter().collect();
+        let mut stored: HashMap<usize, Vec<usize>> = HashMap::new();
+        for partition in 0..PRODUCERS / 2 {
+            for message in drain(fresh, "q", &format!("p{partition}"), "check").await {
+                let Value::Array(pair) = message.json() else { panic!("a pair") };
+                let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+                stored.entry(number(&pair[0])).or_default().push(number(&pair[1]));
+            }
+        }
+        for (producer, answers) in answers {
+            let stored = stored.remove(&producer).unwrap_or_default();
+            assert!(
+                stored.is_sorted_by(|a, b| a < b),
+                "producer {producer}: out of order or twice: {stored:?}"
+            );
+            for (n, accepted) in answers {
+                assert!(!accepted || stored.contains(&n), "producer {producer} was told that {n} is stored");
+            }
+        }
+    }
+}
+
+/// Patient enough for a restart, so that callers hear nothing of it.
+fn patient(url: &str) -> Config {
+    Config { retry_for: Duration::from_secs(20), ..config(url) }
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_a_crash_of_postgresql_and_traffic_goes_on() {
+    let mut cluster = cluster().await;
+    let broker = engine_with(patient(&cluster.url())).await;
+    let traffic = Traffic::start(&broker);
+    traffic.flows(50).await;
+    cluster.restart_immediate().await;
+    traffic.flows(50).await;
+    cluster.kill9().await;
+    cluster.start().await;
+    traffic.flows(50).await;
+    cluster.stop().await;
+    cluster.start().await;
+    traffic.flows(50).await;
+    traffic.check(&engine(&cluster.url()).await).await;
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_restarts_of_the_engine() {
+    let db = database().await;
+    let mut broker = engine(db.url()).await;
+    let traffic = Traffic::start(&broker);
+    for _ in 0..3 {
+        traffic.flows(30).await;
+        let next = engine(db.url()).await;
+        let old = std::mem::replace(&mut broker, next);
+        // Traffic meets the stopping engine first, and its successor afterwards.
+        let (stopped, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(10), old.stop()), async {
+            tokio::task::yield_now().await;
+            traffic.broker.send_replace(broker.clone());
+        });
+        stopped.expect("an engine stops while it is used");
+    }
+    traffic.flows(30).await;
+    traffic.check(&engine(db.url()).await).await;
+}
+
+#[tokio::test]
+async fn an_engine_stops_although_somebody_still_calls_it() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 0..5).await;
+    let popped = pop(&broker, any("q").batch(5)).await.unwrap();
+    let stopped = AtomicBool::new(false);
+    let calling = async {
+        // Whatever they are told: a caller that comes late must not keep the engine.
+        while !stopped.load(Ordering::SeqCst) {
+            let _ = broker.ack(vec![ack_of(&popped.messages[0], AckStatus::Completed)]).await;
+            let _ = send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 9}])).await;
+            let _ = broker.pop(any("q").wait(Duration::from_secs(1))).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let stopping = async {
+        let ended = tokio::time::timeout(Duration::from_secs(4), broker.stop()).await;
+        stopped.store(true, Ordering::SeqCst);
+        ended
+    };
+    let (ended, ()) = tokio::join!(stopping, calling);
+    assert!(ended.is_ok(), "it is still running");
+}
+
+#[tokio::test]
+async fn pushes_and_pops_go_on_over_connections_that_are_cut() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let broker = engine_with(patient(proxy.url())).await;
+    let traffic = Traffic::start(&broker);
+    for _ in 0..8 {
+        traffic.flows(20).await;
+        proxy.cut();
+    }
+    for pattern in ["p0", "p1", "live"] {
+        proxy.cut_before_reply(Some(pattern.as_bytes()));
+        traffic.flows(20).await;
+    }
+    traffic.check(&engine(db.url()).await).await;
+}
+
+#[tokio::test]
+async fn pushes_and_pops_go_on_after_a_network_that_swallows_everything() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    // No answer within this time plus 5 s is a lost connection.
+    let broker = engine_with(patient(proxy.url())).await;
+    let traffic = Traffic::start(&broker);
+    traffic.flows(20).await;
+    for _ in 0..3 {
+        proxy.black_hole(true);
+        // Long enough that all producers are stuck in it.
+        eventually("the engine is stuck", async || (broker.stats().connections_busy > 1).then_some(())).await;
+        proxy.cut();
+        proxy.black_hole(false);
+        traffic.flows(20).await;
+    }
+    proxy.black_hole(true);
+    eventually("the engine is stuck", async || (broker.stats().connections_busy > 1).then_some(())).await;
+    proxy.black_hole(false);
+    traffic.flows(20).await;
+    proxy.delay(Duration::from_millis(20));
+    traffic.flows(10).await;
+    proxy.delay(Duration::ZERO);
+    traffic.check(&engine(db.url()).await).await;
+}
+
+#[tokio::test]
+async fn an_engine_without_its_database_says_so_and_recovers_by_itself() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let settings = Config {
+        retry_for: Duration::from_millis(300),
+        connect_timeout: Duration::from_secs(1),
+        ..config(proxy.url())
+    };
+    let broker = engine_with(settings).await;
+    assert!(broker.ready().await);
+    send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 0}])).await.unwrap();
+    proxy.refuse(true);
+    proxy.cut();
+    assert!(!broker.ready().await);
+    let pushed = send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 1}])).await;
+    assert_eq!(pushed.unwrap_err().code(), queen_protocol::ErrorCode::Unavailable);
+    let popped = broker.pop(any("q")).await;
+    assert_eq!(popped.unwrap_err().code(), queen_protocol::ErrorCode::Unavailable);
+    proxy.refuse(false);
+    eventually("it is ready again", async || broker.ready().await.then_some(())).await;
+    send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 2}])).await.unwrap();
+    let popped = pop(&broker, any("q").batch(10)).await.unwrap();
+    assert_eq!(popped.data(), [0, 2]);
+}

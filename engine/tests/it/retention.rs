@@ -1,1 +1,307 @@
+//! Messages leave when their time has come and not before, and their space follows while everybody goes on reading.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use queen_engine::{Config, Engine};
+use queen_protocol::AckStatus::Completed;
+use queen_protocol::{PopRequest, PushStatus};
+use queen_testkit::{Database, database};
+use serde_json::{Value, json};
+use tokio_postgres::Client;
+
+use crate::support::{
+    Ask, Message, ack, any, complete, config, configure, data, drain, engine, engine_with, eventually, named,
+    number, pop, push, push_ids, send, travel,
+};
+
+/// An engine whose retention and eviction look often.
+async fn tidy() -> (Database, Engine, Client) {
+    let db = database().await;
+    let often = Duration::from_millis(50);
+    let settings = Config { retention_interval: often, eviction_interval: often, ..config(db.url()) };
+    let broker = engine_with(settings).await;
+    let sql = db.client().await;
+    (db, broker, sql)
+}
+
+async fn stored(sql: &Client, queue: &str) -> i64 {
+    number(sql, &format!("select count(*) from queen.messages where queue = '{queue}'")).await
+}
+
+async fn becomes(sql: &Client, queue: &str, messages: i64) {
+    let what = format!("{queue} has {messages} messages");
+    eventually(&what, async || (stored(sql, queue).await == messages).then_some(())).await;
+}
+
+fn numbers(range: std::ops::Range<usize>) -> Vec<Value> {
+    range.map(Value::from).collect()
+}
+
+#[tokio::test]
+async fn expired_messages_leave_read_or_not_and_only_with_the_switch_on() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "retentionSeconds": 60})).await;
+    configure(&broker, "kept", json!({"retentionSeconds": 60})).await;
+    push(&broker, "q", "p", 0..5).await;
+    push(&broker, "q", "r", 0..1).await;
+    push(&broker, "kept", "p", 0..5).await;
+    let held = pop(&broker, named("q", "p").group("slow").batch(2)).await.unwrap();
+    travel(&sql, "50 seconds").await;
+    push(&broker, "q", "p", 5..7).await;
+    travel(&sql, "70 seconds").await;
+    becomes(&sql, "q", 2).await;
+    assert_eq!(stored(&sql, "kept").await, 5);
+    // A lease on what is gone does no harm, and its group goes on with what is left.
+    let late = ack(&broker, &held.messages[1], Completed).await;
+    assert!(late.success || late.error.is_some());
+    assert_eq!(data(&broker, named("q", "p").group("fresh").batch(9)).await, numbers(5..7));
+    travel(&sql, "400 seconds").await;
+    becomes(&sql, "q", 0).await;
+    push(&broker, "q", "p", 7..8).await;
+    assert_eq!(data(&broker, named("q", "p").group("slow").batch(9)).await, [7]);
+}
+
+#[tokio::test]
+async fn completed_messages_stay_for_the_slowest_group() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    push(&broker, "q", "p", 0..6).await;
+    push(&broker, "q", "nobody reads this", 0..3).await;
+    for (group, batch) in [("fast", 6), ("slow", 2)] {
+        complete(&broker, &pop(&broker, named("q", "p").group(group).batch(batch)).await.unwrap()).await;
+    }
+    // Too young to go, though everybody has passed them; once old enough, two can go.
+    assert_eq!(stored(&sql, "q").await, 9);
+    travel(&sql, "61 seconds").await;
+    becomes(&sql, "q", 7).await;
+    let rest = pop(&broker, named("q", "p").group("slow").batch(9)).await.unwrap();
+    assert_eq!(rest.data(), numbers(2..6));
+    assert_eq!(stored(&sql, "q").await, 7, "a lease is not a read");
+    complete(&broker, &rest).await;
+    becomes(&sql, "q", 3).await;
+}
+
+#[tokio::test]
+async fn messages_that_waited_too_long_are_evicted_and_read_ones_stay() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"maxWaitTimeSeconds": 60})).await;
+    push(&broker, "q", "read", 0..2).await;
+    push(&broker, "q", "pending", 0..3).await;
+    complete(&broker, &pop(&broker, named("q", "read").batch(2)).await.unwrap()).await;
+    travel(&sql, "61 seconds").await;
+    becomes(&sql, "q", 2).await;
+    assert!(pop(&broker, named("q", "pending").batch(9)).await.is_none());
+    push(&broker, "q", "pending", 3..4).await;
+    assert_eq!(data(&broker, named("q", "pending").batch(9)).await, [3]);
+}
+
+#[tokio::test]
+async fn offsets_ids_and_order_go_on_where_retention_has_cut() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "retentionSeconds": 60})).await;
+    let first = push(&broker, "q", "p", 0..3).await;
+    travel(&sql, "61 seconds").await;
+    becomes(&sql, "q", 0).await;
+    let second = push(&broker, "q", "p", 3..5).await;
+    assert!(first[2].message_id.to_string() < second[0].message_id.to_string());
+    let offset = number(&sql, "select min(message_offset) from queen.messages").await;
+    assert_eq!(offset, 3);
+    let popped = pop(&broker, named("q", "p").batch(9)).await.unwrap();
+    assert_eq!(popped.data(), numbers(3..5));
+    complete(&broker, &popped).await;
+}
+
+/// What the engine's job does every few seconds, done now; how many extents went.
+async fn turn(sql: &Client, bytes: i64) -> usize {
+    sql.query_one("select queen.rotate_extent($1, interval '1 day')", &[&bytes]).await.unwrap();
+    let mut dropped = 0;
+    while !sql.query("select * from queen.drop_extents()", &[]).await.unwrap().is_empty() {
+        dropped += 1;
+    }
+    dropped
+}
+
+async fn log_bytes(sql: &Client) -> i64 {
+    let text = "select coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint from pg_inherits
+                where inhparent = 'queen.segments'::regclass";
+    number(sql, text).await
+}
+
+/// Random text, so that compression does not hide the space it takes.
+fn bulk(messages: usize) -> Value {
+    let item = |n: usize| {
+        let noise: String = (0..60).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect();
+        json!({"queue": "bulk", "partition": format!("p{}", n % 7), "payload": noise})
+    };
+    (0..messages).map(item).collect()
+}
+
+#[tokio::test]
+async fn space_is_given_back_when_messages_have_expired() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "bulk", json!({"retentionEnabled": true, "retentionSeconds": 60})).await;
+    send(&broker, &bulk(500)).await.unwrap();
+    let full = log_bytes(&sql).await;
+    assert!(full > 500_000, "{full}");
+    assert_eq!(turn(&sql, 1_000).await, 0, "everything in the old extent is live");
+    assert_eq!(number(&sql, "select count(*) from queen.extents").await, 2, "a new one was started");
+    travel(&sql, "2 minutes").await;
+    becomes(&sql, "bulk", 0).await;
+    assert_eq!(turn(&sql, 1_000).await, 1);
+    assert!(log_bytes(&sql).await < full / 4, "{} of {full}", log_bytes(&sql).await);
+    // The ring goes on turning.
+    send(&broker, &bulk(20)).await.unwrap();
+    assert_eq!(stored(&sql, "bulk").await, 20);
+}
+
+#[tokio::test]
+async fn an_extent_in_use_is_not_replaced_before_it_is_large_or_old_enough() {
+    let (_db, broker, sql) = tidy().await;
+    push(&broker, "q", "p", 0..1).await;
+    turn(&sql, 100 << 20).await;
+    assert_eq!(number(&sql, "select count(*) from queen.extents").await, 1);
+    travel(&sql, "25 hours").await;
+    turn(&sql, 100 << 20).await;
+    assert_eq!(number(&sql, "select count(*) from queen.extents").await, 2, "by age");
+    turn(&sql, 0).await;
+    assert_eq!(number(&sql, "select count(*) from queen.extents").await, 2, "an empty one is large enough");
+}
+
+#[tokio::test]
+async fn a_deleted_queue_gives_its_space_back() {
+    let (_db, broker, sql) = tidy().await;
+    send(&broker, &bulk(500)).await.unwrap();
+    let full = log_bytes(&sql).await;
+    assert!(broker.delete_queue("bulk").await.unwrap());
+    assert_eq!(number(&sql, "select count(*) from queen.messages").await, 0);
+    turn(&sql, 1_000).await;
+    travel(&sql, "2 minutes").await;
+    assert_eq!(turn(&sql, 1_000).await, 1);
+    assert!(log_bytes(&sql).await < full / 4);
+    assert_eq!(number(&sql, "select count(*) from queen.segments").await, 0);
+}
+
+#[tokio::test]
+async fn an_extent_of_which_much_is_live_stays() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "bulk", json!({"retentionEnabled": true, "retentionSeconds": 60})).await;
+    send(&broker, &bulk(70)).await.unwrap();
+    let noise: String = (0..2_000).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect();
+    send(&broker, &json!([{"queue": "kept", "partition": "p", "payload": noise}])).await.unwrap();
+    turn(&sql, 1_000).await;
+    travel(&sql, "2 minutes").await;
+    becomes(&sql, "bulk", 0).await;
+    assert_eq!(turn(&sql, 1_000).await, 0, "copying a third of it would be a waste");
+    assert_eq!(stored(&sql, "kept").await, 1);
+}
+
+#[tokio::test]
+async fn the_few_survivors_of_an_extent_move_on_and_are_read_in_order_under_traffic() {
+    let (db, broker, sql) = tidy().await;
+    configure(&broker, "bulk", json!({"retentionEnabled": true, "retentionSeconds": 60})).await;
+    configure(&broker, "slow", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    // A queue that keeps everything, and one that keeps what a slow group has not read.
+    for n in 0..10 {
+        push(&broker, "kept", "p", n..n + 1).await;
+        push(&broker, "slow", "p", n..n + 1).await;
+    }
+    complete(&broker, &pop(&broker, any("slow").group("fast").batch(10)).await.unwrap()).await;
+    complete(&broker, &pop(&broker, any("slow").group("slow").batch(4)).await.unwrap()).await;
+    let first = push_ids(&broker, "kept", "ids", &["x", "y"]).await;
+    send(&broker, &bulk(300)).await.unwrap();
+    turn(&sql, 1_000).await;
+    travel(&sql, "2 minutes").await;
+    becomes(&sql, "bulk", 0).await;
+
+    // Writers and readers that know nothing of it, with cold caches.
+    let other = engine(db.url()).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let writing = async {
+        let mut next = 10;
+        while !done.load(Ordering::SeqCst) {
+            push(&other, "kept", "p", next..next + 1).await;
+            next += 1;
+        }
+        next
+    };
+    let reading = async {
+        let mut rounds = 0;
+        while !done.load(Ordering::SeqCst) {
+            let group = format!("reader {rounds}");
+            let read = drain(&other, "kept", "p", &group).await;
+            assert!(read.len() >= 10, "{} messages", read.len());
+            assert!(read.iter().map(Message::json).eq(numbers(0..read.len())), "in order, without a hole");
+            rounds += 1;
+        }
+        rounds
+    };
+    let dropping = async {
+        let dropped = turn(&sql, 1_000).await;
+        assert_eq!(number(&sql, "select count(*) from queen.extents where number = 1").await, 0);
+        for _ in 0..3 {
+            turn(&sql, 1).await;
+        }
+        done.store(true, Ordering::SeqCst);
+        dropped
+    };
+    let (written, rounds, dropped) = tokio::join!(writing, reading, dropping);
+    assert_eq!(dropped, 1);
+    assert!(rounds > 0);
+    let young = engine(db.url()).await;
+    let all = drain(&young, "kept", "p", "at last").await;
+    assert!(all.iter().map(Message::json).eq(numbers(0..written)));
+    assert_eq!(data(&young, named("slow", "p").group("slow").batch(10)).await, numbers(4..10));
+    // Copies are found by their ids like the originals.
+    let again = push_ids(&young, "kept", "ids", &["y"]).await.remove(0);
+    assert_eq!((again.status, again.message_id), (PushStatus::Duplicate, first[1].message_id));
+    let popped = pop(&young, named("kept", "ids").group("g").batch(2)).await.unwrap();
+    assert_eq!(popped.messages[0].id, first[0].message_id);
+    complete(&broker, &popped).await;
+}
+
+#[tokio::test]
+async fn a_deleted_message_range_is_not_needed_by_dead_letters_or_leases() {
+    let (_db, broker, sql) = tidy().await;
+    let options = json!({"retentionEnabled": true, "retentionSeconds": 60, "retryLimit": 0});
+    configure(&broker, "q", options).await;
+    push(&broker, "q", "p", 0..3).await;
+    let popped = pop(&broker, any("q").group("g").batch(3)).await.unwrap();
+    assert!(ack(&broker, &popped.messages[0], queen_protocol::AckStatus::Failed).await.dlq);
+    travel(&sql, "2 minutes").await;
+    becomes(&sql, "q", 0).await;
+    turn(&sql, 0).await;
+    travel(&sql, "4 minutes").await;
+    turn(&sql, 0).await;
+    let letters = crate::support::dead_letters(&broker, "q").await;
+    assert_eq!((letters.len(), letters[0].payload.as_str()), (1, "0"));
+    // The rest of the lease is of messages that are gone: no way to acknowledge them, and no need.
+    let results = broker.ack(vec![crate::support::ack_of(&popped.messages[2], Completed)]).await;
+    assert!(results.is_ok());
+    push(&broker, "q", "p", 3..4).await;
+    travel(&sql, "10 minutes").await;
+    assert_eq!(data(&broker, PopRequest { auto_ack: true, ..named("q", "p").group("g") }).await, [3]);
+}
+
+#[tokio::test]
+async fn idle_partitions_are_removed_only_when_nothing_hangs_on_them() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "retentionSeconds": 60, "retryLimit": 0})).await;
+    for partition in ["idle", "dead letter"] {
+        push(&broker, "q", partition, 0..1).await;
+    }
+    let popped = pop(&broker, named("q", "dead letter").group("g")).await.unwrap();
+    assert!(ack(&broker, &popped.messages[0], queen_protocol::AckStatus::Failed).await.dlq);
+    push(&broker, "keeps everything", "p", 0..1).await;
+    travel(&sql, "40 days").await;
+    becomes(&sql, "q", 0).await;
+    push(&broker, "q", "used", 0..1).await;
+    let text = "select queen.remove_idle_partitions(interval '30 days', 100)::bigint";
+    assert_eq!(number(&sql, text).await, 1);
+    let left = "select count(*) from queen.partitions where name in ('p', 'used', 'dead letter')";
+    assert_eq!(number(&sql, left).await, 3);
+    // It may come back at any time.
+    push(&broker, "q", "idle", 1..2).await;
+    assert_eq!(data(&broker, named("q", "idle")).await, [1]);
+}

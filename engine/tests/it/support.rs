@@ -141,14 +141,18 @@ pub async fn push_wide(engine: &Engine, queue: &str, partitions: Range<usize>) {
 
 /// What another broker's push leaves in the log while none of its hints has arrived. The partition must exist.
 pub async fn write_unnoticed(sql: &Client, queue: &str, partition: &str, id: &str) {
-    let text = "select queen.push(array[p.id], array[-1], array[1], array[100],
-                           array[set_byte(substr(h.hash, 1, 16), 0, get_byte(h.hash, 0) | 128)],
-                           array[format('{\"transactionId\":\"%1$s\",\"payload\":\"%1$s\"}', $3::text)],
-                           array[false], array[false])
-                from queen.partitions p join queen.queues q on q.id = p.queue_id
-                cross join lateral (select sha256(convert_to($3, 'UTF8')) as hash) h
-                where q.name = $1 and p.name = $2";
-    assert_eq!(sql.query(text, &[&queue, &partition, &id]).await.unwrap().len(), 1);
+    let text = "with written as (
+                    update queen.partitions as p set head = p.head + 1, last_push_at = queen.now(),
+                                                     message_bytes_max = greatest(p.message_bytes_max, 1000)
+                    from queen.queues q
+                    where q.id = p.queue_id and q.name = $1 and p.name = $2
+                    returning p.id, p.head)
+                insert into queen.segments (partition_id, base_offset, created_at, extent, count, transactions, frames)
+                select w.id, w.head - 1, queen.now(), (select max(e.number) from queen.extents e), 1,
+                       set_byte(substr(h.hash, 1, 16), 0, get_byte(h.hash, 0) | 128),
+                       format('{\"transactionId\":\"%1$s\",\"payload\":\"%1$s\"}', $3::text)
+                from written w cross join lateral (select sha256(convert_to($3, 'UTF8')) as hash) h";
+    assert_eq!(sql.execute(text, &[&queue, &partition, &id]).await.unwrap(), 1);
 }
 
 /// A pop from any partition of a queue: one message, queue mode, answered at once.

@@ -65,12 +65,15 @@ async fn pushes_and_acks_happen_together_and_are_answered_in_order() {
         .results
         .iter()
         .map(|result| match result {
-            TransactionResult::Push { index, queue_name, success, .. } => (*index, queue_name.as_str(), *success),
+            TransactionResult::Push { index, queue_name, success, .. } => {
+                (*index, queue_name.as_str(), *success)
+            }
             TransactionResult::Ack { index, success, .. } => (*index, "ack", *success),
         })
         .collect();
     assert_eq!(told, [(0, "target", true), (1, "target", true), (2, "ack", true), (3, "other", true)]);
-    let TransactionResult::Push { message_id, transaction_id, duplicate, partition_id, .. } = &outcome.results[0]
+    let TransactionResult::Push { message_id, transaction_id, duplicate, partition_id, .. } =
+        &outcome.results[0]
     else {
         panic!("a push")
     };
@@ -93,7 +96,8 @@ async fn nobody_ever_sees_one_half_of_a_transaction() {
     let watching = {
         let done = done.clone();
         async move {
-            let text = "select (select sum(head) from queen.partitions p join queen.queues q on q.id = p.queue_id
+            let text =
+                "select (select sum(head) from queen.partitions p join queen.queues q on q.id = p.queue_id
                                 where q.name in ('target', 'other'))::bigint - 1
                              - 2 * (select max(cursor) from queen.consumers where consumer_group = 'g')";
             let mut looks = 0;
@@ -198,7 +202,8 @@ async fn nacks_in_a_transaction_follow_the_same_rules() {
     push(&broker, "source", "p", 0..2).await;
     for (status, dead) in [("failed", 0), ("failed", 1), ("dlq", 2)] {
         let held = pop(&broker, any("source").group("g")).await.unwrap();
-        let outcome = transact(&broker, &json!({"operations": [ack_operation(&held.messages[0], status)]})).await;
+        let outcome =
+            transact(&broker, &json!({"operations": [ack_operation(&held.messages[0], status)]})).await;
         assert!(outcome.success, "{outcome:?}");
         assert_eq!(dead_letters(&broker, "source").await.len(), dead);
     }

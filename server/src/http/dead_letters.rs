@@ -7,37 +7,18 @@ use queen_engine::{DeadLetter, DeadLetterFilter};
 use queen_protocol::{BadRequest, check_name, format_micros, parse_time};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures};
 use super::request::Query;
 use crate::app::App;
+use crate::openapi::words;
 
 const LIMIT_DEFAULT: i64 = 100;
 /// A page of payloads is held in memory at once.
 const LIMIT_MAX: i64 = 1_000;
-
-/// A filter left blank matches everything.
-#[derive(IntoParams)]
-#[into_params(rename_all = "camelCase", parameter_in = Query)]
-#[expect(dead_code, reason = "described, never built")]
-struct Filter {
-    queue: Option<String>,
-    partition: Option<String>,
-    consumer_group: Option<String>,
-    /// Failed at this time or later.
-    #[param(format = DateTime)]
-    from: Option<String>,
-    /// Failed at this time or earlier.
-    #[param(format = DateTime)]
-    to: Option<String>,
-    #[param(minimum = 1, maximum = 1_000, default = 100)]
-    limit: Option<i64>,
-    #[param(minimum = 0, default = 0)]
-    offset: Option<i64>,
-}
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadLetters, example = json!({
@@ -50,7 +31,7 @@ struct Filter {
     "pagination": {"limit": 10, "offset": 0},
     "total": 1,
 }))]
-pub struct Page<'a> {
+struct Page<'a> {
     messages: Vec<Entry<'a>>,
     pagination: Pagination,
     /// All that match, not only this page.
@@ -89,7 +70,7 @@ struct Entry<'a> {
 }
 
 /// Lists what consumer groups gave up on, the newest failure first.
-#[utoipa::path(get, path = "/api/v1/dlq", operation_id = "deadLetters", tag = "messages", params(Filter),
+#[utoipa::path(get, path = "/api/v1/dlq", operation_id = "deadLetters", tag = "messages", params(words::DeadLetterQuery),
     responses((status = 200, description = "A page", body = Page<'static>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let filter = read(&query)?;

@@ -39,7 +39,7 @@ pub enum Failures {
     /// A defect, or a database that refuses the statement. The log of the broker says more.
     #[response(status = 500)]
     Internal(ErrorBody<'static>),
-    /// No database within ten seconds, or the broker is stopping. Send it again.
+    /// The database cannot be reached or is too slow, or the broker is stopping. Send it again.
     #[response(status = 503, headers(("Retry-After" = u32, description = "Seconds")))]
     Unavailable(ErrorBody<'static>),
 }

@@ -6,21 +6,13 @@ use axum::response::Response;
 use queen_engine::SeekTo;
 use queen_protocol::{BadRequest, check_name, parse_time};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Query, Segments};
 use crate::app::App;
-
-#[derive(IntoParams)]
-#[into_params(rename_all = "camelCase", parameter_in = Query)]
-#[expect(dead_code, reason = "described, never built")]
-struct DeleteQuery {
-    /// Also forget where the group was told to start.
-    #[param(default = true)]
-    delete_metadata: Option<bool>,
-}
+use crate::openapi::words;
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -28,11 +20,12 @@ struct DeleteQuery {
     "success": true, "consumerGroup": "shipping", "queueName": "orders", "deletedPartitions": 1,
     "metadataDeleted": true,
 }))]
-pub struct Deleted<'a> {
+struct Deleted<'a> {
     success: bool,
     consumer_group: &'a str,
     /// Only when one queue was named.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     queue_name: Option<&'a str>,
     /// Cursors that went.
     deleted_partitions: i64,
@@ -42,7 +35,7 @@ pub struct Deleted<'a> {
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Subscription, example = json!({"subscriptionTimestamp": "2026-01-01T00:00:00Z"}))]
-pub struct SubscriptionBody {
+struct SubscriptionBody {
     #[schema(format = DateTime)]
     subscription_timestamp: String,
 }
@@ -52,7 +45,7 @@ pub struct SubscriptionBody {
 #[schema(example = json!({
     "success": true, "consumerGroup": "billing", "newTimestamp": "2026-01-01T00:00:00Z", "rowsUpdated": 1,
 }))]
-pub struct Subscribed<'a> {
+struct Subscribed<'a> {
     success: bool,
     consumer_group: &'a str,
     /// As it was sent.
@@ -65,7 +58,7 @@ pub struct Subscribed<'a> {
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Seek, example = json!({"timestamp": "2026-01-01T00:00:00Z"}))]
-pub struct SeekBody {
+struct SeekBody {
     #[serde(default)]
     to_end: Option<bool>,
     #[serde(default)]
@@ -79,7 +72,7 @@ pub struct SeekBody {
     "success": true, "consumerGroup": "billing", "queueName": "orders", "seekToEnd": false,
     "targetTimestamp": "2026-01-01T00:00:00Z", "partitionsUpdated": 2,
 }))]
-pub struct Sought<'a> {
+struct Sought<'a> {
     success: bool,
     consumer_group: &'a str,
     queue_name: &'a str,
@@ -94,7 +87,7 @@ pub struct Sought<'a> {
 ///
 /// Its cursors and leases go; a group of the same name starts afresh. One that does not exist is no error.
 #[utoipa::path(delete, path = "/api/v1/consumer-groups/{group}", operation_id = "deleteGroup",
-    tag = "consumer groups", params(("group" = String, Path), DeleteQuery),
+    tag = "consumer groups", params(("group" = String, Path), words::DeleteGroupQuery),
     responses((status = 200, description = "Forgotten", body = Deleted<'static>), Failures))]
 pub async fn delete(
     State(app): State<App>,
@@ -107,7 +100,7 @@ pub async fn delete(
 /// Forgets where a group stands in one queue.
 #[utoipa::path(delete, path = "/api/v1/consumer-groups/{group}/queues/{queue}",
     operation_id = "deleteGroupFromQueue", tag = "consumer groups",
-    params(("group" = String, Path), ("queue" = String, Path), DeleteQuery),
+    params(("group" = String, Path), ("queue" = String, Path), words::DeleteGroupQuery),
     responses((status = 200, description = "Forgotten", body = Deleted<'static>), Failures))]
 pub async fn delete_from_queue(
     State(app): State<App>,

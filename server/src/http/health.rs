@@ -14,7 +14,7 @@ use crate::app::App;
 #[schema(example = json!({
     "status": "healthy", "database": "connected", "server": "vm:6632", "version": "0.1.0", "worker_id": "vm:6632",
 }))]
-pub struct Health<'a> {
+struct Health<'a> {
     /// `healthy` or `unhealthy`.
     status: &'static str,
     /// `connected` or `disconnected`.
@@ -28,7 +28,7 @@ pub struct Health<'a> {
 
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"status": "ready"}))]
-pub struct Status {
+struct Status {
     /// `alive`, `ready` or `not ready`.
     status: &'static str,
 }

@@ -25,7 +25,7 @@ use crate::openapi::words;
         "completedRetentionSeconds": 0, "maxWaitTimeSeconds": 0, "encryptionEnabled": false,
         "dedupWindowSeconds": 3600, "minPopWaitTime": 0, "namespace": "orders", "task": ""},
 }))]
-pub struct Configured<'a> {
+struct Configured<'a> {
     configured: bool,
     queue_id: Uuid,
     /// Always null: a partition comes into being with its first message.
@@ -50,7 +50,7 @@ struct Options<'a> {
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = QueueDeleted, example = json!({"deleted": true, "queue": "orders", "existed": true}))]
-pub struct Deleted<'a> {
+struct Deleted<'a> {
     deleted: bool,
     queue: &'a str,
     existed: bool,

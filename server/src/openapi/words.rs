@@ -65,6 +65,7 @@ pub struct PushResult {
     #[schema(required)]
     trace_id: Option<Uuid>,
     /// Only with `failed`.
+    #[schema(nullable = false)]
     error: Option<String>,
 }
 
@@ -280,14 +281,16 @@ pub struct TransactionOutcome {
     transaction_id: Uuid,
     success: bool,
     /// Why nothing happened; only without success.
+    #[schema(nullable = false)]
     error: Option<String>,
     /// One per message and per acknowledgement, in order; empty without success.
     results: Vec<TransactionResult>,
 }
 
 #[derive(ToSchema)]
-#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
+#[serde(tag = "type", rename_all = "lowercase")]
 pub enum TransactionResult {
+    #[serde(rename_all = "camelCase")]
     Push {
         index: usize,
         success: bool,
@@ -296,8 +299,10 @@ pub enum TransactionResult {
         partition_id: Uuid,
         queue_name: String,
         /// Only when the message had been stored before.
+        #[schema(nullable = false)]
         duplicate: Option<bool>,
     },
+    #[serde(rename_all = "camelCase")]
     Ack {
         index: usize,
         success: bool,
@@ -344,10 +349,11 @@ pub struct Renewed {
 pub struct Configure {
     #[schema(max_length = 255)]
     queue: String,
-    /// May also stand among the options. For a new queue it is what its name begins with, up to the first dot.
+    /// May also stand among the options. By default what stands before the first dot of a new queue's name.
     #[schema(max_length = 255)]
     namespace: Option<String>,
-    /// May also stand among the options. For a new queue it is what its name holds between two dots.
+    /// May also stand among the options. By default what stands behind the first dot of a new queue's
+    /// name, up to the next.
     #[schema(max_length = 255)]
     task: Option<String>,
     /// `replace` starts from the defaults instead of from what is stored.
@@ -411,4 +417,31 @@ pub struct QueueOptions {
     /// Milliseconds. Kept, without effect.
     #[schema(default = 0, minimum = 0, maximum = 60_000)]
     min_pop_wait_time: Option<i32>,
+}
+
+/// A filter left blank matches everything.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct DeadLetterQuery {
+    queue: Option<String>,
+    partition: Option<String>,
+    consumer_group: Option<String>,
+    /// Failed at this time or later.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    /// Failed at this time or earlier.
+    #[param(format = DateTime)]
+    to: Option<String>,
+    #[param(minimum = 1, maximum = 1_000, default = 100)]
+    limit: Option<i64>,
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct DeleteGroupQuery {
+    /// Also forget where the group was told to start.
+    #[param(default = true)]
+    delete_metadata: Option<bool>,
 }

@@ -113,6 +113,17 @@ async fn the_banner_says_where_the_data_is_and_never_the_password() {
 }
 
 #[tokio::test]
+async fn a_log_that_goes_into_a_file_has_no_colours() {
+    let database = queen_testkit::database().await;
+    for format in ["text", "json"] {
+        let broker = start(&["--database-url", database.url(), "--log-format", format]).await;
+        broker.terminate();
+        broker.says("stopping").await;
+        assert!(!broker.output().contains('\u{1b}'), "{}", broker.output());
+    }
+}
+
+#[tokio::test]
 async fn a_port_that_is_taken_is_named() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -231,6 +242,8 @@ async fn the_small_commands_print_and_end() {
     let config = output(&["config", "--port", "7000", "--pg-password", "hush"]).await;
     let text = String::from_utf8(config.stdout).unwrap();
     assert!(text.contains("7000") && text.contains("flag --port") && !text.contains("hush"), "{text}");
+    let document = output(&["openapi"]).await;
+    assert!(String::from_utf8(document.stdout).unwrap().contains("\"openapi\": \"3.1."));
     let page = output(&["config", "--markdown"]).await;
     assert!(String::from_utf8(page.stdout).unwrap().starts_with("# Configuration\n"));
 }

@@ -1,0 +1,90 @@
+//! The words plan, shadow and workers share.
+
+use std::time::SystemTime;
+
+use uuid::Uuid;
+
+pub const QUEUE: &str = "orders";
+pub const PARTITIONS: usize = 4;
+/// Failed deliveries before a message is dead.
+pub const RETRY_LIMIT: i32 = 1;
+/// What a lease lasts when a pop does not say.
+pub const LEASE_SECONDS: i32 = 1;
+pub const LEASE_SECONDS_MAX: i32 = 2;
+
+/// Of the clock both PostgreSQL and this process read: they run on one machine.
+pub type Micros = i64;
+
+/// One call to an engine, numbered in the order they began.
+pub type Op = u64;
+
+/// The index of a partition; its name is `p` and the index.
+pub type Partition = usize;
+
+/// What one message carries: a number that no other message of the workload has.
+pub type Serial = u64;
+
+pub fn now() -> Micros {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970");
+    since.as_micros() as Micros
+}
+
+pub fn partition_name(partition: Partition) -> String {
+    format!("p{partition}")
+}
+
+pub fn partition_index(name: &str) -> Option<Partition> {
+    name.strip_prefix('p')?.parse().ok().filter(|index| *index < PARTITIONS)
+}
+
+/// Which of the two engines a call goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    Healthy,
+    /// Its connections break. It tries again by itself, so even a refusal may follow a success nobody heard of.
+    Broken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Group {
+    /// The empty group.
+    Queue,
+    Billing,
+    /// The only one that seeks.
+    Wander,
+    /// Acknowledges at delivery, through the healthy engine: exactly once.
+    Auto,
+    /// The same through the broken one: at most once.
+    Far,
+}
+
+impl Group {
+    pub const ALL: [Self; 5] = [Self::Queue, Self::Billing, Self::Wander, Self::Auto, Self::Far];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queue => queen_protocol::QUEUE_MODE,
+            Self::Billing => "billing",
+            Self::Wander => "wander",
+            Self::Auto => "auto",
+            Self::Far => "far",
+        }
+    }
+
+    pub fn is_auto(self) -> bool {
+        matches!(self, Self::Auto | Self::Far)
+    }
+}
+
+/// The offset a message id holds, for people: they read `#12` and not a UUID.
+pub fn offset(id: Uuid) -> u64 {
+    let bits = id.as_u128();
+    let high = (bits >> 64) & 0xfff;
+    let low = (bits >> 32) & 0x3fff_ffff;
+    (high << 30 | low) as u64
+}
+
+/// No message stored by this time has a higher id.
+pub fn id_ceiling(at: Micros) -> Uuid {
+    Uuid::from_u128((at as u128 / 1000) << 80 | ((1 << 80) - 1))
+}

@@ -1,0 +1,234 @@
+//! The document says what the server does: the same routes, and answers of the shape it describes.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+
+use crate::support::{Reply, Server};
+
+/// A document, and what of it has been seen in real life.
+struct Described {
+    document: Value,
+    seen: BTreeSet<(String, String, String)>,
+}
+
+#[tokio::test]
+async fn every_route_is_described_and_nothing_else() {
+    let server = Server::start().await;
+    let document = server.get("/openapi.json").await.json();
+    let described = document["paths"].as_object().unwrap();
+    let routes = queen_server::app::routes();
+    assert_eq!(described.len(), routes.len());
+    for (path, _) in routes {
+        // No route knows this method, so nothing is done, and the refusal names those that are known.
+        let reply = server.send(Method::PATCH, &path.replace(['{', '}'], ""), None).await;
+        assert_eq!(reply.status, 405, "{path}");
+        let allowed: BTreeSet<String> =
+            reply.headers["allow"].to_str().unwrap().to_lowercase().split(',').map(str::to_owned).collect();
+        let methods: BTreeSet<String> = described[path].as_object().unwrap().keys().cloned().collect();
+        assert_eq!(&allowed - &BTreeSet::from(["head".to_owned()]), methods, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn answers_have_the_shape_described() {
+    let server = Server::start().await;
+    let document = server.get("/openapi.json").await.json();
+    let mut described = Described { document, seen: BTreeSet::new() };
+    let d = &mut described;
+
+    d.post(&server, "configure", json!({"queue": "q", "options": {"leaseTime": 5}})).await;
+    d.post(&server, "push", json!({"items": [
+        {"queue": "q", "partition": "p", "payload": 1, "transactionId": "a", "traceId": uuid::Uuid::nil()},
+        {"queue": "q", "partition": "p", "payload": 2, "transactionId": "a"},
+        {"queue": "q", "partition": "p", "payload": [3]},
+        {"queue": "", "payload": null},
+    ]}))
+    .await;
+    for template in ["/api/v1/pop/queue/{queue}", "/api/v1/pop/queue/{queue}/partition/{partition}"] {
+        let path = template.replace("{queue}", "q").replace("{partition}", "p");
+        d.get(&server, template, &path).await;
+        d.get(&server, template, &path).await;
+        d.get(&server, template, &format!("{path}?consumerGroup={}", path.len())).await;
+    }
+    let popped = d.get(&server, "/api/v1/pop", "/api/v1/pop?namespace=q&consumerGroup=g&partitions=3").await;
+    d.get(&server, "/api/v1/pop", "/api/v1/pop?namespace=nothing").await;
+    for _ in 0..2 {
+        d.get(&server, "/api/v1/pop/queue/", "/api/v1/pop/queue/").await;
+    }
+    let message = &popped["messages"][0];
+    let lease = popped["leaseId"].as_str().unwrap();
+    let ack = |status: &str| {
+        json!({
+            "transactionId": "a", "partitionId": message["partitionId"], "leaseId": lease, "status": status,
+            "consumerGroup": "g",
+        })
+    };
+    for lease in [lease, "gone"] {
+        let path = format!("/api/v1/lease/{lease}/extend");
+        let reply = server.post(&path, json!({})).await;
+        d.check("post", "/api/v1/lease/{lease}/extend", &reply);
+    }
+    let with_lease = |lease: &str| {
+        json!({
+            "operations": [
+                {"type": "push", "queue": "q", "partition": "p", "transactionId": "a"},
+                {"type": "push", "items": [{"queue": "q2", "payload": {}}]},
+                {"type": "ack", "transactionId": "a", "partitionId": message["partitionId"], "consumerGroup": "g"},
+            ],
+            "requiredLeases": [lease],
+        })
+    };
+    for (lease, success) in [("gone", false), (lease, true)] {
+        let outcome = d.post(&server, "transaction", with_lease(lease)).await;
+        assert_eq!(outcome["success"], success, "{outcome}");
+    }
+    d.post(&server, "ack", ack("completed")).await;
+    d.post(&server, "ack", ack("failed")).await;
+    let other = d.get(&server, "/api/v1/pop", "/api/v1/pop?namespace=q&consumerGroup=h").await;
+    let dead = json!({
+        "transactionId": "a", "partitionId": other["partitionId"], "status": "dlq", "error": {"why": 1},
+    });
+    d.post(&server, "ack/batch", json!({"consumerGroup": "h", "acknowledgments": [dead, ack("completed")]}))
+        .await;
+    let letters = d.get(&server, "/api/v1/dlq", "/api/v1/dlq").await;
+    assert_eq!(letters["total"], 1);
+
+    let groups = "/api/v1/consumer-groups/{group}";
+    let seek = format!("{groups}/queues/{{queue}}/seek");
+    for to in [json!({"toEnd": true}), json!({"timestamp": "2026-01-01T00:00:00Z"}), json!({})] {
+        let reply = server.post("/api/v1/consumer-groups/g/queues/q/seek", to).await;
+        d.check("post", &seek, &reply);
+    }
+    let since = json!({"subscriptionTimestamp": "2026-01-01T00:00:00Z"});
+    let reply = server.post("/api/v1/consumer-groups/g/subscription", since).await;
+    d.check("post", &format!("{groups}/subscription"), &reply);
+    let reply = server.delete("/api/v1/consumer-groups/g/queues/q").await;
+    d.check("delete", &format!("{groups}/queues/{{queue}}"), &reply);
+    d.check("delete", groups, &server.delete("/api/v1/consumer-groups/g").await);
+    d.check("delete", "/api/v1/resources/queues/{queue}", &server.delete("/api/v1/resources/queues/q").await);
+    d.check("delete", "/api/v1/resources/queues/", &server.delete("/api/v1/resources/queues/").await);
+    for path in ["/health", "/health/live", "/health/ready", "/openapi.json"] {
+        d.get(&server, path, path).await;
+    }
+    for path in ["configure", "push", "ack", "ack/batch", "transaction"] {
+        d.post(&server, path, json!([])).await;
+    }
+    described.everything_good_was_seen();
+}
+
+#[tokio::test]
+async fn examples_have_the_shape_they_illustrate() {
+    let document: Value = serde_json::from_slice(&queen_server::openapi::DOCUMENT).unwrap();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let with_examples = schemas.values().filter(|schema| schema.get("example").is_some());
+    assert!(with_examples.clone().count() > 15);
+    for schema in with_examples {
+        fits(&document, schema, &schema["example"]).unwrap();
+    }
+}
+
+impl Described {
+    async fn get(&mut self, server: &Server, template: &str, path: &str) -> Value {
+        let reply = server.get(path).await;
+        self.check("get", template, &reply);
+        if reply.status == 204 { Value::Null } else { reply.json() }
+    }
+
+    /// The path is what follows `/api/v1/`.
+    async fn post(&mut self, server: &Server, path: &str, body: Value) -> Value {
+        let path = format!("/api/v1/{path}");
+        let reply = server.post(&path, body).await;
+        self.check("post", &path, &reply);
+        reply.json()
+    }
+
+    fn check(&mut self, method: &str, template: &str, reply: &Reply) {
+        let status = reply.status.to_string();
+        let response = &self.document["paths"][template][method]["responses"][&status];
+        assert!(response.is_object(), "{method} {template} answered {status}: {}", reply.text);
+        match response["content"]["application/json"].get("schema") {
+            Some(schema) => fits(&self.document, schema, &reply.json()).unwrap(),
+            None => assert_eq!(reply.text, "", "{method} {template}"),
+        }
+        self.seen.insert((method.to_owned(), template.to_owned(), status));
+    }
+
+    fn everything_good_was_seen(&self) {
+        for (template, item) in self.document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let statuses = operation["responses"].as_object().unwrap().keys();
+                for status in statuses.filter(|status| status.starts_with('2')) {
+                    let key = (method.clone(), template.clone(), status.clone());
+                    assert!(self.seen.contains(&key), "no test has seen {key:?}");
+                }
+            }
+        }
+    }
+}
+
+/// As much of JSON Schema as the document uses, and stricter: a field nobody described is an error.
+fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+    let (properties, required) = fields(document, schema);
+    if !properties.is_empty() {
+        let object = value.as_object().ok_or_else(|| format!("no object: {value}"))?;
+        let undescribed = object.keys().find(|name| !properties.contains_key(*name));
+        let missing = required.iter().find(|name| !object.contains_key(*name));
+        if let Some(name) = undescribed.or(missing) {
+            return Err(format!("{name}: undescribed or missing in {value}"));
+        }
+        return object.iter().try_for_each(|(name, value)| fits(document, &properties[name], value));
+    }
+    if let Some(target) = schema["$ref"].as_str() {
+        return fits(document, resolve(document, target), value);
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let failed: Vec<String> =
+            choices.iter().filter_map(|choice| fits(document, choice, value).err()).collect();
+        return if failed.len() < choices.len() { Ok(()) } else { Err(failed.join("; ")) };
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let kinds = schema["type"].as_array().cloned().unwrap_or_else(|| vec![schema["type"].clone()]);
+    let words = schema["enum"].as_array();
+    let format = |text: &str| match schema["format"].as_str() {
+        Some("uuid") => uuid::Uuid::try_parse(text).is_ok(),
+        Some("date-time") => queen_protocol::parse_time("", text).is_ok() && text.ends_with('Z'),
+        _ => true,
+    };
+    let good = (schema["type"].is_null() || kinds.contains(&json!(kind)))
+        && words.is_none_or(|words| words.contains(value))
+        && value.as_str().is_none_or(format);
+    match value.as_array() {
+        _ if !good => Err(format!("{value} is no {schema}")),
+        Some(items) if !schema["items"].is_null() => {
+            items.iter().try_for_each(|item| fits(document, &schema["items"], item))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The fields of an object, wherever they are described.
+fn fields(document: &Value, schema: &Value) -> (Map<String, Value>, Vec<String>) {
+    let mut properties = schema["properties"].as_object().cloned().unwrap_or_default();
+    let required = schema["required"].as_array().into_iter().flatten();
+    let mut required: Vec<String> = required.filter_map(Value::as_str).map(str::to_owned).collect();
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        let part = part["$ref"].as_str().map_or(part, |target| resolve(document, target));
+        let (more, needed) = fields(document, part);
+        properties.extend(more);
+        required.extend(needed);
+    }
+    (properties, required)
+}
+
+fn resolve<'a>(document: &'a Value, target: &str) -> &'a Value {
+    document.pointer(target.trim_start_matches('#')).expect("a schema that is referred to exists")
+}
