@@ -3,6 +3,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use uuid::Uuid;
+
 use crate::cache::Cache;
 use crate::log::Partition;
 
@@ -48,6 +50,18 @@ impl Directory {
         let mut key = String::new();
         write_key(&mut key, &partition.queue, &partition.name);
         self.lock().remove(key.as_str());
+    }
+
+    /// The partitions of a queue, as far as they are known.
+    pub fn ids(&self, queue: &str) -> Vec<Uuid> {
+        let mut ids = Vec::new();
+        self.lock().retain(|_, known| {
+            if known.partition.queue.as_ref() == queue {
+                ids.push(known.partition.id);
+            }
+            true
+        });
+        ids
     }
 
     /// After a queue was deleted or its options changed.

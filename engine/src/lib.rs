@@ -99,7 +99,16 @@ impl Engine {
         }
     }
 
-    /// Answers parked pops at once; what is in the air lands.
+    /// Answers parked pops at once, and lets none park any more. Everything else goes on.
+    pub fn drain(&self) {
+        self.shared.tasks.drain();
+    }
+
+    fn check_open(&self) -> Result<(), db::Error> {
+        if self.shared.tasks.is_stopping() { Err(db::Error::Stopping) } else { Ok(()) }
+    }
+
+    /// Refuses new calls; what is in the air lands.
     pub async fn stop(&self) {
         self.shared.tasks.stop(&self.shared.connections).await;
     }

@@ -13,6 +13,9 @@ pub struct Tasks {
     work: TaskTracker,
     /// Connection drivers: they end when their connections are dropped, so they are waited for last.
     drivers: TaskTracker,
+    /// Nobody waits any longer.
+    draining: CancellationToken,
+    /// Nobody asks any longer.
     stopping: CancellationToken,
 }
 
@@ -41,12 +44,21 @@ impl Tasks {
         self.stopping.is_cancelled()
     }
 
-    pub fn stopping(&self) -> &CancellationToken {
-        &self.stopping
+    pub fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    pub async fn draining(&self) {
+        self.draining.cancelled().await;
     }
 
     /// Waits for everything that is still running, then closes the connections.
     pub async fn stop(&self, connections: &Connections) {
+        self.draining.cancel();
         self.stopping.cancel();
         self.work.close();
         self.work.wait().await;

@@ -3,6 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use uuid::Uuid;
 
 use crate::log::Partition;
 use crate::pop::watch::{Timers, Watch};
@@ -42,11 +45,16 @@ impl Watches {
     }
 
     /// Something was committed to these partitions.
-    pub fn pushed<'a>(&self, partitions: impl IntoIterator<Item = &'a Arc<Partition>>) {
+    /// `look_at`: see `ReadyList::mark`.
+    pub fn pushed<'a>(
+        &self,
+        partitions: impl IntoIterator<Item = &'a Arc<Partition>>,
+        look_at: Option<Instant>,
+    ) {
         let registry = self.lock();
         for partition in partitions {
             for watch in registry.queues.get(&partition.queue).into_iter().flat_map(HashMap::values) {
-                watch.mark(partition);
+                watch.mark(partition, look_at);
             }
         }
     }
@@ -72,6 +80,18 @@ impl Watches {
         for watch in dropped {
             watch.wake_all();
         }
+    }
+
+    /// The partitions of a queue that any list holds.
+    pub fn ids(&self, queue: &str) -> Vec<Uuid> {
+        let registry = self.lock();
+        registry
+            .queues
+            .get(queue)
+            .into_iter()
+            .flat_map(HashMap::values)
+            .flat_map(|watch| watch.ids())
+            .collect()
     }
 
     pub fn parked(&self) -> usize {

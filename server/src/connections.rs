@@ -23,8 +23,8 @@ const HEADER_PATIENCE: Duration = Duration::from_secs(120);
 /// Out of file descriptors: trying at once again would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown`, then stops the engine, which answers parked pops, and waits for the rest as long
-/// as `options.drain` says. When this returns, no request is being worked on.
+/// Serves until `shutdown`, then has parked pops answered, waits for the rest as long as `options.drain` says, and
+/// stops the engine. When this returns, no request is being worked on.
 pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdown: CancellationToken) {
     let drain = options.drain;
     let name = name(&listener).into();
@@ -43,8 +43,9 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     drop(listener);
     connections.close();
     let finished = async {
-        engine.stop().await;
+        engine.drain();
         connections.wait().await;
+        engine.stop().await;
     };
     if timeout(drain, finished).await.is_err() {
         warn!(connections = connections.len(), drain_s = drain.as_secs(), "requests did not finish in time");

@@ -1,5 +1,6 @@
 -- queen.ack: applies planned acknowledgements, one row per (partition, group).
--- in:     p_partitions uuid[], p_groups text[]   each pair at most once
+-- in:     p_ids uuid[]            of each row, the same when it is sent again after its answer was lost
+--         p_partitions uuid[], p_groups text[]   each pair at most once
 --         p_leases uuid[]         null = no lease check
 --         p_expected bigint[]     the cursor the plan was made against
 --         p_negative boolean[]    there is a `failed` item above the cursor: it costs a retry while there is one left
@@ -9,13 +10,14 @@
 --         p_dead int[] (which row above, from 1), p_dead_final boolean[] (only once the budget is spent),
 --         p_dead_offsets bigint[], p_dead_errors text[]   messages to dead-letter
 -- out:    position int (none for a partition or group that does not exist), status int (0 applied with budget left,
---         1 applied with the budget spent, 2 lease not valid, 3 the cursor is not the expected one), cursor bigint,
+--         1 applied with the budget spent, 2 lease not valid, 3 the cursor is not the expected one, 4 applied before:
+--         this is the second time it was sent), cursor bigint,
 --         head bigint, released boolean, kept boolean (dead letters are kept, not dropped), queue_name text,
 --         partition_name text
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
 create or replace function queen.ack(
-    p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_negative boolean[],
+    p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_negative boolean[],
     p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[],
     p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[],
     p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[])
@@ -29,7 +31,7 @@ begin
     select array_agg(row(l.ordinal, l.partition_id, l.consumer_group, l.status,
                          case l.status when 0 then l.retry_to when 1 then l.final_to else l.cursor end,
                          l.head,
-                         l.status < 2 and (case l.status when 0 then l.retry_stops else l.final_stops end
+                         (l.status = 4 and l.lease_id is null) or l.status < 2 and (case l.status when 0 then l.retry_stops else l.final_stops end
                              or coalesce(case l.status when 0 then l.retry_to else l.final_to end >= l.lease_end, false)),
                          case when l.status > 1 then l.attempts
                               when not (case l.status when 0 then l.retry_stops else l.final_stops end)
@@ -38,21 +40,22 @@ begin
                               else (case when case l.status when 0 then l.retry_dead else l.final_dead end
                                          then 0 else l.attempts end)
                                    + (l.status = 0 and l.negative)::int end,
-                         l.kept, l.queue_id, l.number, l.attempts, l.queue_name, l.partition_name)::queen.ack_row)
+                         l.kept, l.queue_id, l.number, l.attempts, l.ack_id, l.queue_name, l.partition_name)::queen.ack_row)
     into v_rows
-    from (select a.ordinal::int, c.partition_id, c.consumer_group, c.attempts, c.lease_end, a.negative,
+    from (select a.ordinal::int, a.ack_id, c.lease_id, c.partition_id, c.consumer_group, c.attempts, c.lease_end, a.negative,
                  a.retry_to, a.retry_stops, a.retry_dead, a.final_to, a.final_stops, a.final_dead,
                  greatest(c.cursor, p.tail) as cursor, p.head, p.number, q.id as queue_id,
                  q.dead_letter_queue or q.dlq_after_max_retries as kept,
                  q.name as queue_name, p.name as partition_name,
-                 case when a.lease_id is not null
+                 case when c.last_ack = a.ack_id then 4
+                      when a.lease_id is not null
                            and not coalesce(c.lease_id = a.lease_id and c.lease_until > v_now, false) then 2
                       when greatest(c.cursor, p.tail) <> a.expected then 3
                       when a.negative and c.attempts < q.retry_limit then 0
                       else 1 end as status
-          from unnest(p_partitions, p_groups, p_leases, p_expected, p_negative, p_retry_to, p_retry_stops,
+          from unnest(p_ids, p_partitions, p_groups, p_leases, p_expected, p_negative, p_retry_to, p_retry_stops,
                       p_retry_dead, p_final_to, p_final_stops, p_final_dead)
-               with ordinality a (partition_id, consumer_group, lease_id, expected, negative, retry_to, retry_stops,
+               with ordinality a (ack_id, partition_id, consumer_group, lease_id, expected, negative, retry_to, retry_stops,
                                   retry_dead, final_to, final_stops, final_dead, ordinal)
           join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
           join queen.partitions p on p.id = c.partition_id
@@ -61,7 +64,7 @@ begin
           for no key update of c) l;
 
     update queen.consumers as c
-    set cursor = r.cursor, attempts = r.attempts,
+    set cursor = r.cursor, attempts = r.attempts, last_ack = r.ack_id,
         lease_id = case when not r.released then c.lease_id end,
         lease_until = case when not r.released then c.lease_until end,
         lease_end = case when not r.released then c.lease_end end

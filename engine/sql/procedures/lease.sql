@@ -2,10 +2,11 @@
 -- in:     p_pops int[]            which pop a row belongs to; rows of one pop are adjacent
 --         p_partitions uuid[], p_groups text[]   each pair at most once
 --         p_leases uuid[], p_seconds int[] (0 = the queue's lease time), p_batches int[] (of the whole pop),
+--         p_partitions_max int[]  how many of its rows a pop may be granted
 --         p_auto boolean[]        commit at delivery instead of taking a lease
 --         p_bytes_max bigint      what one claim may read
 -- out:    position int, status int (0 granted, 1 nothing to read, 2 leased by another, 3 row busy, 4 partition gone,
---         5 not visible yet, 6 not needed: the batch is full, 7 the window is open and the batch not full), first bigint, last bigint (the range, end excluded),
+--         5 not visible yet, 6 not needed: the pop has enough, 7 the window is open and the batch not full), first bigint, last bigint (the range, end excluded),
 --         attempts int, wait_ms bigint (until the lease ends, the other's or ours, or a message matures), head bigint
 -- locks:  partitions rows of new readers in id order (shared, against a delete), then consumers rows in
 --         (partition_id, consumer_group) order, skipping busy ones
@@ -14,7 +15,7 @@
 -- its own lease.
 create or replace function queen.lease(
     p_pops int[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_seconds int[], p_batches int[],
-    p_auto boolean[], p_bytes_max bigint)
+    p_partitions_max int[], p_auto boolean[], p_bytes_max bigint)
 returns table ("position" int, status int, first bigint, last bigint, attempts int, wait_ms bigint, head bigint)
 language plpgsql as $$
 declare
@@ -32,10 +33,11 @@ begin
 
     return query
     with asked as materialized (
-        select a.* from unnest(p_pops, p_partitions, p_groups, p_leases, p_seconds, p_batches, p_auto)
-             with ordinality a (pop, partition_id, consumer_group, lease_id, seconds, batch, auto, ordinal)),
+        select a.* from unnest(p_pops, p_partitions, p_groups, p_leases, p_seconds, p_batches, p_partitions_max, p_auto)
+             with ordinality a (pop, partition_id, consumer_group, lease_id, seconds, batch, partitions_max, auto,
+                                ordinal)),
     locked as materialized (
-        select a.ordinal, a.pop, a.batch, a.auto, c.partition_id, c.consumer_group, a.lease_id, p.head,
+        select a.ordinal, a.pop, a.batch, a.partitions_max, a.auto, c.partition_id, c.consumer_group, a.lease_id, p.head,
                greatest(c.cursor, p.tail) as first, c.attempts, c.lease_until,
                c.lease_until > v_now and c.lease_id is distinct from a.lease_id as taken,
                make_interval(secs => case when a.seconds > 0 then a.seconds
@@ -57,9 +59,10 @@ begin
     shared as materialized (
         select s.*, least(s.visible - s.first, s.fits) as available,
                coalesce(sum(least(s.visible - s.first, s.fits)) filter (where not coalesce(s.taken, false))
-                   over (partition by s.pop order by s.ordinal rows between unbounded preceding and 1 preceding),
-                   0) as before
-        from seen s),
+                   over earlier, 0) as before,
+               count(*) filter (where not coalesce(s.taken, false) and s.visible > s.first) over earlier as claimed
+        from seen s
+        window earlier as (partition by s.pop order by s.ordinal rows between unbounded preceding and 1 preceding)),
     granted as (
         update queen.consumers as c
         set cursor = case when g.auto then g.first + least(g.available, g.batch - g.before) else g.first end,
@@ -71,6 +74,7 @@ begin
         from shared g
         where c.partition_id = g.partition_id and c.consumer_group = g.consumer_group
           and not coalesce(g.taken, false) and g.available > 0 and g.before < g.batch
+          and g.claimed < g.partitions_max
         returning g.ordinal)
     select a.ordinal::int,
            case when s.ordinal is null then
@@ -78,7 +82,7 @@ begin
                 when s.taken then 2
                 when s.first >= s.head then 1
                 when s.available <= 0 then case when s.windowed then 7 else 5 end
-                when s.before >= s.batch then 6
+                when s.before >= s.batch or s.claimed >= s.partitions_max then 6
                 else 0 end,
            s.first, (s.first + least(s.available, s.batch - s.before))::bigint, s.attempts,
            ceil(extract(epoch from case when s.taken then s.lease_until - v_now

@@ -12,6 +12,10 @@ use tokio::sync::oneshot;
 use super::connect::Connector;
 use super::error::Error;
 use super::procedures::Statements;
+use crate::clock;
+
+/// Before what a lost connection interrupted is tried again.
+pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Who goes first when connections are scarce: finishing work before taking more on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +72,7 @@ struct Inner {
     connector: Connector,
     size: usize,
     deadline: Duration,
+    patience: Duration,
     state: Mutex<State>,
 }
 
@@ -79,10 +84,11 @@ struct State {
 }
 
 impl Connections {
-    pub fn new(connector: Connector, size: usize, statement_timeout: Duration) -> Self {
+    /// `patience`: how long `persist` tries.
+    pub fn new(connector: Connector, size: usize, statement_timeout: Duration, patience: Duration) -> Self {
         // The server ends a statement first; this is for when the server itself is gone.
         let deadline = statement_timeout + Duration::from_secs(5);
-        Self(Arc::new(Inner { connector, size: size.max(1), deadline, state: Mutex::default() }))
+        Self(Arc::new(Inner { connector, size: size.max(1), deadline, patience, state: Mutex::default() }))
     }
 
     pub async fn acquire(&self, priority: Priority) -> Result<Checkout, Error> {
@@ -108,6 +114,26 @@ impl Connections {
             // An error means that a connection was lost and its place is free: try for it.
             if let Ok(connection) = receiver.await {
                 return Ok(self.checkout(connection));
+            }
+        }
+    }
+
+    /// Runs a call that may run twice, and again while connections get lost, as long as patience lasts.
+    pub async fn persist<T, F>(&self, priority: Priority, call: impl Fn(Checkout) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let started = clock::now();
+        loop {
+            let result = match self.acquire(priority).await {
+                Ok(connection) => call(connection).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Err(error) if error.may_retry() && clock::now() - started < self.0.patience => {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+                other => return other,
             }
         }
     }

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::{Connections, Error, Priority};
+use super::{Checkout, Connections, Connector, Error, Priority};
 use crate::clock;
 
 async fn many(
@@ -16,8 +16,8 @@ async fn many(
     sql: &str,
     parameters: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, Error> {
-    let db = connections.acquire(Priority::Background).await?;
-    db.within(procedure, db.client.query(sql, parameters)).await
+    let call = |db: Checkout| async move { db.within(procedure, db.client.query(sql, parameters)).await };
+    connections.persist(Priority::Background, call).await
 }
 
 async fn one(
@@ -237,8 +237,10 @@ pub async fn notify(connections: &Connections, notes: &[String]) -> Result<(), E
     many(connections, "pg_notify", sql, &[&notes]).await.map(drop)
 }
 
-/// What became of a transaction: `committed`, `aborted` or `in progress`.
-pub async fn transaction_status(connections: &Connections, number: &str) -> Result<Option<String>, Error> {
-    let sql = "select pg_xact_status($1::text::xid8)";
-    Ok(one(connections, "pg_xact_status", sql, &[&number]).await?.get(0))
+/// What became of a transaction: `committed`, `aborted` or `in progress`. On a connection of its own: whoever asks
+/// still holds the one that broke, and it may be the only one.
+pub async fn transaction_status(connector: &Connector, number: &str) -> Result<Option<String>, Error> {
+    let client = connector.client().await?;
+    let row = client.query_one("select pg_xact_status($1::text::xid8)", &[&number]).await;
+    row.map(|row| row.get(0)).map_err(|error| Error::from_postgres("pg_xact_status", error))
 }

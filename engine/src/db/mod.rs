@@ -9,5 +9,5 @@ pub mod migrate;
 pub mod procedures;
 
 pub use connect::{ConnectError, Connector, error_chain};
-pub use connections::{Checkout, Connection, Connections, Priority};
+pub use connections::{Checkout, Connection, Connections, Priority, RETRY_PAUSE};
 pub use error::Error;

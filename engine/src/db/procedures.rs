@@ -26,10 +26,10 @@ macro_rules! statements {
 statements! {
     open: "select * from queen.open($1, $2, $3, $4, $5, $6)",
     push: "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8)",
-    lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8)",
+    lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
-    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
     locate: "select a.ordinal::int, l.cursor, l.index, l.message_offset
              from unnest($1::uuid[], $2::text[], $3::bytea[], $4::int[])
                   with ordinality a (partition_id, consumer_group, hashes, wanted, ordinal)
@@ -174,6 +174,7 @@ pub struct Lease<'a> {
     pub leases: Vec<Uuid>,
     pub seconds: Vec<i32>,
     pub batches: Vec<i32>,
+    pub partitions_max: Vec<i32>,
     pub auto: Vec<bool>,
     pub bytes_max: i64,
 }
@@ -201,6 +202,7 @@ pub async fn lease(db: &Connection, ask: &Lease<'_>) -> Result<Vec<Leased>, Erro
             &ask.leases,
             &ask.seconds,
             &ask.batches,
+            &ask.partitions_max,
             &ask.auto,
             &ask.bytes_max,
         ],
@@ -259,6 +261,7 @@ pub async fn release(db: &Connection, claims: &[Claimed<'_>]) -> Result<(), Erro
 
 #[derive(Default)]
 pub struct Ack<'a> {
+    pub ids: Vec<Uuid>,
     pub partitions: Vec<Uuid>,
     pub groups: Vec<&'a str>,
     pub leases: Vec<Option<Uuid>>,
@@ -295,6 +298,7 @@ pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
         "queen.ack",
         &db.statements.ack,
         &[
+            &ask.ids,
             &ask.partitions,
             &ask.groups,
             &ask.leases,

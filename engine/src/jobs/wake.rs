@@ -1,7 +1,7 @@
 //! Waking across brokers. Notifications say that something happened, never what is true: the log is read by
 //! commit order, so a lost or late hint costs time and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::clock;
 use crate::db::control;
 use crate::db::procedures::{self, Position};
-use crate::db::{Error, Priority};
+use crate::db::{Checkout, Error, Priority};
 use crate::log::Partition;
 use crate::shared::Shared;
 
@@ -72,17 +72,21 @@ enum Hint {
     Hello,
     Here,
     Pushed,
-    /// A lease that another broker served was released, and there is more to read.
+    /// A lease that another broker served was released; there is more to read, or not.
     Released {
         partition: Uuid,
         group: String,
         queue: String,
         name: String,
+        more: bool,
     },
     /// Cursors were moved, or a queue was changed or deleted; `None` means all.
     Reset {
         queue: Option<String>,
         group: Option<String>,
+    },
+    Deleted {
+        queue: String,
     },
 }
 
@@ -109,13 +113,20 @@ impl Wake {
         }
     }
 
-    pub fn released(&self, partition: Uuid, group: &str, queue: &str, name: &str) {
+    pub fn released(&self, partition: Uuid, group: &str, queue: &str, name: &str, more: bool) {
         self.send(Hint::Released {
             partition,
             group: group.to_owned(),
             queue: queue.to_owned(),
             name: name.to_owned(),
+            more,
         });
+    }
+
+    /// A queue is gone: what this broker and all others keep of it is dropped.
+    pub fn deleted(&self, shared: &Shared, queue: &str) {
+        drop_queue(shared, queue);
+        self.send(Hint::Deleted { queue: queue.to_owned() });
     }
 
     /// What this broker and all others believe about a queue or a group is no longer true.
@@ -133,9 +144,9 @@ impl Wake {
             return Ok(());
         }
         let look = self.started.fetch_add(1, AcqRel) + 1;
-        let db = shared.connections.acquire(Priority::Pop).await?;
-        let (position, written) = procedures::discover(&db, &seen.position).await?;
-        drop(db);
+        let from = &seen.position;
+        let call = |db: Checkout| async move { procedures::discover(&db, from).await };
+        let (position, written) = shared.connections.persist(Priority::Pop, call).await?;
         let mut marked = Vec::new();
         let mut dedup = shared.dedup();
         for row in written {
@@ -145,12 +156,17 @@ impl Wake {
             }
         }
         drop(dedup);
-        shared.watches.pushed(&marked);
+        shared.watches.pushed(&marked, self.look_at(clock::now()));
         *seen = Seen { position, look };
         Ok(())
     }
 
-    fn has_peers(&self) -> bool {
+    /// When to look again at the latest where a lease is believed to be: soon, if another broker can have ended it.
+    pub fn look_at(&self, now: Instant) -> Option<Instant> {
+        self.has_peers().then(|| now + LOOK_EVERY)
+    }
+
+    pub fn has_peers(&self) -> bool {
         !self.peers.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
@@ -266,15 +282,29 @@ impl Wake {
                     }
                 });
             }
-            Hint::Released { partition, group, queue, name } => {
+            Hint::Released { partition, group, queue, name, more } => {
                 shared.leases().acked(&(partition, group.as_str().into()), i64::MAX, true);
                 if let Some(watch) = shared.watches.find(&queue, &group) {
-                    watch.released(partition, &name, true);
+                    watch.released(partition, &name, more);
                 }
             }
             Hint::Reset { queue, group } => forget(shared, queue.as_deref(), group.as_deref()),
+            Hint::Deleted { queue } => drop_queue(shared, &queue),
         }
     }
+}
+
+fn drop_queue(shared: &Shared, queue: &str) {
+    let mut partitions: HashSet<Uuid> = shared.watches.ids(queue).into_iter().collect();
+    partitions.extend(shared.directory.ids(queue));
+    forget(shared, Some(queue), None);
+    let mut dedup = shared.dedup();
+    partitions.iter().for_each(|partition| dedup.forget(*partition));
+    drop(dedup);
+    let mut segments = shared.segments();
+    partitions.iter().for_each(|partition| segments.forget(*partition));
+    drop(segments);
+    shared.leases().forget_partitions(&partitions);
 }
 
 fn forget(shared: &Shared, queue: Option<&str>, group: Option<&str>) {

@@ -75,6 +75,16 @@ impl Segments {
         }
     }
 
+    pub fn forget(&mut self, partition: Uuid) {
+        let keys: Vec<_> =
+            self.kept.range((partition, 0)..=(partition, i64::MAX)).map(|(key, _)| *key).collect();
+        for key in keys {
+            if let Some(gone) = self.kept.remove(&key) {
+                self.weight -= gone.weight();
+            }
+        }
+    }
+
     pub fn range(&self, partition: Uuid, first: i64, last: i64) -> Option<Vec<Arc<Segment>>> {
         let (_, start) = self.kept.range((partition, 0)..=(partition, first)).next_back()?;
         let mut found = Vec::new();

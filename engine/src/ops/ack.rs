@@ -28,6 +28,7 @@ const ROUNDS_MAX: usize = 20;
 
 impl Engine {
     pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<AckResult>, Error> {
+        self.check_open()?;
         let mut results: Vec<AckResult> =
             items.iter().enumerate().map(|(index, item)| refusal(index, item)).collect();
         let mut waiting = Vec::new();
@@ -78,7 +79,8 @@ impl Engine {
                 located
             }
         };
-        let mut ack = Ack { partition: key.0, group: key.1, lease, cursor, items: Vec::new() };
+        let id = Uuid::now_v7();
+        let mut ack = Ack { id, partition: key.0, group: key.1, lease, cursor, items: Vec::new() };
         let mut members = Vec::new();
         for (&index, offset) in set.members.iter().zip(offsets) {
             match offset {
@@ -146,6 +148,8 @@ pub(super) fn refusal(index: usize, item: &AckItem) -> AckResult {
 /// One set with its offsets: an entry of the ack lane.
 #[derive(Debug, Clone)]
 pub struct Ack {
+    /// Tells the database a second sending from a second ack.
+    pub id: Uuid,
     pub partition: Uuid,
     pub group: Arc<str>,
     pub lease: Option<Uuid>,
@@ -178,6 +182,21 @@ impl AckOutcome {
         result.lease_released = self.released;
         result.noop = result.success && verdict == Verdict::Noop;
         result.dlq = result.success && verdict == Verdict::Dead && self.kept;
+    }
+
+    /// It was applied and its answer lost. What failed and is behind the cursor now was dead-lettered.
+    fn applied_before(ack: &Ack, answer: &Acked) -> Self {
+        let verdict = |item: &Item| match item.status {
+            AckStatus::Failed | AckStatus::Dlq if item.offset < answer.cursor => Verdict::Dead,
+            _ => Verdict::Done,
+        };
+        Self {
+            verdicts: ack.items.iter().map(verdict).collect(),
+            refused: None,
+            released: answer.released,
+            kept: answer.kept,
+            names: Some((answer.queue.clone(), answer.partition.clone())),
+        }
     }
 
     fn refused(ack: &Ack, reason: &'static str) -> Self {
@@ -298,7 +317,7 @@ async fn apply(
             continue;
         }
         settled(shared, ack, &answer);
-        if answer.status < 2 {
+        if answer.status != 2 {
             cursors.insert(ack.key(), answer.cursor);
         }
         for &member in &row.members {
@@ -317,6 +336,7 @@ async fn apply(
 pub(super) fn ask<'a>(acks: &[(&'a Ack, &'a [Item], i64, &Plan)]) -> procedures::Ack<'a> {
     let mut ask = procedures::Ack::default();
     for (index, (ack, items, cursor, plan)) in acks.iter().enumerate() {
+        ask.ids.push(ack.id);
         ask.partitions.push(ack.partition);
         ask.groups.push(&ack.group);
         ask.leases.push(ack.lease);
@@ -354,6 +374,9 @@ pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone
             names: Some((answer.queue.clone(), answer.partition.clone())),
         };
     }
+    if answer.status == 4 {
+        return AckOutcome::applied_before(ack, answer);
+    }
     let walk = if answer.status == 0 { &plan.with_budget } else { &plan.without_budget };
     let verdicts = if alone {
         ack_plan::verdicts(&ack.items, cursor, walk)
@@ -372,7 +395,7 @@ pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone
 
 /// After the commit: the lease book moves on, and a freed partition is ready again.
 pub(super) fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
-    if answer.status >= 2 {
+    if matches!(answer.status, 2 | 3) {
         return;
     }
     let key = (ack.partition, ack.group.clone());
@@ -385,8 +408,8 @@ pub(super) fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
         if let Some(watch) = shared.watches.find(&answer.queue, &ack.group) {
             watch.released(ack.partition, &answer.partition, more);
         }
-        if !ours && more {
-            shared.wake.released(ack.partition, &ack.group, &answer.queue, &answer.partition);
+        if !ours {
+            shared.wake.released(ack.partition, &ack.group, &answer.queue, &answer.partition, more);
         }
     }
 }

@@ -70,7 +70,7 @@ impl Engine {
     /// Whether the queue existed.
     pub async fn delete_queue(&self, queue: &str) -> Result<bool, Error> {
         let existed = control::delete_queue(&self.shared.connections, queue).await?;
-        self.shared.wake.reset(&self.shared, Some(queue), None);
+        self.shared.wake.deleted(&self.shared, queue);
         Ok(existed)
     }
 

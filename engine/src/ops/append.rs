@@ -299,6 +299,7 @@ pub fn publish(shared: &Shared, published: &[Publication]) {
         segments.insert(publication.partition.id, publication.segment.clone());
     }
     drop(segments);
-    shared.watches.pushed(published.iter().map(|publication| &publication.partition));
+    let look_at = shared.wake.look_at(now);
+    shared.watches.pushed(published.iter().map(|publication| &publication.partition), look_at);
     shared.wake.pushed();
 }

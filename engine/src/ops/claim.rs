@@ -29,6 +29,7 @@ pub struct PopClaim {
     pub lease: Uuid,
     pub seconds: i32,
     pub batch: i32,
+    pub partitions_max: i32,
     pub auto: bool,
 }
 
@@ -80,6 +81,7 @@ impl Operation for PopClaim {
                 ask.leases.push(entry.lease);
                 ask.seconds.push(entry.seconds);
                 ask.batches.push(entry.batch);
+                ask.partitions_max.push(entry.partitions_max);
                 ask.auto.push(entry.auto);
             }
         }
@@ -230,7 +232,7 @@ async fn give_back(shared: &Shared, claims: &[Grant], group: &str, lease: Option
         Ok(()) => {
             for claim in claims {
                 claim.watch.released(claim.partition.id, &claim.partition.name, true);
-                claim.watch.mark(&claim.partition);
+                claim.watch.mark(&claim.partition, None);
             }
         }
         Err(error) => warn!(%error, consumer.group = group, "an undelivered lease runs until it expires"),

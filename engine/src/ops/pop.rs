@@ -15,7 +15,7 @@ use crate::Engine;
 use crate::clock;
 use crate::db::control;
 use crate::db::procedures;
-use crate::db::{Error as DbError, Priority};
+use crate::db::{Checkout, Error as DbError, Priority};
 use crate::error::Error;
 use crate::log::Partition;
 use crate::log::ids::TransactionHash;
@@ -30,6 +30,9 @@ const SEED_PAGE: i32 = 10_000;
 /// Partitions a broker remembers to have registered a group for; a second registration changes nothing.
 const REGISTERED_MAX: usize = 10_000;
 
+/// Partitions believed leased that a pop asks for before it answers "empty".
+const LEASED_LOOK_MAX: usize = 64;
+
 /// How often a pop by label looks for queues that appeared since.
 const LABELS_LOOK: Duration = Duration::from_secs(1);
 
@@ -42,6 +45,7 @@ impl Engine {
     /// # Cancel safety
     /// Dropped while parked or queued, the pop takes no lease. Dropped later, the lease it took is given back.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Bytes>, Error> {
+        self.check_open()?;
         let deadline = request.wait.map(|wait| clock::now() + wait);
         let mut reopened = false;
         loop {
@@ -59,7 +63,7 @@ impl Engine {
             let Some(deadline) = deadline.filter(|deadline| *deadline > clock::now()) else {
                 return Ok(None);
             };
-            if self.shared.tasks.is_stopping() {
+            if self.shared.tasks.is_draining() {
                 return Ok(None);
             }
             self.park(&request, &places, deadline).await;
@@ -143,15 +147,18 @@ impl Engine {
             Subscription::New => (true, None),
             Subscription::From(time) => (false, Some(time)),
         };
-        let db = self.shared.connections.acquire(Priority::Pop).await?;
-        procedures::subscribe(&db, &watch.queue, &watch.group, partition, new, since).await
+        let subscribe = |db: Checkout| async move {
+            procedures::subscribe(&db, &watch.queue, &watch.group, partition, new, since).await
+        };
+        self.shared.connections.persist(Priority::Pop, subscribe).await
     }
 
     /// Fills the ready list from the database; says where the next page starts, if there is one.
     async fn seed_page(&self, watch: &Arc<Watch>, after: Uuid) -> Result<Option<Uuid>, DbError> {
-        let db = self.shared.connections.acquire(Priority::Pop).await?;
-        let mut rows = procedures::seed(&db, &watch.queue, &watch.group, after, SEED_PAGE).await?;
-        drop(db);
+        let seed = |db: Checkout| async move {
+            procedures::seed(&db, &watch.queue, &watch.group, after, SEED_PAGE).await
+        };
+        let mut rows = self.shared.connections.persist(Priority::Pop, seed).await?;
         let last = rows.last().map(|row| row.id).filter(|_| rows.len() == SEED_PAGE as usize);
         rows.sort_by_key(|row| row.served_at);
         let now = clock::now();
@@ -182,7 +189,7 @@ impl Engine {
             candidates: Vec::new(),
             grants: Grants::none(&self.shared),
             answer: None,
-            discovered: false,
+            doubt: Doubt::Committed,
         };
         let mut call = machine.next(Event::Start);
         while let Some(next) = call {
@@ -213,7 +220,7 @@ impl Engine {
     ) -> Result<Event, Error> {
         match call {
             Call::Resolve => {
-                walk.candidates = self.candidates(request, places, &mut walk.discovered).await?;
+                walk.candidates = self.candidates(request, places, &mut walk.doubt).await?;
                 Ok(Event::Resolved(walk.candidates.len()))
             }
             Call::Lease => {
@@ -244,7 +251,7 @@ impl Engine {
         &self,
         request: &PopRequest,
         places: &[Place],
-        discovered: &mut bool,
+        doubt: &mut Doubt,
     ) -> Result<Vec<Candidate>, Error> {
         let wanted = request.partitions.max(1) as usize;
         loop {
@@ -273,12 +280,21 @@ impl Engine {
             if paged {
                 continue;
             }
-            // Before "empty" is the answer: what have other brokers committed that no hint told us yet? A pop that
-            // waits is woken when the hint comes.
-            if request.wait.is_some() || std::mem::replace(discovered, true) {
+            // A pop that waits is woken when a hint comes; one that does not must be sure before it says "empty".
+            if request.wait.is_some() {
                 return Ok(Vec::new());
             }
-            self.shared.wake.discover(&self.shared).await?;
+            match std::mem::replace(doubt, doubt.next()) {
+                Doubt::Committed => self.shared.wake.discover(&self.shared).await?,
+                Doubt::Released if self.shared.wake.has_peers() => {
+                    for place in places {
+                        let leased = place.watch.take_leased(LEASED_LOOK_MAX - candidates.len());
+                        candidates.extend(leased.into_iter().map(|p| Candidate::new(place.watch.clone(), p)));
+                    }
+                    return Ok(candidates);
+                }
+                Doubt::Released | Doubt::Sure => return Ok(Vec::new()),
+            }
         }
     }
 
@@ -292,6 +308,7 @@ impl Engine {
             lease,
             seconds: request.lease_seconds,
             batch: request.batch.max(1) as i32,
+            partitions_max: request.partitions.max(1) as i32,
             auto: request.auto_ack,
         };
         Ok(self.lanes.pop.submit(claim).await?)
@@ -373,7 +390,7 @@ impl Engine {
         tokio::select! {
             () = waiter.woken() => {}
             () = tokio::time::sleep_until(look_again.into()) => {}
-            () = self.shared.tasks.stopping().cancelled() => {}
+            () = self.shared.tasks.draining() => {}
         }
         parked.look();
     }
@@ -384,7 +401,25 @@ struct Walk {
     candidates: Vec<Candidate>,
     grants: Grants,
     answer: Option<Bytes>,
-    discovered: bool,
+    doubt: Doubt,
+}
+
+/// What a pop has still to rule out before it answers "empty": other brokers may have committed or released
+/// something without a hint so far.
+#[derive(Clone, Copy)]
+enum Doubt {
+    Committed,
+    Released,
+    Sure,
+}
+
+impl Doubt {
+    fn next(self) -> Self {
+        match self {
+            Self::Committed => Self::Released,
+            Self::Released | Self::Sure => Self::Sure,
+        }
+    }
 }
 
 /// A watch a pop draws from; `name` when it wants one partition of it, which may not exist yet.

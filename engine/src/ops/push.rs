@@ -33,6 +33,7 @@ impl Engine {
         items: &[PushItem<'_>],
         producer_sub: Option<&str>,
     ) -> Result<Vec<PushResult>, Error> {
+        self.check_open()?;
         let items: Vec<&PushItem<'_>> = items.iter().collect();
         let minted: Vec<Option<String>> = items
             .iter()
@@ -206,7 +207,8 @@ impl Operation for Parcel {
         append::publish(shared, &published);
         if batch.iter().any(|parcel| parcel.recheck) {
             // What an earlier try committed was never published.
-            shared.watches.pushed(batch.iter().map(|parcel| &parcel.partition));
+            let look_at = shared.wake.look_at(crate::clock::now());
+            shared.watches.pushed(batch.iter().map(|parcel| &parcel.partition), look_at);
         }
         appended
     }

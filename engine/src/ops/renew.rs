@@ -15,9 +15,9 @@ use crate::sidecar::Operation;
 impl Engine {
     /// Extends every live partition lease of this id; never shortens one.
     pub async fn renew(&self, lease_id: &str, seconds: i32) -> Result<Renewed, Error> {
-        let Some(lease) = LeaseId::parse(lease_id) else {
-            return Ok(Renewed::new(lease_id.to_owned(), 0, None));
-        };
+        self.check_open()?;
+        let known = LeaseId::parse(lease_id).filter(|lease| !lease.partitions.is_empty());
+        let Some(lease) = known else { return Ok(Renewed::new(lease_id.to_owned(), 0, None)) };
         let (renewed, until) = self.lanes.renew.submit(Renew { lease, seconds }).await?;
         Ok(Renewed::new(lease_id.to_owned(), renewed, until.map(format_micros)))
     }

@@ -33,6 +33,7 @@ impl Engine {
         body: &TransactionBody<'_>,
         producer_sub: Option<&str>,
     ) -> Result<TransactionOutcome, Error> {
+        self.check_open()?;
         let transaction_id = Uuid::now_v7();
         let rolled_back = |error: String| TransactionOutcome {
             transaction_id,
@@ -351,7 +352,7 @@ async fn rollback(db: &Connection) {
 async fn confirm(shared: &Shared, number: &str) -> Result<(), DbError> {
     let started = clock::now();
     loop {
-        match control::transaction_status(&shared.connections, number).await {
+        match control::transaction_status(shared.connections.connector(), number).await {
             Ok(Some(status)) if status == "committed" => return Ok(()),
             Ok(Some(status)) if status == "aborted" => {
                 return Err(DbError::Lost("rolled back by a crash".to_owned()));

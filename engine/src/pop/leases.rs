@@ -1,7 +1,7 @@
 //! The leases this broker has served: what an ack's transaction ids mean. Bounded; what is forgotten is looked
 //! up in the log instead. Pure.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -97,6 +97,11 @@ impl LeaseBook {
         } else if let Some(served) = self.served.get_mut(key) {
             served.cursor = cursor;
         }
+    }
+
+    pub fn forget_partitions(&mut self, partitions: &HashSet<Uuid>) {
+        let keys: Vec<Key> = self.served.keys().filter(|key| partitions.contains(&key.0)).cloned().collect();
+        keys.iter().for_each(|key| self.forget(key));
     }
 
     fn forget(&mut self, key: &Key) {

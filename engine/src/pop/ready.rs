@@ -89,7 +89,9 @@ impl Default for ReadyList {
 
 impl ReadyList {
     /// Somebody pushed to it, or a look at the database found something to read. True if it became ready by this.
-    pub fn mark(&mut self, partition: &Arc<Partition>) -> bool {
+    /// `look_at`: when to look again at the latest where a lease is believed to be, for it may have been ended by
+    /// another broker.
+    pub fn mark(&mut self, partition: &Arc<Partition>, look_at: Option<Instant>) -> bool {
         match self.partitions.get_mut(&partition.id) {
             None => {
                 self.make_ready(partition.clone());
@@ -101,8 +103,14 @@ impl ReadyList {
                 self.make_ready(partition.clone());
                 true
             }
-            Some((_, State::Claiming { pushed } | State::Held { pushed, .. })) => {
+            Some((_, State::Claiming { pushed })) => {
                 *pushed = true;
+                false
+            }
+            Some((_, State::Held { until, .. })) => {
+                let until = look_at.map_or(*until, |at| at.min(*until));
+                self.remove(partition.id);
+                self.hold(partition.clone(), until, true, 0);
                 false
             }
             Some((_, State::Ready(_))) => false,
@@ -136,6 +144,26 @@ impl ReadyList {
             self.remove(id);
             if let Some(partition) = listed {
                 self.partitions.insert(id, (partition.clone(), State::Claiming { pushed: false }));
+                taken.push(partition);
+            }
+        }
+        taken
+    }
+
+    /// Partitions believed leased, out of the list until `finish`: another broker may have ended the lease without a
+    /// word so far. Taken by who would otherwise answer "empty".
+    pub fn take_leased(&mut self, count: usize) -> Vec<Arc<Partition>> {
+        // Some of them wait for their window; twice as many are enough to find some that do not.
+        let held: Vec<Uuid> = self.due.iter().map(|(_, id)| *id).take(2 * count).collect();
+        let mut taken = Vec::new();
+        for id in held {
+            if taken.len() == count {
+                break;
+            }
+            if let Some((partition, State::Held { windowed: 0, pushed, .. })) = self.partitions.get(&id) {
+                let (partition, pushed) = (partition.clone(), *pushed);
+                self.remove(id);
+                self.partitions.insert(id, (partition.clone(), State::Claiming { pushed }));
                 taken.push(partition);
             }
         }
@@ -251,6 +279,10 @@ impl ReadyList {
         self.partitions.len()
     }
 
+    pub fn ids(&self) -> impl Iterator<Item = Uuid> + '_ {
+        self.partitions.keys().copied()
+    }
+
     fn make_ready(&mut self, partition: Arc<Partition>) {
         self.arrivals += 1;
         let turn = (self.served.get(&partition.id).copied().unwrap_or(0), self.arrivals);
@@ -308,12 +340,12 @@ mod tests {
         let now = clock::now();
         let mut list = ReadyList::default();
         for number in [1, 2] {
-            list.mark(&partition(number));
+            list.mark(&partition(number), None);
         }
         for taken in list.take(now, 2, 1) {
             list.finish(&taken, Claim::Committed { more: true });
         }
-        list.mark(&partition(3));
+        list.mark(&partition(3), None);
         assert_eq!(names(&list.take(now, 3, 1)), [3, 1, 2]);
     }
 
@@ -321,9 +353,9 @@ mod tests {
     fn a_partition_being_claimed_is_not_handed_out_twice() {
         let mut list = ReadyList::default();
         let p = partition(1);
-        list.mark(&p);
+        list.mark(&p, None);
         assert_eq!(list.take(clock::now(), 5, 1).len(), 1);
-        assert!(!list.mark(&p));
+        assert!(!list.mark(&p, None));
         assert!(list.take(clock::now(), 5, 1).is_empty());
         assert!(!list.begin(&p));
         assert!(list.finish(&p, Claim::Nothing), "a push came while it was claimed");
@@ -335,7 +367,7 @@ mod tests {
         let now = clock::now();
         let mut list = ReadyList::default();
         for number in [1, 2, 3] {
-            list.mark(&partition(number));
+            list.mark(&partition(number), None);
         }
         for taken in list.take(now, 3, 1) {
             list.finish(&taken, Claim::Granted { until: now + Duration::from_secs(5) });
@@ -353,13 +385,13 @@ mod tests {
         let mut list = ReadyList::default();
         let p = partition(1);
         let window = Claim::Window { pending: 5, at: now + Duration::from_secs(60) };
-        list.mark(&p);
+        list.mark(&p, None);
         list.take(now, 1, 6);
         list.finish(&p, window);
         assert!(list.take(now, 1, 6).is_empty());
         assert_eq!(names(&list.take(now, 1, 5)), [1]);
         list.finish(&p, window);
-        assert!(list.mark(&p), "one more message may fill it");
+        assert!(list.mark(&p, None), "one more message may fill it");
     }
 
     proptest! {
@@ -377,7 +409,7 @@ mod tests {
                 let p = partition(number);
                 let n = number as usize;
                 match action {
-                    0 => { unread[n] += 1; list.mark(&p); }
+                    0 => { unread[n] += 1; list.mark(&p, None); }
                     1 => claiming.extend(list.take(now, 1, 1)),
                     2 => if list.begin(&p) { claiming.push(p); },
                     3 => if let Some(p) = claiming.pop() {

@@ -125,11 +125,20 @@ impl Watch {
         self.arm(&mut state);
     }
 
-    pub fn mark(&self, partition: &Arc<Partition>) {
+    pub fn mark(self: &Arc<Self>, partition: &Arc<Partition>, look_at: Option<Instant>) {
         let mut state = self.lock();
-        if state.ready.mark(partition) {
+        if state.ready.mark(partition, look_at) {
             state.wake_for(&partition.name);
         }
+        self.arm(&mut state);
+    }
+
+    pub fn take_leased(&self, count: usize) -> Vec<Arc<Partition>> {
+        self.lock().ready.take_leased(count)
+    }
+
+    pub fn ids(&self) -> Vec<Uuid> {
+        self.lock().ready.ids().collect()
     }
 
     pub fn seed(self: &Arc<Self>, partition: Arc<Partition>, served: bool, held_until: Option<Instant>) {
@@ -368,11 +377,11 @@ mod tests {
     fn one_partition_wakes_one_pop_in_order_of_arrival() {
         let watch = watch();
         let (first, second) = (park(&watch, Interest::Any), park(&watch, Interest::Any));
-        watch.mark(&partition(1));
+        watch.mark(&partition(1), None);
         assert!(woken(&first) && !woken(&second));
-        watch.mark(&partition(1));
+        watch.mark(&partition(1), None);
         assert!(!woken(&second), "the same partition feeds nobody else");
-        watch.mark(&partition(2));
+        watch.mark(&partition(2), None);
         assert!(woken(&second));
     }
 
@@ -380,9 +389,9 @@ mod tests {
     fn a_pop_by_name_is_woken_before_any_other() {
         let watch = watch();
         let (any, named) = (park(&watch, Interest::Any), park(&watch, Interest::Partition("7")));
-        watch.mark(&partition(7));
+        watch.mark(&partition(7), None);
         assert!(woken(&named) && !woken(&any));
-        watch.mark(&partition(8));
+        watch.mark(&partition(8), None);
         assert!(woken(&any));
     }
 
@@ -390,7 +399,7 @@ mod tests {
     fn a_wake_up_is_not_lost_with_the_pop_that_left() {
         let watch = watch();
         let (first, second) = (park(&watch, Interest::Any), park(&watch, Interest::Any));
-        watch.mark(&partition(1));
+        watch.mark(&partition(1), None);
         watch.leave(Interest::Any, &first, false);
         assert!(woken(&second));
     }
@@ -398,7 +407,7 @@ mod tests {
     #[test]
     fn nobody_parks_beside_something_ready() {
         let watch = watch();
-        watch.mark(&partition(1));
+        watch.mark(&partition(1), None);
         assert!(!watch.park(Interest::Any, None, &Arc::default()));
         assert!(!watch.park(Interest::Partition("1"), Some(partition(1).id), &Arc::default()));
         assert!(watch.park(Interest::Partition("2"), Some(partition(2).id), &Arc::default()));

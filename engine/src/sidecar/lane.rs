@@ -13,7 +13,7 @@ use super::batcher::{Batcher, Limits};
 use super::slots::Slots;
 use super::stats::{LaneCounts, LaneStats};
 use crate::clock;
-use crate::db::{Connection, Connections, Error, Priority};
+use crate::db::{Connection, Connections, Error, Priority, RETRY_PAUSE};
 use crate::tasks::Tasks;
 
 /// One kind of request, and how many of them become one procedure call.
@@ -53,9 +53,6 @@ pub trait Operation: Send + Sync + Sized + 'static {
 
 /// More waiting entries than this, and a caller is told at once instead of queueing behind them.
 const WAITING_MAX: usize = 100_000;
-
-/// How long a slot waits before it tries again what a lost connection interrupted.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Lane<O: Operation>(Arc<Inner<O>>);
 
@@ -134,7 +131,7 @@ impl<O: Operation> Lane<O> {
     /// Queues at once, in the order of the calls; the answer comes through the receiver.
     pub fn enqueue(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
-        let (key, items, bytes) = (operation.key(), operation.items(), operation.bytes());
+        let (key, items, bytes) = (operation.key(), operation.items().max(1), operation.bytes());
         let entry = Entry { operation, reply, arrived: clock::now() };
         let mut state = self.0.lock();
         if state.batcher.len() >= WAITING_MAX {

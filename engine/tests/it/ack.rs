@@ -462,6 +462,9 @@ async fn an_ack_whose_answer_was_lost_is_told_its_success() {
     assert_eq!(proxy.replies_withheld(), 1);
     assert!(result.success, "{result:?}");
     assert!(pop(&broker, any("q").group("needle")).await.is_none());
+    // The broker knows, too, that the lease is over.
+    push(&broker, "q", "p", 2..3).await;
+    assert_eq!(data(&broker, any("q").group("needle")).await, [2]);
 }
 
 #[tokio::test]

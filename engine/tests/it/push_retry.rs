@@ -200,19 +200,28 @@ async fn merged_pushes_whose_answer_was_lost_are_all_stored_once() {
     }
 }
 
+/// Each call comes right after a cut, before the engine has noticed that its idle connections are gone.
 #[tokio::test]
-async fn the_first_push_to_a_partition_and_the_first_pop_of_a_group_survive_a_cut() {
+async fn no_caller_hears_of_a_cut_however_new_its_partition_or_group() {
     let (_db, proxy, broker) = behind_a_proxy().await;
-    for round in 0..5 {
+    for round in 0..4 {
         let (partition, group) = (format!("p{round}"), format!("g{round}"));
-        // Now, before the engine has noticed that its idle connections are gone.
-        proxy.cut();
         let item = json!([{"queue": "q", "partition": partition, "payload": round}]);
+        proxy.cut();
         let pushed = send(&broker, &item).await;
-        assert!(pushed.is_ok(), "round {round}: {pushed:?}");
+        assert!(pushed.is_ok(), "a first push: {pushed:?}");
         proxy.cut();
         let popped = broker.pop(named("q", &partition).group(&group)).await;
-        assert!(matches!(popped, Ok(Some(_))), "round {round}: {popped:?}");
+        assert!(matches!(popped, Ok(Some(_))), "a first pop by name: {popped:?}");
+        proxy.cut();
+        let popped = broker.pop(any("q").group("all").batch(10)).await;
+        assert!(matches!(popped, Ok(Some(_))), "a pop from anywhere: {popped:?}");
+        proxy.cut();
+        let empty = broker.pop(any("q").group("all").batch(10)).await;
+        assert!(matches!(empty, Ok(None)), "a pop that finds nothing: {empty:?}");
+        proxy.cut();
+        let popped = broker.pop(any("q").group(&group).batch(10)).await;
+        assert!(popped.is_ok(), "the first of a group from anywhere: {popped:?}");
     }
 }
 

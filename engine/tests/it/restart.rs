@@ -165,22 +165,22 @@ async fn an_engine_stops_although_somebody_still_calls_it() {
     let broker = engine(db.url()).await;
     push(&broker, "q", "p", 0..5).await;
     let popped = pop(&broker, any("q").batch(5)).await.unwrap();
-    let stopped = AtomicBool::new(false);
-    let calling = async {
-        // Whatever they are told: a caller that comes late must not keep the engine.
-        while !stopped.load(Ordering::SeqCst) {
-            let _ = broker.ack(vec![ack_of(&popped.messages[0], AckStatus::Completed)]).await;
-            let _ = send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 9}])).await;
-            let _ = broker.pop(any("q").wait(Duration::from_secs(1))).await;
-            tokio::task::yield_now().await;
-        }
-    };
-    let stopping = async {
-        let ended = tokio::time::timeout(Duration::from_secs(4), broker.stop()).await;
-        stopped.store(true, Ordering::SeqCst);
-        ended
-    };
-    let (ended, ()) = tokio::join!(stopping, calling);
+    let mut callers = JoinSet::new();
+    for caller in 0..6 {
+        let (broker, message) = (broker.clone(), popped.messages[0].clone());
+        callers.spawn(async move {
+            // Whatever they are told: callers that come late must not keep the engine.
+            loop {
+                match caller % 3 {
+                    0 => drop(broker.ack(vec![ack_of(&message, AckStatus::Completed)]).await),
+                    1 => drop(send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 9}])).await),
+                    _ => drop(broker.pop(any("q").group("g")).await),
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let ended = tokio::time::timeout(Duration::from_secs(4), broker.stop()).await;
     assert!(ended.is_ok(), "it is still running");
 }
 

@@ -4,18 +4,45 @@
 use std::time::Duration;
 
 use crate::random::Random;
-use crate::words::{Group, LEASE_SECONDS_MAX, PARTITIONS, Partition, Serial, Via};
+use crate::words::{Group, LEASE_SECONDS, LEASE_SECONDS_MAX, PARTITIONS, Partition, Serial, Via};
 
 #[derive(Debug, Clone)]
 pub enum Step {
     /// `look`: ask the database at once whether what was answered is there.
-    Push { via: Via, items: Vec<Item>, hang_up: Option<Duration>, look: bool },
+    Push {
+        via: Via,
+        items: Vec<Item>,
+        hang_up: Option<Duration>,
+        look: bool,
+    },
     Pop(Pop),
     /// Acknowledges something held, or (`stale`) something that was held once.
-    Settle { via: Via, which: usize, stale: bool, how: Settlement, share: u64, hang_up: Option<Duration> },
-    Renew { via: Via, which: usize, stale: bool, seconds: i32 },
-    Transact { via: Via, which: usize, stale: bool, share: u64, proof: Proof, poison: bool, items: Vec<Item> },
-    Seek { to_end: bool },
+    Settle {
+        via: Via,
+        which: usize,
+        stale: bool,
+        how: Settlement,
+        share: u64,
+        hang_up: Option<Duration>,
+    },
+    Renew {
+        via: Via,
+        which: usize,
+        stale: bool,
+        seconds: i32,
+    },
+    Transact {
+        via: Via,
+        which: usize,
+        stale: bool,
+        share: u64,
+        proof: Proof,
+        poison: bool,
+        items: Vec<Item>,
+    },
+    Seek {
+        to_end: bool,
+    },
     Rest(Duration),
 }
 
@@ -49,6 +76,21 @@ pub struct Pop {
     pub hang_up: Option<Duration>,
 }
 
+impl Default for Pop {
+    fn default() -> Self {
+        Self {
+            via: Via::Healthy,
+            group: Group::Queue,
+            partition: None,
+            partitions: 1,
+            batch: 1,
+            lease_seconds: LEASE_SECONDS,
+            wait: None,
+            hang_up: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settlement {
     /// Every message completed.
@@ -63,6 +105,8 @@ pub enum Settlement {
     Leaseless,
     /// Completed below, nacked at `share` percent, completed above.
     Failed,
+    /// The same without a lease.
+    LeaselessFailed,
     Retry,
     Dlq,
     /// Nothing is said: the lease runs out.
@@ -82,9 +126,17 @@ pub enum Proof {
 #[derive(Debug, Clone)]
 pub enum Fault {
     Cut,
-    BlackHole { lasts: Duration, then_cut: bool },
-    Delay { lasts: Duration, each: Duration },
-    Refuse { lasts: Duration },
+    BlackHole {
+        lasts: Duration,
+        then_cut: bool,
+    },
+    Delay {
+        lasts: Duration,
+        each: Duration,
+    },
+    Refuse {
+        lasts: Duration,
+    },
     /// The next request that holds these bytes is done and not answered.
     CutBeforeReply(Option<&'static [u8]>),
 }
@@ -100,7 +152,7 @@ pub fn steps(seed: u64, worker: u64, count: usize) -> Vec<Step> {
 pub fn faults(seed: u64) -> impl Iterator<Item = (Duration, Fault)> {
     let mut random = Random::stream(seed, 0);
     std::iter::repeat_with(move || {
-        let pause = millis(&mut random, 20, 250);
+        let pause = millis(&mut random, 5, 100);
         (pause, fault(&mut random))
     })
 }
@@ -118,9 +170,7 @@ fn fault(random: &mut Random) -> Fault {
     ];
     match random.below(100) {
         0..25 => Fault::Cut,
-        25..35 => {
-            Fault::BlackHole { lasts: millis(random, 50, 400), then_cut: random.chance(60) }
-        }
+        25..35 => Fault::BlackHole { lasts: millis(random, 50, 300), then_cut: random.chance(60) },
         35..45 => Fault::Delay { lasts: millis(random, 50, 300), each: millis(random, 1, 25) },
         45..50 => Fault::Refuse { lasts: millis(random, 20, 300) },
         _ => Fault::CutBeforeReply(random.pick(&REQUESTS)),
@@ -129,16 +179,17 @@ fn fault(random: &mut Random) -> Fault {
 
 fn step(random: &mut Random, serial: Serial) -> Step {
     let which = random.below(1000) as usize;
+    let most = if random.chance(20) { 20 } else { 6 };
     match random.below(100) {
         0..24 => Step::Push {
             via: via(random),
-            items: items(random, serial, if random.chance(20) { 20 } else { 6 }, true),
+            items: items(random, serial, most, true),
             hang_up: hang_up(random),
             look: random.chance(30),
         },
         24..60 => Step::Pop(pop(random)),
         60..83 => {
-            const HOWS: [Settlement; 15] = [
+            const HOWS: [Settlement; 16] = [
                 Settlement::Full,
                 Settlement::Full,
                 Settlement::Full,
@@ -151,6 +202,7 @@ fn step(random: &mut Random, serial: Serial) -> Step {
                 Settlement::Failed,
                 Settlement::Failed,
                 Settlement::Failed,
+                Settlement::Failed, //SOAK
                 Settlement::Retry,
                 Settlement::Dlq,
                 Settlement::Forgotten,

@@ -5,10 +5,6 @@
 pub struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
     /// A stream of its own, so that what one task draws does not move what another does.
     pub fn stream(seed: u64, number: u64) -> Self {
         let mut own = Self(seed ^ number.wrapping_mul(0xa076_1d64_78bd_642f));

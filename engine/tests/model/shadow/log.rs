@@ -79,8 +79,7 @@ impl Shadow {
     pub fn push_answered(&mut self, ticket: &PushTicket, at: Micros, placed: &[Placed]) -> Checked {
         for (sent, placed) in ticket.items.iter().zip(placed) {
             let word = if placed.duplicate { "duplicate" } else { "queued" };
-            let text =
-                format!("{:?} push: #{} {word} {}", ticket.via, offset(placed.id), placed.transaction);
+            let text = format!("{:?} push: #{} {word} {}", ticket.via, offset(placed.id), placed.transaction);
             self.note(at, ticket.op, sent.partition, None, text);
         }
         let mut floors = ticket.floors.clone();
@@ -92,6 +91,13 @@ impl Shadow {
         Ok(())
     }
 
+    pub fn push_lost(&mut self, ticket: &PushTicket, at: Micros, why: &str) {
+        for sent in &ticket.items {
+            let text = format!("{:?} push of {}: {why}", ticket.via, sent.serial);
+            self.note(at, ticket.op, sent.partition, None, text);
+        }
+    }
+
     pub fn push_rolled_back(&mut self, ticket: &PushTicket) {
         for sent in &ticket.items {
             if let Some(fate) = self.log.sent.get_mut(&sent.serial) {
@@ -101,9 +107,9 @@ impl Shadow {
     }
 
     /// What the database holds of a partition in the end, in its order. Nothing is on its way any more.
-    pub fn truth(&mut self, partition: Partition, rows: &[Row]) -> Checked {
+    pub fn truth(&mut self, at: Micros, partition: Partition, rows: &[Row]) -> Checked {
         let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-        self.note(i64::MAX / 2, 0, partition, None, format!("the log holds {}", run(&ids)));
+        self.note(at, 0, partition, None, format!("the log holds {}", run(&ids)));
         self.log.truth(partition, rows).map_err(|what| Violation { partition, group: None, what })
     }
 
@@ -114,7 +120,10 @@ impl Shadow {
     /// How many of these messages are known to be stored.
     pub(super) fn stored(&self, serials: &[Serial]) -> usize {
         let held = |serial: &Serial| {
-            self.log.lanes.iter().any(|lane| lane.stored.values().any(|stored| stored.serial == Some(*serial)))
+            self.log
+                .lanes
+                .iter()
+                .any(|lane| lane.stored.values().any(|stored| stored.serial == Some(*serial)))
         };
         serials.iter().filter(|serial| held(serial)).count()
     }
@@ -200,11 +209,13 @@ impl Log {
         if stored.transaction != transaction {
             return Err(format!("#{} is both {} and {transaction}", offset(id), stored.transaction));
         }
-        let serial = serial.or(stored.serial);
-        if *stored.serial.get_or_insert(serial.unwrap_or(0)) != serial.unwrap_or(0) {
-            return Err(format!("#{} holds {:?} and {serial:?}", offset(id), stored.serial));
+        match (stored.serial, serial) {
+            (Some(first), Some(second)) if first != second => {
+                return Err(format!("#{} holds both {first} and {second}", offset(id)));
+            }
+            (None, serial) => stored.serial = serial,
+            (Some(_), _) => {}
         }
-        stored.serial = serial;
         let Some(at) = created_at else { return Ok(()) };
         if *stored.created_at.get_or_insert(at) != at {
             return Err(format!("#{} was created at two times", offset(id)));

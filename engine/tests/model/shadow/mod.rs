@@ -6,24 +6,28 @@
 
 mod acks;
 mod leases;
+mod letters;
 mod log;
 mod reader;
 #[cfg(test)]
 mod tests;
+mod transactions;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use uuid::Uuid;
 
-pub use acks::{AckSet, AckTicket, DeadLetter, ItemAnswer};
-pub use log::{Placed, PushTicket, Row, Sent};
+pub use acks::{AckSet, ItemAnswer};
+pub use letters::DeadLetter;
+pub use log::{Placed, Row, Sent};
 
 use crate::words::{Group, LEASE_SECONDS, Micros, Op, PARTITIONS, Partition, Serial, Via, offset};
-use acks::{Nack, Transaction};
-use leases::Grant;
+use leases::{Grant, Standing};
+use letters::Nack;
 use log::Log;
 use reader::{Reader, View};
+use transactions::Transaction;
 
 pub struct Shadow {
     ops: Op,
@@ -203,34 +207,29 @@ impl Shadow {
         renewed: usize,
         until: Option<Micros>,
     ) -> Checked {
-        let span = (ticket.at, at);
+        let length = i64::from(ticket.seconds) * 1_000_000;
+        let text = format!("{:?} renew {}: {renewed} until {until:?}", ticket.via, ticket.lease);
+        let mut standings = Vec::new();
         for partition in 0..PARTITIONS {
-            let text = format!("{:?} renew {} extends {renewed}", ticket.via, ticket.lease);
-            self.note(at, ticket.op, partition, Some(ticket.group), text);
-        }
-        let mut all = 0;
-        let (mut live, mut dead) = (0, 0);
-        for partition in 0..PARTITIONS {
-            match self.reader(partition, ticket.group).leases.standing(&ticket.lease, span, ticket.op) {
-                None => continue,
-                Some(leases::Standing::Live) => live += 1,
-                Some(leases::Standing::Over) => dead += 1,
-                Some(leases::Standing::Unsure) => {}
+            let leases = &self.reader(partition, ticket.group).leases;
+            if let Some(standing) = leases.standing(&ticket.lease, (ticket.at, at), ticket.op) {
+                standings.push((partition, standing));
+                self.note(at, ticket.op, partition, Some(ticket.group), text.clone());
             }
-            all += 1;
         }
-        let failed = |what: String| Violation { partition: 0, group: Some(ticket.group), what };
-        if renewed > all - dead || (renewed < live && ticket.via == Via::Healthy) {
-            let what = format!("{renewed} of {all} leases renewed, of which {live} live and {dead} over");
-            return Err(failed(what));
+        let count = |wanted| standings.iter().filter(|(_, standing)| *standing == wanted).count();
+        let (live, over, all) = (count(Standing::Live), count(Standing::Over), standings.len());
+        let too_few = renewed < live && ticket.via == Via::Healthy;
+        let too_short = renewed > 0 && until.is_none_or(|until| until < ticket.at + length);
+        if too_few || too_short || renewed > all - over {
+            let what = format!("{text}; of {all} leases {live} are live and {over} over");
+            let partition = standings.first().map_or(0, |(partition, _)| *partition);
+            return Err(Violation { partition, group: Some(ticket.group), what });
         }
-        if renewed > 0 && until.is_none_or(|until| until < ticket.at + i64::from(ticket.seconds) * 1_000_000) {
-            return Err(failed(format!("renewed only until {until:?}")));
-        }
-        for partition in 0..PARTITIONS {
-            let everywhere = until.filter(|_| renewed == all);
-            let latest = at + i64::from(ticket.seconds) * 1_000_000;
-            self.reader(partition, ticket.group).leases.renewed(&ticket.lease, everywhere, latest);
+        for (partition, _) in standings {
+            let least = until.filter(|_| renewed == all);
+            let most = (ticket.via == Via::Healthy).then_some(at + length);
+            self.reader(partition, ticket.group).leases.renewed(&ticket.lease, least, most);
         }
         Ok(())
     }

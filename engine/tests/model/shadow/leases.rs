@@ -1,0 +1,176 @@
+//! The leases of one group on one partition: at most one of them lives. A lease is known by the pop that was granted
+//! it, so it began somewhere between that pop's beginning and its end.
+
+use uuid::Uuid;
+
+use crate::words::{Micros, Op, Via};
+
+#[derive(Default)]
+pub struct Leases {
+    grants: Vec<Grant>,
+    /// Calls that can end whatever lease there is.
+    loose: Vec<Loose>,
+}
+
+pub struct Grant {
+    op: Op,
+    lease: String,
+    via: Via,
+    /// Of the pop.
+    span: (Micros, Micros),
+    last: Uuid,
+    /// Retries charged when it was granted; `None` once that may have changed.
+    attempts: Option<i32>,
+    /// It lasts at least, and at most, until then.
+    until_least: Micros,
+    until_most: Micros,
+    /// Renewals that may or may not have been done.
+    renewing: usize,
+    /// Calls that may have ended it, and when they began.
+    enders: Vec<(Op, Micros)>,
+    released: Option<Micros>,
+}
+
+struct Loose {
+    op: Op,
+    begin: Micros,
+    end: Option<Micros>,
+}
+
+/// What can be said of a lease during a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    Live,
+    Unsure,
+    Over,
+}
+
+impl Grant {
+    pub fn new(op: Op, lease: &str, via: Via, span: (Micros, Micros), seconds: i32) -> Self {
+        let length = i64::from(seconds) * 1_000_000;
+        Self {
+            op,
+            lease: lease.to_owned(),
+            via,
+            span,
+            last: Uuid::nil(),
+            attempts: None,
+            until_least: span.0 + length,
+            until_most: span.1 + length,
+            renewing: 0,
+            enders: Vec::new(),
+            released: None,
+        }
+    }
+
+    pub fn over(self, last: Uuid, attempts: i32) -> Self {
+        Self { last, attempts: Some(attempts), ..self }
+    }
+
+    fn may_have_ended(&self, loose: &[Loose], by: Micros, except: Op) -> bool {
+        self.until_least <= by
+            || self.enders.iter().any(|(op, begin)| *op != except && *begin <= by)
+            || loose.iter().any(|loose| {
+                let reached = loose.end.is_none_or(|end| end >= self.span.0);
+                loose.op != except && loose.begin <= by && reached
+            })
+    }
+}
+
+impl Leases {
+    pub fn granted(&mut self, new: Grant) -> Result<(), String> {
+        for old in &self.grants {
+            let old_first = old.may_have_ended(&self.loose, new.span.1, 0);
+            let new_first = new.may_have_ended(&self.loose, old.span.1, 0);
+            if !old_first && !new_first {
+                let held = old.until_least - new.span.1;
+                return Err(format!(
+                    "two leases live at once: {} of op {} had {held} µs left when op {} was granted {}",
+                    old.lease, old.op, new.op, new.lease
+                ));
+            }
+        }
+        self.grants.push(new);
+        Ok(())
+    }
+
+    /// An ack that mentions messages up to `top`; a nack may end a lease wherever it is.
+    pub fn may_end(&mut self, op: Op, at: Micros, lease: Option<&str>, top: Option<Uuid>, nack: bool) {
+        let Some(lease) = lease else { return self.may_all_end(op, at) };
+        if let Some(grant) = self.grant(lease)
+            && (nack || top >= Some(grant.last))
+        {
+            grant.enders.push((op, at));
+        }
+    }
+
+    pub fn may_all_end(&mut self, op: Op, at: Micros) {
+        self.loose.push(Loose { op, begin: at, end: None });
+    }
+
+    /// The call is over and does nothing more.
+    pub fn over(&mut self, op: Op, at: Micros) {
+        for loose in self.loose.iter_mut().filter(|loose| loose.op == op) {
+            loose.end = Some(at);
+        }
+    }
+
+    pub fn ended_nothing(&mut self, op: Op) {
+        self.loose.retain(|loose| loose.op != op);
+        for grant in &mut self.grants {
+            grant.enders.retain(|(own, _)| *own != op);
+        }
+    }
+
+    pub fn released(&mut self, lease: &str, at: Micros) {
+        if let Some(grant) = self.grant(lease) {
+            grant.released.get_or_insert(at);
+        }
+    }
+
+    /// The retries charged before this lease, if nothing since can have changed them.
+    pub fn attempts(&mut self, lease: &str) -> Option<i32> {
+        self.grant(lease)?.attempts
+    }
+
+    pub fn attempts_may_change(&mut self, lease: &str) {
+        if let Some(grant) = self.grant(lease) {
+            grant.attempts = None;
+        }
+    }
+
+    pub fn renewing(&mut self, lease: &str) {
+        if let Some(grant) = self.grant(lease) {
+            grant.renewing += 1;
+        }
+    }
+
+    /// `least`: if it certainly was extended. `most`: if it certainly was not extended further.
+    pub fn renewed(&mut self, lease: &str, least: Option<Micros>, most: Option<Micros>) {
+        let Some(grant) = self.grant(lease) else { return };
+        if let Some(least) = least {
+            grant.until_least = grant.until_least.max(least);
+        }
+        if let Some(most) = most {
+            grant.until_most = grant.until_most.max(most);
+            grant.renewing -= 1;
+        }
+    }
+
+    /// During a call that spans this time. `None`: no such lease was ever granted here.
+    pub fn standing(&self, lease: &str, span: (Micros, Micros), op: Op) -> Option<Standing> {
+        let grant = self.grants.iter().find(|grant| grant.lease == lease)?;
+        if !grant.may_have_ended(&self.loose, span.1, op) {
+            return Some(Standing::Live);
+        }
+        // A broken engine may send a claim twice, and the second may arrive after the lease was released.
+        let released = grant.released.is_some_and(|at| at <= span.0);
+        let expired = grant.renewing == 0 && grant.until_most < span.0;
+        let over = grant.via == Via::Healthy && (released || expired);
+        Some(if over { Standing::Over } else { Standing::Unsure })
+    }
+
+    fn grant(&mut self, lease: &str) -> Option<&mut Grant> {
+        self.grants.iter_mut().find(|grant| grant.lease == lease)
+    }
+}

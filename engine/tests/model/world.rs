@@ -1,0 +1,102 @@
+//! Two engines on one database, one of them behind a network that breaks, and the shadow that watches both.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use queen_engine::{Config, Engine, Slots, Tls};
+use queen_protocol::{Configure, Subscription};
+use queen_testkit::{Database, Proxy, database};
+use serde_json::json;
+
+use crate::shadow::{Checked, Shadow, Violation};
+use crate::words::{LEASE_SECONDS, QUEUE, RETRY_LIMIT, Via};
+
+pub struct World {
+    seed: u64,
+    pub healthy: Engine,
+    pub broken: Engine,
+    pub proxy: Proxy,
+    pub database: Database,
+    shadow: Mutex<Shadow>,
+    tally: Mutex<BTreeMap<String, usize>>,
+}
+
+impl World {
+    pub async fn start(seed: u64) -> Self {
+        let database = database().await;
+        let healthy = Engine::start(config(database.url())).await.expect("the healthy engine starts");
+        let options = json!({"leaseTime": LEASE_SECONDS, "retryLimit": RETRY_LIMIT});
+        let configure = json!({"queue": QUEUE, "options": options}).to_string();
+        let configure = Configure::parse(configure.as_bytes()).expect("good options");
+        healthy.configure(&configure).await.expect("the queue is configured");
+        let proxy = Proxy::to_postgres(database.url()).await;
+        // It gives up early, so that its callers see errors too.
+        let short = Config {
+            retry_for: Duration::from_millis(300),
+            connect_timeout: Duration::from_secs(1),
+            ..config(proxy.url())
+        };
+        let broken = Engine::start(short).await.expect("the broken engine starts, for now");
+        let (shadow, tally) = (Mutex::default(), Mutex::default());
+        Self { seed, healthy, broken, proxy, database, shadow, tally }
+    }
+
+    pub fn engine(&self, via: Via) -> &Engine {
+        match via {
+            Via::Healthy => &self.healthy,
+            Via::Broken => &self.broken,
+        }
+    }
+
+    /// What the shadow answers to this.
+    pub fn tell<T>(&self, what: impl FnOnce(&mut Shadow) -> T) -> T {
+        what(&mut self.shadow.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same, and the end of everything if a guarantee was not kept.
+    pub fn check<T>(&self, what: impl FnOnce(&mut Shadow) -> Checked<T>) -> T {
+        let explained = self.tell(|shadow| what(shadow).map_err(|violation| shadow.explain(&violation)));
+        explained.unwrap_or_else(|text| panic!("QUEEN_MODEL_SEED={}: {text}", self.seed))
+    }
+
+    pub fn demand(&self, kept: bool, broken: impl FnOnce() -> Violation) {
+        self.check(|_| if kept { Ok(()) } else { Err(broken()) });
+    }
+
+    pub fn count(&self, what: impl Into<String>) {
+        *self.tally.lock().unwrap_or_else(PoisonError::into_inner).entry(what.into()).or_default() += 1;
+    }
+
+    pub fn tally(&self) -> BTreeMap<String, usize> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Background jobs are out of the way.
+fn config(url: &str) -> Config {
+    Config {
+        database: url.to_owned(),
+        tls: Tls::Off,
+        connections: 6,
+        connect_timeout: Duration::from_secs(5),
+        statement_timeout: Duration::from_secs(10),
+        lock_timeout: Duration::from_secs(5),
+        retry_for: Duration::from_secs(10),
+        linger: Duration::ZERO,
+        flight_items_max: 500,
+        flight_bytes_max: 4 << 20,
+        slots: Slots { push: 4, pop: 4, ack: 4, renew: 2, transaction: 4 },
+        // Small, so that some of what is popped has to be fetched.
+        segment_cache_bytes: 8 << 10,
+        dedup_cache_bytes: 8 << 20,
+        pop_bytes_max: 16 << 20,
+        default_subscription: Subscription::All,
+        retention_interval: Duration::from_secs(3600),
+        eviction_interval: Duration::from_secs(3600),
+        retention_batch: 100,
+        partition_cleanup: Duration::from_secs(30 * 86_400),
+        extent_bytes: 256 << 20,
+        extent_age: Duration::from_secs(3600),
+    }
+}
