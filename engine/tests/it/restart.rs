@@ -55,6 +55,8 @@ impl Traffic {
                     let accepted = send(&now, &json!([item])).await.is_ok();
                     answers.push((n, accepted));
                     pushed.fetch_add(usize::from(accepted), Ordering::SeqCst);
+                    // A stopped engine refuses at once; the task that brings its successor must get a turn.
+                    tokio::task::yield_now().await;
                 }
                 (producer, answers)
             });
@@ -66,7 +68,10 @@ impl Traffic {
                 while !stop.load(Ordering::SeqCst) {
                     let now = broker.borrow().clone();
                     let request = any("q").group("live").batch(10).wait(Duration::from_millis(200));
-                    let Ok(Some(body)) = now.pop(request).await else { continue };
+                    let Ok(Some(body)) = now.pop(request).await else {
+                        tokio::task::yield_now().await;
+                        continue;
+                    };
                     let answer = crate::support::read(&body);
                     popped.fetch_add(answer.messages.len(), Ordering::SeqCst);
                     let last = answer.messages.last().expect("an answer is not empty");
