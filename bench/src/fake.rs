@@ -209,9 +209,20 @@ struct TestCli {
     options: Options,
 }
 
-async fn run(fault: Fault, scenario: Scenario) -> Outcome {
+/// A busy machine may finish hardly a request in a short window: then a longer one, until the outcome tells something.
+async fn run_until(fault: Fault, scenario: Scenario, tells: impl Fn(&Outcome) -> bool) -> Outcome {
+    for seconds in ["0.2", "2"] {
+        let outcome = run_for(seconds, fault, scenario).await;
+        if tells(&outcome) {
+            return outcome;
+        }
+    }
+    run_for("10", fault, scenario).await
+}
+
+async fn run_for(seconds: &str, fault: Fault, scenario: Scenario) -> Outcome {
     let (fake, target, _serving) = Fake::start(fault).await;
-    let arguments = ["bench", "--quick", "--seconds", "0.2", "--warmup", "0.05", "--stall", "0.3"];
+    let arguments = ["bench", "--quick", "--seconds", seconds, "--warmup", "0.05", "--stall", "3"];
     let mut options = TestCli::parse_from(arguments).options;
     options.parked = Some(20);
     let setup = Setup { target, options, watch: CpuWatch::default(), epoch: Instant::now() };
@@ -223,15 +234,17 @@ async fn run(fault: Fault, scenario: Scenario) -> Outcome {
 #[tokio::test]
 async fn every_scenario_is_clean_against_an_honest_broker() {
     for scenario in scenarios::all() {
-        let outcome = run(Fault::None, scenario).await;
+        let measured =
+            |outcome: &Outcome| !outcome.rows.is_empty() && outcome.rows.iter().all(|row| row.messages > 0);
+        let outcome = run_until(Fault::None, scenario, measured).await;
+        assert!(measured(&outcome), "{scenario}");
         assert_eq!(outcome.violations, Vec::<String>::new(), "{scenario}");
         assert_eq!(outcome.error_texts, Vec::<String>::new(), "{scenario}");
-        assert!(!outcome.rows.is_empty() && outcome.rows.iter().all(|row| row.messages > 0), "{scenario}");
     }
 }
 
 async fn violations(fault: Fault) -> String {
-    let outcome = run(fault, Scenario::EndToEnd).await;
+    let outcome = run_until(fault, Scenario::EndToEnd, |outcome| !outcome.violations.is_empty()).await;
     outcome.violations.join("\n")
 }
 
@@ -258,7 +271,8 @@ async fn end_to_end_finds_messages_out_of_order() {
 
 #[tokio::test]
 async fn a_refused_push_is_an_error_and_no_lost_message() {
-    let outcome = run(Fault::Refuse, Scenario::EndToEnd).await;
+    let refused = |outcome: &Outcome| outcome.rows.first().is_some_and(|row| row.errors > 0);
+    let outcome = run_until(Fault::Refuse, Scenario::EndToEnd, refused).await;
     assert!(outcome.rows[0].errors > 0);
     assert!(outcome.error_texts[0].contains("500"), "{:?}", outcome.error_texts);
     assert_eq!(outcome.violations, Vec::<String>::new());

@@ -121,3 +121,37 @@ async fn a_storm_of_every_operation_on_few_partitions_deadlocks_nowhere_and_fail
     );
     assert!(done > 200, "only {done} operations");
 }
+
+/// A message may be told to have failed when its partition is deleted again and again; the call is never an error.
+#[tokio::test]
+async fn pushes_and_pops_beside_deletions_of_their_queue_are_no_errors() {
+    let db = database().await;
+    let engines = [engine(db.url()).await, engine(db.url()).await];
+    let until = Instant::now() + Duration::from_millis(2_500);
+    let mut running = JoinSet::new();
+    for worker in 0..8 {
+        let broker = engines[worker % 2].clone();
+        running.spawn(async move {
+            let mut failures = Vec::new();
+            while Instant::now() < until {
+                let item =
+                    json!([{"queue": "q", "partition": format!("p{}", worker % 3), "payload": worker}]);
+                if let Err(error) = send(&broker, &item).await {
+                    failures.push(format!("push: {error}"));
+                }
+                let request = any("q").group(&format!("g{}", worker % 2)).batch(10);
+                if let Err(error) = broker.pop(request).await {
+                    failures.push(format!("pop: {error}"));
+                }
+            }
+            failures
+        });
+    }
+    let mut deletions = 0;
+    while Instant::now() < until {
+        deletions += usize::from(engines[deletions % 2].delete_queue("q").await.unwrap());
+    }
+    let failures: Vec<String> = running.join_all().await.into_iter().flatten().collect();
+    assert!(failures.is_empty(), "{} errors beside {deletions} deletions: {failures:?}", failures.len());
+    assert!(deletions > 5, "only {deletions} deletions");
+}

@@ -3,12 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails like the test itself: by panicking")]
 
 mod ack;
+mod dedup;
 mod defects;
 mod lock_order;
 mod memory;
 mod migrate;
+mod nack;
 mod pop;
+mod pop_brokers;
 mod pop_cost;
+mod pop_held;
 mod pop_wait;
 mod push;
 mod push_retry;

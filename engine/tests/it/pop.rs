@@ -1,22 +1,17 @@
 //! What a pop takes: the worked examples of the state machine, spans, turns, and what it must never miss.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use queen_engine::{Config, SeekTo};
 use queen_protocol::AckStatus::{Completed, Retry};
 use queen_protocol::{Configure, PopFilter, PopRequest};
 use queen_testkit::database;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::support::{
     Ask, Popped, ack, any, at_once, complete, config, configure, data, engine, engine_with, lane, named,
-    number, pop, pop_soon, push, push_wide, send, travel, twins, within, write_unnoticed,
+    number, numbers, pop, pop_soon, push, send,
 };
-
-/// An answer that took longer than this was not given "at once".
-const AT_ONCE: Duration = Duration::from_millis(700);
 
 #[tokio::test]
 async fn two_pops_of_two_partitions_each_get_all_of_theirs() {
@@ -55,23 +50,6 @@ async fn a_named_and_two_wildcard_pops_at_once_get_three_different_partitions() 
     let resolved: HashSet<&str> = [one.partition.as_str(), other.partition.as_str()].into();
     assert_eq!(resolved, ["job-2", "job-3"].into());
     assert!([&job_1, &one, &other].iter().all(|popped| popped.messages.len() == 5));
-}
-
-#[tokio::test]
-async fn a_leased_partition_is_answered_empty_at_once_by_any_broker() {
-    let db = database().await;
-    let (a, b) = (engine(db.url()).await, engine(db.url()).await);
-    push(&a, "exclusive", "singleton", 0..5).await;
-    let held = pop(&a, named("exclusive", "singleton").group("worker")).await.unwrap();
-    for broker in [&a, &b] {
-        for request in [named("exclusive", "singleton"), any("exclusive")] {
-            let began = Instant::now();
-            assert!(pop(broker, request.group("worker").batch(5)).await.is_none());
-            assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
-        }
-    }
-    let ended = ack(&a, &held.messages[0], Completed).await;
-    assert!(ended.success && ended.lease_released, "the holder was not disturbed");
 }
 
 #[tokio::test]
@@ -194,83 +172,6 @@ async fn the_least_recently_served_partition_is_next_and_one_never_served_before
 }
 
 #[tokio::test]
-async fn a_push_through_one_broker_is_found_at_once_through_another() {
-    let db = database().await;
-    let (a, b) = (engine(db.url()).await, engine(db.url()).await);
-    assert!(pop(&b, any("q")).await.is_none());
-    for n in 0..30 {
-        // New partitions and known ones in turn.
-        push(&a, "q", &format!("p{}", n % 10), n..n + 1).await;
-        let popped = pop(&b, any("q")).await.unwrap_or_else(|| panic!("message {n} was not found"));
-        assert_eq!(popped.data(), [n]);
-        complete(&b, &popped).await;
-    }
-}
-
-#[tokio::test]
-async fn a_message_of_which_no_hint_came_is_found_before_a_pop_answers_empty() {
-    let db = database().await;
-    let (broker, sql) = (engine(db.url()).await, db.client().await);
-    push(&broker, "q", "p", 0..1).await;
-    complete(&broker, &pop(&broker, any("q")).await.unwrap()).await;
-    for id in ["one", "two", "three"] {
-        write_unnoticed(&sql, "q", "p", id).await;
-        let popped = pop(&broker, any("q")).await.expect("it is committed");
-        assert_eq!(popped.data(), [id]);
-        complete(&broker, &popped).await;
-    }
-}
-
-#[tokio::test]
-async fn a_partition_released_through_one_broker_is_found_at_once_through_another() {
-    let db = database().await;
-    let sql = db.client().await;
-    let (a, b) = twins(db.url(), &sql).await;
-    push(&a, "q", "p", 0..1).await;
-    for round in 0..5 {
-        let held = pop(&a, named("q", "p")).await.unwrap();
-        assert!(pop(&b, any("q")).await.is_none(), "it is leased");
-        ack(&a, &held.messages[0], Retry).await;
-        let popped = pop(&b, any("q")).await;
-        let popped = popped.unwrap_or_else(|| panic!("round {round}: it is free, and B says empty"));
-        ack(&b, &popped.messages[0], Retry).await;
-    }
-}
-
-#[tokio::test]
-async fn after_an_ack_through_another_broker_the_next_message_is_found_through_the_first() {
-    let db = database().await;
-    let sql = db.client().await;
-    let (a, b) = twins(db.url(), &sql).await;
-    for round in 0..3 {
-        push(&a, "q", "p", round..round + 1).await;
-        // Everything there is, so that nothing is left when B finishes it.
-        let popped = pop(&a, any("q").batch(10)).await;
-        let popped = popped.unwrap_or_else(|| panic!("round {round}: A does not find its own push"));
-        assert_eq!(popped.data(), [round]);
-        complete(&b, &popped).await;
-    }
-}
-
-#[tokio::test]
-async fn after_a_seek_through_one_broker_the_messages_are_soon_found_again_through_another() {
-    let db = database().await;
-    let sql = db.client().await;
-    let (a, b) = twins(db.url(), &sql).await;
-    push(&a, "q", "p", 0..3).await;
-    for _ in 0..3 {
-        // B hears of it by a notification, which takes a moment.
-        let popped = within(Duration::from_secs(1), "B finds them", async || {
-            pop(&b, any("q").group("g").batch(10)).await
-        });
-        let popped = popped.await;
-        assert_eq!(popped.data(), numbers(0..3));
-        complete(&b, &popped).await;
-        assert_eq!(a.seek("g", "q", SeekTo::Time(0)).await.unwrap(), 1);
-    }
-}
-
-#[tokio::test]
 async fn seek_to_the_end_skips_and_seek_to_a_time_resumes_behind_it() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
@@ -303,68 +204,6 @@ async fn an_automatic_ack_commits_at_delivery_and_leaves_no_lease() {
     // A consumer with leases goes on behind it.
     assert_eq!(data(&broker, any("q").batch(10)).await, numbers(4..5));
     assert!(pop(&broker, auto(2)).await.is_none(), "leased");
-}
-
-#[tokio::test]
-async fn a_delayed_message_is_not_delivered_before_its_time() {
-    let db = database().await;
-    let (broker, sql) = (engine(db.url()).await, db.client().await);
-    configure(&broker, "q", json!({"delayedProcessing": 60})).await;
-    push(&broker, "q", "p", 0..2).await;
-    assert!(pop(&broker, any("q").batch(10)).await.is_none());
-    travel(&sql, "59 seconds").await;
-    push(&broker, "q", "p", 2..3).await;
-    assert!(pop(&broker, named("q", "p").batch(10)).await.is_none());
-    travel(&sql, "61 seconds").await;
-    assert_eq!(data(&broker, named("q", "p").batch(10)).await, numbers(0..2), "the third is too young");
-    assert_eq!(number(&sql, "select count(*) from queen.leases").await, 1);
-}
-
-#[tokio::test]
-async fn a_window_holds_a_partition_until_its_oldest_message_is_old_enough() {
-    let db = database().await;
-    let (broker, sql) = (engine(db.url()).await, db.client().await);
-    configure(&broker, "q", json!({"windowBuffer": 60})).await;
-    push(&broker, "q", "p", 0..2).await;
-    travel(&sql, "59 seconds").await;
-    push(&broker, "q", "p", 2..3).await;
-    assert!(pop(&broker, named("q", "p").batch(10)).await.is_none());
-    travel(&sql, "61 seconds").await;
-    assert_eq!(data(&broker, named("q", "p").batch(10)).await, numbers(0..3), "the young one comes along");
-}
-
-#[tokio::test]
-async fn a_full_batch_does_not_wait_for_its_window() {
-    let db = database().await;
-    let broker = engine(db.url()).await;
-    configure(&broker, "q", json!({"windowBuffer": 60})).await;
-    push(&broker, "q", "p", 0..5).await;
-    assert!(pop(&broker, any("q").batch(6)).await.is_none());
-    assert_eq!(data(&broker, any("q").batch(5)).await, numbers(0..5));
-}
-
-#[tokio::test]
-async fn a_batch_that_a_push_fills_does_not_wait_for_its_window() {
-    let db = database().await;
-    let broker = engine(db.url()).await;
-    configure(&broker, "q", json!({"windowBuffer": 60})).await;
-    push(&broker, "q", "p", 0..2).await;
-    assert!(pop(&broker, any("q").batch(5)).await.is_none());
-    push(&broker, "q", "p", 2..5).await;
-    assert_eq!(data(&broker, any("q").batch(5)).await, numbers(0..5));
-}
-
-#[tokio::test]
-async fn delay_and_window_must_both_be_satisfied() {
-    let db = database().await;
-    let (broker, sql) = (engine(db.url()).await, db.client().await);
-    configure(&broker, "q", json!({"windowBuffer": 20, "delayedProcessing": 60})).await;
-    push(&broker, "q", "p", 0..2).await;
-    travel(&sql, "50 seconds").await;
-    push(&broker, "q", "p", 2..3).await;
-    assert!(pop(&broker, named("q", "p").batch(10)).await.is_none(), "too young for the delay");
-    travel(&sql, "61 seconds").await;
-    assert_eq!(data(&broker, named("q", "p").batch(10)).await, numbers(0..2));
 }
 
 #[tokio::test]
@@ -450,38 +289,6 @@ async fn a_lease_lasts_as_long_as_the_request_the_queue_or_the_contract_says() {
 }
 
 #[tokio::test]
-async fn many_consumers_at_once_get_every_message_exactly_once_and_in_order() {
-    let db = database().await;
-    let (a, b) = (engine(db.url()).await, engine(db.url()).await);
-    push_wide(&a, "q", 0..20).await;
-    for n in 1..10 {
-        let items =
-            (0..20).map(|p| json!({"queue": "q", "partition": format!("p{p}"), "payload": n * 100 + p}));
-        send(&b, &items.collect()).await.unwrap();
-    }
-    let consumers = (0..8).map(|consumer| {
-        let broker = if consumer % 2 == 0 { a.clone() } else { b.clone() };
-        async move {
-            let mut got = Vec::new();
-            while let Some(popped) = pop(&broker, any("q").group("g").batch(3)).await {
-                got.extend(popped.messages.iter().map(|m| (m.created_at.clone(), m.id, m.partition.clone())));
-                complete(&broker, &popped).await;
-            }
-            got
-        }
-    });
-    let mut got: Vec<_> = at_once(consumers).await.into_iter().flatten().collect();
-    // Whoever came when everything was leased has left; the rest is still there.
-    while let Some(popped) = pop(&a, any("q").group("g").batch(100)).await {
-        got.extend(popped.messages.iter().map(|m| (m.created_at.clone(), m.id, m.partition.clone())));
-        complete(&a, &popped).await;
-    }
-    assert_eq!(got.len(), 200);
-    let ids: HashSet<_> = got.iter().map(|(_, id, _)| id).collect();
-    assert_eq!(ids.len(), 200, "no message twice");
-}
-
-#[tokio::test]
 async fn a_nacked_partition_is_found_again_by_the_next_pop() {
     let db = database().await;
     let broker = engine(db.url()).await;
@@ -492,8 +299,4 @@ async fn a_nacked_partition_is_found_again_by_the_next_pop() {
         let again = pop(&broker, any("q")).await.expect("it is free at once");
         ack(&broker, &again.messages[0], Retry).await;
     }
-}
-
-fn numbers(range: std::ops::Range<usize>) -> Vec<Value> {
-    range.map(Value::from).collect()
 }

@@ -76,7 +76,14 @@ impl Traffic {
                     popped.fetch_add(answer.messages.len(), Ordering::SeqCst);
                     let last = answer.messages.last().expect("an answer is not empty");
                     let item = ack_of(last, AckStatus::Completed);
-                    let _ = now.ack(vec![item]).await;
+                    // As a client does: whom the engine refuses, its successor hears.
+                    loop {
+                        let now = broker.borrow().clone();
+                        if now.ack(vec![item.clone()]).await.is_ok() || stop.load(Ordering::SeqCst) {
+                            break;
+                        }
+                        tokio::task::yield_now().await;
+                    }
                 }
             });
         }

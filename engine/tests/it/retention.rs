@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 
 use crate::support::{
     Ask, Message, ack, any, complete, config, configure, data, drain, engine, engine_with, eventually, named,
-    number, pop, push, push_ids, send, travel,
+    number, numbers, pop, push, push_ids, send, travel,
 };
 
 /// An engine whose retention and eviction look often.
@@ -33,10 +33,6 @@ async fn stored(sql: &Client, queue: &str) -> i64 {
 async fn becomes(sql: &Client, queue: &str, messages: i64) {
     let what = format!("{queue} has {messages} messages");
     eventually(&what, async || (stored(sql, queue).await == messages).then_some(())).await;
-}
-
-fn numbers(range: std::ops::Range<usize>) -> Vec<Value> {
-    range.map(Value::from).collect()
 }
 
 #[tokio::test]
@@ -279,8 +275,8 @@ async fn a_deleted_message_range_is_not_needed_by_dead_letters_or_leases() {
     // The rest of the lease is of messages that are gone: no way to acknowledge them, and no need.
     let results = broker.ack(vec![crate::support::ack_of(&popped.messages[2], Completed)]).await;
     assert!(results.is_ok());
-    push(&broker, "q", "p", 3..4).await;
     travel(&sql, "10 minutes").await;
+    push(&broker, "q", "p", 3..4).await;
     assert_eq!(data(&broker, PopRequest { auto_ack: true, ..named("q", "p").group("g") }).await, [3]);
 }
 

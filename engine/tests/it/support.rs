@@ -110,6 +110,11 @@ pub async fn configure(engine: &Engine, queue: &str, options: Value) {
     engine.configure(&Configure::parse(body.as_bytes()).unwrap()).await.unwrap();
 }
 
+/// Payloads as the helpers below push them.
+pub fn numbers(range: Range<usize>) -> Vec<Value> {
+    range.map(Value::from).collect()
+}
+
 /// Items as a client writes them.
 pub async fn send(engine: &Engine, items: &Value) -> Result<Vec<PushResult>, Error> {
     let body = json!({ "items": items }).to_string();

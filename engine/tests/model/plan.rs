@@ -202,7 +202,7 @@ fn step(random: &mut Random, serial: Serial) -> Step {
                 Settlement::Failed,
                 Settlement::Failed,
                 Settlement::Failed,
-                Settlement::Failed, //SOAK
+                Settlement::LeaselessFailed,
                 Settlement::Retry,
                 Settlement::Dlq,
                 Settlement::Forgotten,

@@ -211,7 +211,7 @@ fn transaction(op: Op, held: &Held, said: &Said<'_>, proof: Proof, poison: bool,
         }));
     }
     let push = json!({"type": "push", "items": items.iter().map(wire).collect::<Vec<_>>()});
-    acks.insert(if op % 2 == 0 { 0 } else { acks.len() }, push);
+    acks.insert(if op.is_multiple_of(2) { 0 } else { acks.len() }, push);
     let required = if proof == Proof::Required { vec![&held.lease] } else { Vec::new() };
     json!({"operations": acks, "requiredLeases": required})
 }

@@ -87,9 +87,9 @@ fn config(url: &str) -> Config {
         flight_items_max: 500,
         flight_bytes_max: 4 << 20,
         slots: Slots { push: 4, pop: 4, ack: 4, renew: 2, transaction: 4 },
-        // Small, so that some of what is popped has to be fetched.
+        // Small, so that some of what is popped has to be fetched, and some of what was written is forgotten.
         segment_cache_bytes: 8 << 10,
-        dedup_cache_bytes: 8 << 20,
+        dedup_cache_bytes: 4 << 10,
         pop_bytes_max: 16 << 20,
         default_subscription: Subscription::All,
         retention_interval: Duration::from_secs(3600),

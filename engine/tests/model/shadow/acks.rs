@@ -64,8 +64,7 @@ impl Shadow {
         let ends = set.items.iter().any(|(_, status)| matches!(status, AckStatus::Failed | AckStatus::Retry));
         reader.leases.may_end(op, at, set.lease.as_deref(), top, ends);
         let attempts = set.lease.as_ref().and_then(|lease| reader.leases.attempts(lease));
-        let charges = set.items.iter().any(|(_, status)| *status != AckStatus::Completed);
-        if let Some(lease) = set.lease.as_ref().filter(|_| charges) {
+        if let Some(lease) = set.lease.as_ref().filter(|_| set.nacks()) {
             reader.leases.attempts_may_change(lease);
         }
         Asked { set, view, attempts }
@@ -119,8 +118,9 @@ impl Shadow {
             if standing == Some(Standing::Over) && answer.success && !answer.noop {
                 return Err(format!("a lease that was over acknowledged #{number}"));
             }
+            // Told its result a second time, a completion may be one of something finished before.
             let before = unmoved && asked.view.finished >= Some(*id);
-            if before && answer.success && !answer.noop {
+            if before && answer.success && !answer.noop && (via == Via::Healthy || !completed) {
                 return Err(format!("#{number} was finished before and acknowledged again as {status:?}"));
             }
         }
@@ -156,6 +156,10 @@ impl Shadow {
         let released = answers[0].released;
         if all {
             reader.finish(op, &asked.view, set.walked(answers));
+            // Whether a nack that was told its result a second time stopped it is not certain.
+            if let Some(top) = set.highest().filter(|_| via == Via::Broken && set.nacks()) {
+                reader.may_finish(op, top);
+            }
         } else if none && via == Via::Healthy {
             reader.did_not_finish(op);
         }
@@ -178,6 +182,10 @@ impl ItemAnswer {
 }
 
 impl AckSet {
+    fn nacks(&self) -> bool {
+        self.items.iter().any(|(_, status)| *status != AckStatus::Completed)
+    }
+
     fn in_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.items.len()).collect();
         order.sort_by_key(|&item| self.items[item].0);
