@@ -8,8 +8,6 @@ use crate::db;
 pub enum Error {
     #[error("{0}")]
     BadRequest(#[from] BadRequest),
-    #[error("{0} not found")]
-    NotFound(String),
     #[error("{0}")]
     Database(#[from] db::Error),
 }
@@ -22,7 +20,6 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::BadRequest(_) => ErrorCode::BadRequest,
-            Self::NotFound(_) => ErrorCode::NotFound,
             Self::Database(error) if error.is_full() => ErrorCode::RateLimited,
             Self::Database(error) if error.is_unavailable() => ErrorCode::Unavailable,
             Self::Database(_) => ErrorCode::Internal,

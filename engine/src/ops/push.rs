@@ -51,11 +51,12 @@ impl Engine {
                 break;
             }
             let mut waiting = Vec::new();
-            for (members, parcel) in self.parcels(&items, &ids, &open, producer_sub).await? {
+            let (parcels, gone) = self.parcels(&items, &ids, &open, producer_sub).await?;
+            for (members, parcel) in parcels {
                 let partition = parcel.partition.clone();
                 waiting.push((members, partition, self.lanes.push.enqueue(parcel)?));
             }
-            open.clear();
+            open = gone;
             for (members, partition, answer) in waiting {
                 match answer.await.unwrap_or(Err(DbError::Stopping))? {
                     Some(messages) => {
@@ -72,14 +73,15 @@ impl Engine {
         Ok(results.map(|(index, ((item, id), placed))| result(index, item, id, placed)).collect())
     }
 
-    /// Groups items by partition, in order, and cuts what is too large for one segment.
+    /// Groups items by partition, in order, and cuts what is too large for one segment. Also answers which items have
+    /// no partition, because it was deleted in the moment it was made.
     pub(super) async fn parcels(
         &self,
         items: &[&PushItem<'_>],
         ids: &[&str],
         open: &[usize],
         producer_sub: Option<&str>,
-    ) -> Result<Vec<(Vec<usize>, Parcel)>, Error> {
+    ) -> Result<(Vec<(Vec<usize>, Parcel)>, Vec<usize>), Error> {
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         let mut wanted: Vec<Open> = Vec::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -100,9 +102,11 @@ impl Engine {
         }
         let known = self.open(wanted).await?;
         let mut parcels = Vec::with_capacity(known.len());
+        let mut gone = Vec::new();
         for (known, members) in known.into_iter().zip(members) {
             let Some(known) = known else {
-                return Err(Error::NotFound("partition".to_owned()));
+                gone.extend(members);
+                continue;
             };
             self.shared.dedup().opened(known.partition.id, known.head);
             let mut current: (Vec<usize>, Parcel) = (Vec::new(), empty(&known));
@@ -117,7 +121,7 @@ impl Engine {
             }
             parcels.push(current);
         }
-        Ok(parcels)
+        Ok((parcels, gone))
     }
 }
 

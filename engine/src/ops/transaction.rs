@@ -80,8 +80,11 @@ impl Engine {
             }
             let id_texts: Vec<&str> = ids.iter().map(String::as_str).collect();
             let all: Vec<usize> = (0..pushes.len()).collect();
-            let (members, parcels): (Vec<_>, Vec<_>) =
-                self.parcels(&pushes, &id_texts, &all, producer_sub).await?.into_iter().unzip();
+            let (parcels, gone) = self.parcels(&pushes, &id_texts, &all, producer_sub).await?;
+            if !gone.is_empty() {
+                continue;
+            }
+            let (members, parcels): (Vec<_>, Vec<_>) = parcels.into_iter().unzip();
             let partitions: Vec<_> = parcels.iter().map(|parcel| parcel.partition.clone()).collect();
             let (ack_members, acks_resolved): (Vec<_>, Vec<_>) = resolved.into_iter().unzip();
             let transaction =
