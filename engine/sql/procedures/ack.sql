@@ -11,7 +11,7 @@
 --         p_dead_offsets bigint[], p_dead_errors text[]   messages to dead-letter
 -- out:    position int (none for a partition or group that does not exist), status int (0 applied with budget left,
 --         1 applied with the budget spent, 2 lease not valid, 3 the cursor is not the expected one, 4 applied before:
---         this is the second time it was sent), cursor bigint,
+--         this is the second time it was sent), cursor bigint, started bigint (the cursor before it was applied),
 --         head bigint, released boolean, kept boolean (dead letters are kept, not dropped), queue_name text,
 --         partition_name text
 -- locks:  consumers rows in (partition_id, consumer_group) order
@@ -21,7 +21,7 @@ create or replace function queen.ack(
     p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[],
     p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[],
     p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[])
-returns table ("position" int, status int, cursor bigint, head bigint, released boolean, kept boolean,
+returns table ("position" int, status int, cursor bigint, started bigint, head bigint, released boolean, kept boolean,
                queue_name text, partition_name text)
 language plpgsql as $$
 declare
@@ -40,9 +40,10 @@ begin
                               else (case when case l.status when 0 then l.retry_dead else l.final_dead end
                                          then 0 else l.attempts end)
                                    + (l.status = 0 and l.negative)::int end,
-                         l.kept, l.queue_id, l.number, l.attempts, l.ack_id, l.queue_name, l.partition_name)::queen.ack_row)
+                         l.kept, l.queue_id, l.number, l.attempts, l.ack_id,
+                         case l.status when 4 then l.last_ack_from else l.cursor end, l.queue_name, l.partition_name)::queen.ack_row)
     into v_rows
-    from (select a.ordinal::int, a.ack_id, c.lease_id, c.partition_id, c.consumer_group, c.attempts, c.lease_end, a.negative,
+    from (select a.ordinal::int, a.ack_id, c.lease_id, c.last_ack_from, c.partition_id, c.consumer_group, c.attempts, c.lease_end, a.negative,
                  a.retry_to, a.retry_stops, a.retry_dead, a.final_to, a.final_stops, a.final_dead,
                  greatest(c.cursor, p.tail) as cursor, p.head, p.number, q.id as queue_id,
                  q.dead_letter_queue or q.dlq_after_max_retries as kept,
@@ -64,7 +65,7 @@ begin
           for no key update of c) l;
 
     update queen.consumers as c
-    set cursor = r.cursor, attempts = r.attempts, last_ack = r.ack_id,
+    set cursor = r.cursor, attempts = r.attempts, last_ack = r.ack_id, last_ack_from = r.started,
         lease_id = case when not r.released then c.lease_id end,
         lease_until = case when not r.released then c.lease_until end,
         lease_end = case when not r.released then c.lease_end end
@@ -87,6 +88,6 @@ begin
     end if;
 
     return query
-    select r.ordinal, r.status, r.cursor, r.head, r.released, r.kept, r.queue_name, r.partition_name
+    select r.ordinal, r.status, r.cursor, r.started, r.head, r.released, r.kept, r.queue_name, r.partition_name
     from unnest(v_rows) r;
 end $$;

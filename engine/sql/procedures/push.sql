@@ -4,8 +4,9 @@
 --                                 -2 = nothing in this segment needs deduplication
 --         p_counts int[], p_bytes int[] (largest message), p_transactions bytea[] (16 bytes a message), p_frames text[]
 --         p_suspects boolean[]    the cache has seen one of these hashes: look for them in the whole window
---         p_recheck bigint[]      an earlier try may have committed, from this offset on: look there for every hash,
---                                 whatever the window; -1 = this is the first try
+--         p_recheck bigint[]      the head before the first try of this push. If there is more by now, another try of
+--                                 it, or this one overtaken by its own repetition, may have committed: every hash is
+--                                 looked for from there on, whatever the window
 -- out:    position int, status int (0 appended, 1 conflict: nothing appended, 2 no such partition),
 --         base_offset bigint (on conflict: the head), created_at timestamptz,
 --         unseen bytea            hashes in the window that the cache had not seen, this segment's excluded
@@ -36,7 +37,7 @@ begin
            array_agg(l.dedup_window_seconds), array_agg(l.id) filter (where l.slow)
     into v_found, v_heads, v_at, v_windows, v_slow
     from (select p.id, p.head, p.last_push_at, q.dedup_window_seconds,
-                 a.recheck >= 0 or (a.expected <> -2 and q.dedup_window_seconds > 0
+                 p.head > a.recheck or (a.expected <> -2 and q.dedup_window_seconds > 0
                                and (a.suspect or p.head <> a.expected)) as slow
           from unnest(p_partitions, p_expected, p_suspects, p_recheck) a (id, expected, suspect, recheck)
           join queen.partitions p on p.id = a.id
@@ -75,7 +76,7 @@ begin
                         union all
                         select f.* from queen.find_transactions(
                             p_partitions[i], p_recheck[i], null, '-infinity', p_transactions[i]) f
-                        where p_recheck[i] >= 0) u
+                        where v_heads[i] > p_recheck[i]) u
                   order by u.index, u.message_offset) d;
             if p_expected[i] <> v_heads[i] and p_expected[i] <> -2 then
                 v_unseen[i] := (select string_agg(s.transactions, ''::bytea order by s.base_offset)

@@ -60,6 +60,7 @@ create table queen.consumers (
     lease_until    timestamptz,
     lease_id       uuid,
     last_ack       uuid,
+    last_ack_from  bigint,
     served_at      timestamptz,
     attempts       int not null default 0,
     consumer_group text collate "C" not null check (char_length(consumer_group) <= 255),
@@ -143,6 +144,6 @@ create trigger forget_queue after delete on queen.queues for each row execute fu
 -- What queen.ack works out about one (partition, group) while it holds the row.
 create type queen.ack_row as (
     ordinal int, partition_id uuid, consumer_group text, status int, cursor bigint, head bigint, released boolean,
-    attempts int, kept boolean, queue_id uuid, number bigint, charged int, ack_id uuid, queue_name text,
-    partition_name text
+    attempts int, kept boolean, queue_id uuid, number bigint, charged int, ack_id uuid, started bigint,
+    queue_name text, partition_name text
 );

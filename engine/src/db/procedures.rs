@@ -105,7 +105,7 @@ pub struct Push<'a> {
     pub transactions: Vec<&'a [u8]>,
     pub frames: Vec<&'a str>,
     pub suspects: Vec<bool>,
-    /// Where an earlier try may have landed; -1: there was none.
+    /// The head before the first try: where that may have landed.
     pub recheck: Vec<i64>,
 }
 
@@ -284,6 +284,8 @@ pub struct Acked {
     /// As in ack.sql.
     pub status: i32,
     pub cursor: i64,
+    /// The cursor before it was applied.
+    pub started: i64,
     pub head: i64,
     pub released: bool,
     /// Dead letters of this queue are kept, not dropped.
@@ -321,11 +323,12 @@ pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
         position: position(row, 0),
         status: row.get(1),
         cursor: row.get(2),
-        head: row.get(3),
-        released: row.get(4),
-        kept: row.get(5),
-        queue: row.get(6),
-        partition: row.get(7),
+        started: row.get(3),
+        head: row.get(4),
+        released: row.get(5),
+        kept: row.get(6),
+        queue: row.get(7),
+        partition: row.get(8),
     };
     Ok(answers.iter().map(acked).collect())
 }

@@ -120,7 +120,8 @@ impl Dedup {
 
     /// Takes up what a push answered: our own segment, and what others had written before it.
     ///
-    /// `compared`: the database compared with everything unseen, so the window is complete now.
+    /// `compared`: the database compared with everything from there on (-1: with the whole window), so the cache is
+    /// complete now, provided that it still is up to there.
     #[expect(clippy::too_many_arguments, reason = "one fact each about one push")]
     pub fn appended(
         &mut self,
@@ -130,7 +131,7 @@ impl Dedup {
         base_offset: i64,
         hashes: &[TransactionHash],
         unseen: Option<&[u8]>,
-        compared: bool,
+        compared: Option<i64>,
     ) {
         let head = base_offset + hashes.len() as i64;
         if self.partitions.get(&partition).is_none() {
@@ -142,7 +143,9 @@ impl Dedup {
         if !hashes.is_empty() {
             written.published = written.published.max(head);
         }
-        if compared || written.complete == Some(base_offset) {
+        // What was evicted since the expectation was made is no longer known below it.
+        let joins = |from: i64| from < 0 || written.complete.is_some_and(|complete| complete >= from);
+        if compared.is_some_and(joins) || written.complete == Some(base_offset) {
             written.complete = Some(head);
         }
         let unseen = unseen.into_iter().flat_map(TransactionHash::read_all);
@@ -159,8 +162,9 @@ impl Dedup {
         partition: Uuid,
         head: i64,
         unseen: Option<&[u8]>,
+        expected: i64,
     ) {
-        self.appended(now, window, partition, head, &[], unseen, true);
+        self.appended(now, window, partition, head, &[], unseen, Some(expected));
     }
 
     /// Whether this broker itself has written everything below `head`.
@@ -196,7 +200,7 @@ mod tests {
         assert_eq!(dedup.expect(P, [hash(1)]), Expectation { complete: -1, head: 0, suspect: false });
         dedup.opened(P, 0);
         assert_eq!(dedup.expect(P, [hash(1)]), Expectation { complete: 0, head: 0, suspect: false });
-        dedup.appended(clock::now(), WINDOW, P, 0, &[hash(1)], None, false);
+        dedup.appended(clock::now(), WINDOW, P, 0, &[hash(1)], None, None);
         assert_eq!(dedup.expect(P, [hash(1)]), Expectation { complete: 1, head: 1, suspect: true });
         assert_eq!(dedup.expect(P, [hash(2)]), Expectation { complete: 1, head: 1, suspect: false });
     }
@@ -205,10 +209,10 @@ mod tests {
     fn somebody_elses_segment_in_between_stops_completeness_until_it_was_compared() {
         let mut dedup = Dedup::new(1 << 20);
         dedup.opened(P, 0);
-        dedup.appended(clock::now(), WINDOW, P, 5, &[TransactionHash::new("minted", false)], None, false);
+        dedup.appended(clock::now(), WINDOW, P, 5, &[TransactionHash::new("minted", false)], None, None);
         assert_eq!(dedup.expect(P, [hash(1)]).complete, 0);
         let unseen = hash(7).to_bytes();
-        dedup.appended(clock::now(), WINDOW, P, 6, &[hash(8)], Some(&unseen), true);
+        dedup.appended(clock::now(), WINDOW, P, 6, &[hash(8)], Some(&unseen), Some(-1));
         assert_eq!(dedup.expect(P, [hash(7)]), Expectation { complete: 7, head: 7, suspect: true });
     }
 
@@ -217,7 +221,7 @@ mod tests {
         let mut dedup = Dedup::new(1 << 20);
         dedup.opened(P, 0);
         let minted: Vec<_> = (0..10_000).map(|i| TransactionHash::new(&i.to_string(), false)).collect();
-        dedup.appended(clock::now(), WINDOW, P, 0, &minted, None, false);
+        dedup.appended(clock::now(), WINDOW, P, 0, &minted, None, None);
         assert!(dedup.weight() <= PARTITION_WEIGHT);
     }
 
@@ -226,8 +230,8 @@ mod tests {
         let mut dedup = Dedup::new(1 << 20);
         let start = clock::now();
         dedup.opened(P, 0);
-        dedup.appended(start, WINDOW, P, 0, &[hash(1)], None, false);
-        dedup.appended(start + WINDOW * 2, WINDOW, P, 1, &[hash(2)], None, false);
+        dedup.appended(start, WINDOW, P, 0, &[hash(1)], None, None);
+        dedup.appended(start + WINDOW * 2, WINDOW, P, 1, &[hash(2)], None, None);
         assert!(!dedup.expect(P, [hash(1)]).suspect);
     }
 
@@ -247,7 +251,7 @@ mod tests {
                 prop_assert!(!stored || expected.suspect);
                 prop_assert_eq!(expected.complete, log.len() as i64);
                 if !stored {
-                    dedup.appended(now, WINDOW, P, log.len() as i64, &[hash(id)], None, false);
+                    dedup.appended(now, WINDOW, P, log.len() as i64, &[hash(id)], None, None);
                     log.push((now, id));
                 }
             }
@@ -259,7 +263,7 @@ mod tests {
             let all: Vec<_> = (0..200).map(hash).collect();
             for (partition, count) in partitions {
                 let hashes = &all[..count as usize];
-                dedup.appended(clock::now(), WINDOW, Uuid::from_u128(partition), 0, hashes, None, true);
+                dedup.appended(clock::now(), WINDOW, Uuid::from_u128(partition), 0, hashes, None, Some(-1));
                 prop_assert!(dedup.weight() <= 100_000);
             }
         }

@@ -187,6 +187,8 @@ impl AckOutcome {
     /// It was applied and its answer lost. What failed and is behind the cursor now was dead-lettered.
     fn applied_before(ack: &Ack, answer: &Acked) -> Self {
         let verdict = |item: &Item| match item.status {
+            AckStatus::Completed if item.offset < answer.started => Verdict::Noop,
+            _ if item.offset < answer.started => Verdict::Committed,
             AckStatus::Failed | AckStatus::Dlq if item.offset < answer.cursor => Verdict::Dead,
             _ => Verdict::Done,
         };

@@ -52,6 +52,7 @@ struct Draft<'a> {
     transactions: Vec<u8>,
     frames: String,
     compares: bool,
+    expected: i64,
     /// Where the first try may have landed.
     floor: i64,
 }
@@ -109,6 +110,7 @@ async fn round(
         draft.floor = draft.first_try(expectation.head);
         draft.compares =
             draft.parcels[0].dedup_seconds > 0 && draft.hashes.iter().any(|hash| hash.is_chosen());
+        draft.expected = expectation.complete;
         heads.push(if draft.compares { expectation.complete } else { -2 });
         suspects.push(draft.compares && expectation.suspect);
     }
@@ -120,7 +122,7 @@ async fn round(
         ask.bytes.push(draft.parcels.iter().map(|parcel| parcel.bytes_max).max().unwrap_or(0) as i32);
         ask.transactions.push(&draft.transactions);
         ask.frames.push(&draft.frames);
-        ask.recheck.push(if draft.rechecks() { draft.floor } else { -1 });
+        ask.recheck.push(if draft.may_repeat() { i64::MAX } else { draft.floor });
     }
     let answers = procedures::push(db, &ask).await?;
     let now = clock::now();
@@ -137,13 +139,20 @@ async fn round(
                     segment: Arc::new(Segment::new(base_offset, created_at, transactions, frames)),
                     window,
                     unseen: answer.unseen,
-                    compared: draft.compares,
+                    compared: draft.compares.then_some(draft.expected),
                 });
                 draft.settle(base_offset, created_at);
             }
             PushOutcome::Conflict { head, stored } => {
                 if draft.compares {
-                    shared.dedup().caught_up(now, window, partition.id, head, answer.unseen.as_deref());
+                    shared.dedup().caught_up(
+                        now,
+                        window,
+                        partition.id,
+                        head,
+                        answer.unseen.as_deref(),
+                        draft.expected,
+                    );
                 }
                 draft.drop_stored(&stored);
             }
@@ -169,6 +178,7 @@ impl<'a> Draft<'a> {
             transactions: Vec::new(),
             frames: String::new(),
             compares: false,
+            expected: -1,
             floor: 0,
         }
     }
@@ -186,8 +196,11 @@ impl<'a> Draft<'a> {
         floor
     }
 
-    fn rechecks(&self) -> bool {
-        self.parcels.iter().any(|parcel| parcel.recheck)
+    /// Without deduplication a chosen id may stand in the log twice, so finding it again means nothing, unless this
+    /// is a second try and it is found where the first may have landed.
+    fn may_repeat(&self) -> bool {
+        let retried = self.parcels.iter().any(|parcel| parcel.recheck);
+        !retried && self.parcels[0].dedup_seconds == 0 && self.hashes.iter().any(|hash| hash.is_chosen())
     }
 
     fn partition(&self) -> &Arc<Partition> {
@@ -249,7 +262,9 @@ impl<'a> Draft<'a> {
             let hash = self.parcels[parcel].hashes[message];
             match stored.get(&hash) {
                 Some(&(offset, created_at)) => {
-                    let ours = self.parcels[parcel].recheck && offset >= self.floor;
+                    // Nobody else can have written an id that was minted here.
+                    let retried = self.parcels[parcel].recheck || !hash.is_chosen();
+                    let ours = retried && offset >= self.floor;
                     self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate: !ours });
                 }
                 None => self.pending.push((parcel, message)),
@@ -269,7 +284,7 @@ pub struct Publication {
     segment: Arc<Segment>,
     window: Duration,
     unseen: Option<Vec<u8>>,
-    compared: bool,
+    compared: Option<i64>,
 }
 
 /// After the commit, and never before: a cache that knew of an append that was rolled back would take another

@@ -23,8 +23,8 @@ use worker::Worker;
 use world::World;
 
 const WORKERS: u64 = 6;
-/// About four seconds of work on two cores.
-const STEPS: usize = 90;
+/// Three to five seconds of work on two cores.
+const STEPS: usize = 70;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guarantees_hold_in_the_first_fixed_run() {
