@@ -14,7 +14,6 @@ run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as r
 test: setup-test ## all tests: units, engine and server on a real PostgreSQL, the published Python client
 	cargo build --locked -p queen-server
 	cargo run -q --locked -p queen-testkit -- cargo nextest run --locked --workspace
-	cargo test --doc --locked -q --workspace
 	clients/published/run
 
 check: ## formatting and lint
