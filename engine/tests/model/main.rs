@@ -42,8 +42,9 @@ async fn the_guarantees_hold_in_the_third_fixed_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_guarantees_hold_in_a_run_nobody_has_seen_before() {
-    run(number("QUEEN_MODEL_SEED").unwrap_or_else(|| words::now() as u64)).await;
+async fn the_guarantees_hold_in_a_run_of_your_choice() {
+    // CI must not depend on luck; `QUEEN_MODEL_SEED=$RANDOM` looks for what nobody has seen.
+    run(number("QUEEN_MODEL_SEED").unwrap_or(4)).await;
 }
 
 /// Not when somebody asks for one seed.
