@@ -238,3 +238,21 @@ async fn a_lease_whose_answer_was_lost_is_delivered_by_the_retry() {
     assert_eq!(popped.data(), [5]);
     crate::support::complete(&broker, &popped).await;
 }
+
+/// What the network held back arrives after the retry has been stored. Sent as plain SQL, because only that can be late
+/// on purpose.
+#[tokio::test]
+async fn a_push_overtaken_by_its_own_retry_is_not_stored_again() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    let same = "select status from queen.push(
+        array[(select id from queen.partitions)], '{-2}', '{1}', '{1}',
+        array['\\x00000000000000000000000000000001'::bytea], array['{\"transactionId\":\"minted\",\"payload\":1}'],
+        '{f}', '{1}')";
+    let stored: i32 = sql.query_one(same, &[]).await.unwrap().get(0);
+    let overtaken: i32 = sql.query_one(same, &[]).await.unwrap().get(0);
+    assert_eq!((stored, overtaken), (0, 1), "appended, then recognised");
+    let messages: i64 = sql.query_one("select count(*) from queen.messages", &[]).await.unwrap().get(0);
+    assert_eq!(messages, 2);
+}
