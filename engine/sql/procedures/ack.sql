@@ -9,25 +9,59 @@
 --         p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[]   the same once it is spent
 --         p_dead int[] (which row above, from 1), p_dead_final boolean[] (only once the budget is spent),
 --         p_dead_offsets bigint[], p_dead_errors text[]   messages to dead-letter
--- out:    position int (none for a partition or group that does not exist), status int (0 applied with budget left,
---         1 applied with the budget spent, 2 lease not valid, 3 the cursor is not the expected one, 4 applied before:
---         this is the second time it was sent), cursor bigint, started bigint (the cursor before it was applied),
---         head bigint, released boolean, kept boolean (dead letters are kept, not dropped), queue_name text,
---         partition_name text
+--         p_plain boolean         rows ascend by (partition, group), all carry a lease, and nothing is negative or dead
+-- out:    one row of arrays, an element per row whose partition and group exist: positions, statuses (0 applied with
+--         budget left, 1 applied with the budget spent or not needed, 2 lease not valid, 3 the cursor is not the expected
+--         one, 4 applied before: this is the second time it was sent), cursors, started (the cursor before it was
+--         applied), heads, released, kept (dead letters are kept, not dropped), queue_names, partition_names
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
 create or replace function queen.ack(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_negative boolean[],
     p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[],
     p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[],
-    p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[])
-returns table ("position" int, status int, cursor bigint, started bigint, head bigint, released boolean, kept boolean,
-               queue_name text, partition_name text)
+    p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[], p_plain boolean,
+    out positions int[], out statuses int[], out cursors bigint[], out started bigint[], out heads bigint[],
+    out released boolean[], out kept boolean[], out queue_names text[], out partition_names text[])
 language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
     v_rows queen.ack_row[];
+    v_rest record;
 begin
+    -- The usual case: completions under a live lease. The broker's sessions allow no other join than the nested loop,
+    -- so rows are locked in the arrays' order, and `offset 0` keeps the conditions outside, so that all of them are.
+    if p_plain then
+        with applied as (
+            update queen.consumers as c
+            set cursor = a.final_to, last_ack = a.ack_id, last_ack_from = a.expected,
+                attempts = case when a.final_to < a.lease_end then c.attempts else 0 end,
+                lease_id = case when a.final_to < a.lease_end then c.lease_id end,
+                lease_until = case when a.final_to < a.lease_end then c.lease_until end,
+                lease_end = case when a.final_to < a.lease_end then c.lease_end end
+            from (select a.*, l.lease_end, p.head, p.name as partition_name, q.name as queue_name,
+                         l.lease_id = a.held and l.lease_until > v_now and l.last_ack is distinct from a.ack_id
+                             and greatest(l.cursor, p.tail) = a.expected as applies
+                  from unnest(p_ids, p_partitions, p_groups, p_leases, p_expected, p_final_to)
+                       with ordinality a (ack_id, partition_id, consumer_group, held, expected, final_to, ordinal)
+                  join queen.consumers l on l.partition_id = a.partition_id and l.consumer_group = a.consumer_group
+                  join queen.partitions p on p.id = a.partition_id
+                  join queen.queues q on q.id = p.queue_id
+                  offset 0
+                  for no key update of l) a
+            where c.partition_id = a.partition_id and c.consumer_group = a.consumer_group and a.applies
+            returning a.ordinal::int as position, c.cursor, a.expected, a.head, c.lease_id is null as released,
+                      a.queue_name, a.partition_name)
+        select array_agg(d.position), array_agg(1), array_agg(d.cursor), array_agg(d.expected), array_agg(d.head),
+               array_agg(d.released), array_agg(false), array_agg(d.queue_name), array_agg(d.partition_name)
+        into positions, statuses, cursors, started, heads, released, kept, queue_names, partition_names
+        from applied d;
+
+        if cardinality(positions) = cardinality(p_partitions) then
+            return;
+        end if;
+    end if;
+
     select array_agg(row(l.ordinal, l.partition_id, l.consumer_group, l.status,
                          case l.status when 0 then l.retry_to when 1 then l.final_to else l.cursor end,
                          l.head,
@@ -61,6 +95,7 @@ begin
           join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
           join queen.partitions p on p.id = c.partition_id
           join queen.queues q on q.id = p.queue_id
+          where positions is null or a.ordinal <> all (positions)
           order by c.partition_id, c.consumer_group
           for no key update of c) l;
 
@@ -87,7 +122,19 @@ begin
             order by g.base_offset desc limit 1) s;
     end if;
 
-    return query
-    select r.ordinal, r.status, r.cursor, r.started, r.head, r.released, r.kept, r.queue_name, r.partition_name
+    select array_agg(r.ordinal) as positions, array_agg(r.status) as statuses, array_agg(r.cursor) as cursors,
+           array_agg(r.started) as started, array_agg(r.head) as heads, array_agg(r.released) as released,
+           array_agg(r.kept) as kept, array_agg(r.queue_name) as queue_names,
+           array_agg(r.partition_name) as partition_names
+    into v_rest
     from unnest(v_rows) r;
+    positions := positions || v_rest.positions;
+    statuses := statuses || v_rest.statuses;
+    cursors := cursors || v_rest.cursors;
+    started := started || v_rest.started;
+    heads := heads || v_rest.heads;
+    released := released || v_rest.released;
+    kept := kept || v_rest.kept;
+    queue_names := queue_names || v_rest.queue_names;
+    partition_names := partition_names || v_rest.partition_names;
 end $$;

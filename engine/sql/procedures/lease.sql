@@ -5,38 +5,85 @@
 --         p_partitions_max int[]  how many of its rows a pop may be granted
 --         p_auto boolean[]        commit at delivery instead of taking a lease
 --         p_bytes_max bigint      what one claim may read
--- out:    position int, status int (0 granted, 1 nothing to read, 2 leased by another, 3 row busy, 4 partition gone,
---         5 not visible yet, 6 not needed: the pop has enough, 7 the window is open and the batch not full), first bigint, last bigint (the range, end excluded),
---         attempts int, wait_ms bigint (until the lease ends, the other's or ours, or a message matures), head bigint
--- locks:  partitions rows of new readers in id order (shared, against a delete), then consumers rows in
---         (partition_id, consumer_group) order, skipping busy ones
+--         p_readers boolean       some of the groups may have no consumers row for their partition yet
+--         p_single boolean        no pop has more than one row
+-- out:    one row of arrays, an element per row found: positions, statuses (0 granted, 1 nothing to read, 2 leased by
+--         another, 5 not visible yet, 6 not needed: the pop has enough, 7 the window is open and the batch not full),
+--         firsts, lasts (the range, end excluded), attempts, waits_ms (until the lease ends, the other's or ours, or a
+--         message matures), heads
+--         and per row not found: missed_positions, missed_statuses (3 row busy, 4 partition gone, 8 there is no such
+--         reader: ask again with p_readers)
+-- locks:  partitions rows of new readers in id order (shared, against a delete), then consumers rows in any order,
+--         skipping busy ones
 -- raises: never for a single item
 -- A row that already carries the caller's lease id is granted again: that is how a retry after a lost answer finds
 -- its own lease.
 create or replace function queen.lease(
     p_pops int[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_seconds int[], p_batches int[],
-    p_partitions_max int[], p_auto boolean[], p_bytes_max bigint)
-returns table ("position" int, status int, first bigint, last bigint, attempts int, wait_ms bigint, head bigint)
+    p_partitions_max int[], p_auto boolean[], p_bytes_max bigint, p_readers boolean, p_single boolean,
+    out positions int[], out statuses int[], out firsts bigint[], out lasts bigint[], out attempts int[],
+    out waits_ms bigint[], out heads bigint[], out missed_positions int[], out missed_statuses int[])
 language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
+    v_rest record;
 begin
-    insert into queen.consumers as c (partition_id, consumer_group, cursor)
-    select p.id, a.consumer_group, queen.start_cursor(p.id, a.consumer_group)
-    from unnest(p_partitions, p_groups) a (id, consumer_group)
-    join queen.partitions p on p.id = a.id
-    where not exists (select 1 from queen.consumers k
-                      where k.partition_id = a.id and k.consumer_group = a.consumer_group)
-    order by p.id, a.consumer_group
-    for key share of p
-    on conflict (partition_id, consumer_group) do nothing;
+    if p_readers then
+        insert into queen.consumers as c (partition_id, consumer_group, cursor)
+        select p.id, a.consumer_group, queen.start_cursor(p.id, a.consumer_group)
+        from unnest(p_partitions, p_groups) a (id, consumer_group)
+        join queen.partitions p on p.id = a.id
+        where not exists (select 1 from queen.consumers k
+                          where k.partition_id = a.id and k.consumer_group = a.consumer_group)
+        order by p.id, a.consumer_group
+        for key share of p
+        on conflict (partition_id, consumer_group) do nothing;
+    end if;
 
-    return query
-    with asked as materialized (
-        select a.* from unnest(p_pops, p_partitions, p_groups, p_leases, p_seconds, p_batches, p_partitions_max, p_auto)
-             with ordinality a (pop, partition_id, consumer_group, lease_id, seconds, batch, partitions_max, auto,
-                                ordinal)),
-    locked as materialized (
+    -- The usual case: every pop asks for one partition, and its queue holds nothing back.
+    if p_single then
+        with locked as materialized (
+            select a.ordinal::int as position, a.lease_id, a.auto, c.partition_id, c.consumer_group, c.attempts,
+                   r.first, p.head, c.lease_until,
+                   least(p.head, r.first + least(a.batch, greatest(1, p_bytes_max / greatest(p.message_bytes_max, 1))))
+                       as last,
+                   case when c.lease_until > v_now and c.lease_id is distinct from a.lease_id then 2
+                        when r.first >= p.head then 1
+                        else 0 end as status,
+                   v_now + make_interval(secs => case when a.seconds > 0 then a.seconds
+                                                      when q.lease_time > 0 then q.lease_time else 60 end) as until
+            from unnest(p_partitions, p_groups, p_leases, p_seconds, p_batches, p_auto)
+                 with ordinality a (partition_id, consumer_group, lease_id, seconds, batch, auto, ordinal)
+            join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
+            join queen.partitions p on p.id = a.partition_id
+            join queen.queues q on q.id = p.queue_id
+            cross join lateral (select greatest(c.cursor, p.tail) as first) r
+            where q.delayed_processing <= 0 and q.window_buffer <= 0
+            for no key update of c skip locked),
+        granted as (
+            update queen.consumers as c
+            set cursor = case when g.auto then g.last else g.first end,
+                lease_id = case when not g.auto then g.lease_id end,
+                lease_until = case when not g.auto then g.until end,
+                lease_end = case when not g.auto then g.last end,
+                attempts = case when g.auto then 0 else c.attempts end,
+                served_at = v_now
+            from locked g
+            where c.partition_id = g.partition_id and c.consumer_group = g.consumer_group and g.status = 0)
+        select array_agg(l.position), array_agg(l.status), array_agg(l.first), array_agg(l.last),
+               array_agg(l.attempts),
+               array_agg(ceil(extract(epoch from case when l.status = 2 then l.lease_until else l.until end - v_now)
+                              * 1000)::bigint),
+               array_agg(l.head)
+        into positions, statuses, firsts, lasts, attempts, waits_ms, heads
+        from locked l;
+
+        if cardinality(positions) = cardinality(p_partitions) then
+            return;
+        end if;
+    end if;
+
+    with locked as materialized (
         select a.ordinal, a.pop, a.batch, a.partitions_max, a.auto, c.partition_id, c.consumer_group, a.lease_id, p.head,
                greatest(c.cursor, p.tail) as first, c.attempts, c.lease_until,
                c.lease_until > v_now and c.lease_id is distinct from a.lease_id as taken,
@@ -44,24 +91,24 @@ begin
                                           when q.lease_time > 0 then q.lease_time else 60 end) as length,
                greatest(1, p_bytes_max / greatest(p.message_bytes_max, 1)) as fits,
                q.delayed_processing, q.window_buffer
-        from asked a
+        from unnest(p_pops, p_partitions, p_groups, p_leases, p_seconds, p_batches, p_partitions_max, p_auto)
+             with ordinality a (pop, partition_id, consumer_group, lease_id, seconds, batch, partitions_max, auto,
+                                ordinal)
         join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
         join queen.partitions p on p.id = c.partition_id
         join queen.queues q on q.id = p.queue_id
-        order by c.partition_id, c.consumer_group
+        where positions is null or a.ordinal <> all (positions)
         for no key update of c skip locked),
-    seen as materialized (
-        select l.*, coalesce(v.visible, l.head) as visible, v.ready_at, v.windowed
-        from locked l
-        left join lateral queen.visible(l.partition_id, l.first, l.head, l.batch, l.delayed_processing,
-                                        l.window_buffer, v_now) v
-          on l.delayed_processing > 0 or l.window_buffer > 0),
     shared as materialized (
         select s.*, least(s.visible - s.first, s.fits) as available,
                coalesce(sum(least(s.visible - s.first, s.fits)) filter (where not coalesce(s.taken, false))
                    over earlier, 0) as before,
                count(*) filter (where not coalesce(s.taken, false) and s.visible > s.first) over earlier as claimed
-        from seen s
+        from (select l.*, coalesce(v.visible, l.head) as visible, v.ready_at, v.windowed
+              from locked l
+              left join lateral queen.visible(l.partition_id, l.first, l.head, l.batch, l.delayed_processing,
+                                              l.window_buffer, v_now) v
+                on l.delayed_processing > 0 or l.window_buffer > 0) s
         window earlier as (partition by s.pop order by s.ordinal rows between unbounded preceding and 1 preceding)),
     granted as (
         update queen.consumers as c
@@ -74,23 +121,40 @@ begin
         from shared g
         where c.partition_id = g.partition_id and c.consumer_group = g.consumer_group
           and not coalesce(g.taken, false) and g.available > 0 and g.before < g.batch
-          and g.claimed < g.partitions_max
-        returning g.ordinal)
-    select a.ordinal::int,
-           case when s.ordinal is null then
-                    case when exists (select 1 from queen.partitions p where p.id = a.partition_id) then 3 else 4 end
-                when s.taken then 2
-                when s.first >= s.head then 1
-                when s.available <= 0 then case when s.windowed then 7 else 5 end
-                when s.before >= s.batch or s.claimed >= s.partitions_max then 6
-                else 0 end,
-           s.first, (s.first + least(s.available, s.batch - s.before))::bigint, s.attempts,
-           ceil(extract(epoch from case when s.taken then s.lease_until - v_now
-                                        when s.available <= 0 then s.ready_at - v_now
-                                        else s.length end) * 1000)::bigint,
-           s.head
-    from asked a
-    left join shared s on s.ordinal = a.ordinal;
+          and g.claimed < g.partitions_max)
+    select array_agg(s.ordinal::int) as positions,
+           array_agg(case when s.taken then 2
+                          when s.first >= s.head then 1
+                          when s.available <= 0 then case when s.windowed then 7 else 5 end
+                          when s.before >= s.batch or s.claimed >= s.partitions_max then 6
+                          else 0 end) as statuses,
+           array_agg(s.first) as firsts,
+           array_agg((s.first + least(s.available, s.batch - s.before))::bigint) as lasts,
+           array_agg(s.attempts) as attempts,
+           array_agg(ceil(extract(epoch from case when s.taken then s.lease_until - v_now
+                                                  when s.available <= 0 then s.ready_at - v_now
+                                                  else s.length end) * 1000)::bigint) as waits_ms,
+           array_agg(s.head) as heads
+    into v_rest
+    from shared s;
+    positions := positions || v_rest.positions;
+    statuses := statuses || v_rest.statuses;
+    firsts := firsts || v_rest.firsts;
+    lasts := lasts || v_rest.lasts;
+    attempts := attempts || v_rest.attempts;
+    waits_ms := waits_ms || v_rest.waits_ms;
+    heads := heads || v_rest.heads;
+
+    if coalesce(cardinality(positions), 0) < cardinality(p_partitions) then
+        select array_agg(a.ordinal::int),
+               array_agg(case when not exists (select 1 from queen.partitions p where p.id = a.partition_id) then 4
+                              when exists (select 1 from queen.consumers c where c.partition_id = a.partition_id
+                                                                          and c.consumer_group = a.consumer_group) then 3
+                              else 8 end)
+        into missed_positions, missed_statuses
+        from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
+        where positions is null or a.ordinal <> all (positions);
+    end if;
 end $$;
 
 -- queen.start_cursor: where a group that has never read a partition starts.

@@ -7,105 +7,115 @@
 --         p_recheck bigint[]      the head before the first try of this push. If there is more by now, another try of
 --                                 it, or this one overtaken by its own repetition, may have committed: every hash is
 --                                 looked for from there on, whatever the window
--- out:    position int, status int (0 appended, 1 conflict: nothing appended, 2 no such partition),
---         base_offset bigint (on conflict: the head), created_at timestamptz,
---         unseen bytea            hashes in the window that the cache had not seen, this segment's excluded
---         dup_index int[], dup_offset bigint[], dup_created_at timestamptz[]   on conflict: what is stored already
+-- out:    one row of arrays, an element per segment: positions, statuses (0 appended, 1 conflict: nothing appended,
+--         2 no such partition), base_offsets (on conflict: the head), created_at,
+--         unseen                  hashes in the window that the cache had not seen, this segment's excluded
+--         and an element per message that is stored already: dup_positions, dup_indexes, dup_offsets, dup_created_at
 -- locks:  partitions rows in id order
 -- raises: check_violation when the extent was dropped under it (the broker tries again)
--- Several statements on purpose: each takes a new snapshot after the locks are held, so the comparison sees
--- what other brokers committed while this one waited.
+-- The usual case is the first statement: every partition has the head the broker expects. What it leaves over takes
+-- several statements on purpose: each has a new snapshot after the locks are held, so the comparison sees what other
+-- brokers committed while this one waited.
 create or replace function queen.push(
     p_partitions uuid[], p_expected bigint[], p_counts int[], p_bytes int[],
-    p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck bigint[])
-returns table ("position" int, status int, base_offset bigint, created_at timestamptz,
-               unseen bytea, dup_index int[], dup_offset bigint[], dup_created_at timestamptz[])
+    p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck bigint[],
+    out positions int[], out statuses int[], out base_offsets bigint[], out created_at timestamptz[],
+    out unseen bytea[], out dup_positions int[], out dup_indexes int[], out dup_offsets bigint[],
+    out dup_created_at timestamptz[])
 language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
-    v_extent int := (select max(e.number) from queen.extents e);
-    v_found uuid[];
-    v_heads bigint[];
-    v_at timestamptz[];
-    v_windows int[];
-    v_slow uuid[];
-    v_unseen bytea[] := array_fill(null::bytea, array[cardinality(p_partitions)]);
+    v_partition record;
     v_since timestamptz;
+    v_extent int;
+    v_unseen bytea;
+    v_dups int;
     i int;
 begin
-    select array_agg(l.id), array_agg(l.head), array_agg(greatest(v_now, l.last_push_at)),
-           array_agg(l.dedup_window_seconds), array_agg(l.id) filter (where l.slow)
-    into v_found, v_heads, v_at, v_windows, v_slow
-    from (select p.id, p.head, p.last_push_at, q.dedup_window_seconds,
-                 p.head > a.recheck or (a.expected <> -2 and q.dedup_window_seconds > 0
-                               and (a.suspect or p.head <> a.expected)) as slow
-          from unnest(p_partitions, p_expected, p_suspects, p_recheck) a (id, expected, suspect, recheck)
-          join queen.partitions p on p.id = a.id
-          join queen.queues q on q.id = p.queue_id
-          order by p.id
-          for no key update of p) l;
-
-    -- Both lists ascend by id, so they line up unless a partition is gone.
-    if coalesce(cardinality(v_found), 0) < cardinality(p_partitions) then
-        select array_agg(v_heads[f.place] order by a.i), array_agg(v_at[f.place] order by a.i),
-               array_agg(v_windows[f.place] order by a.i)
-        into v_heads, v_at, v_windows
-        from generate_subscripts(p_partitions, 1) a (i)
-        cross join lateral (select array_position(v_found, p_partitions[a.i]) as place) f;
-        status := 2;
-        for i in 1 .. cardinality(p_partitions) loop
-            if v_heads[i] is null then
-                "position" := i;
-                return next;
-            end if;
-        end loop;
-    end if;
-
-    -- The rare part: partitions somebody else wrote to, or where the cache saw a hash before.
-    if v_slow is not null then
-        for i in 1 .. cardinality(p_partitions) loop
-            continue when v_heads[i] is null or not p_partitions[i] = any (v_slow);
-            v_since := v_now - make_interval(secs => v_windows[i]);
-            select array_agg(d.index), array_agg(d.message_offset), array_agg(d.created_at)
-            into dup_index, dup_offset, dup_created_at
-            from (select distinct on (u.index) u.index, u.message_offset, u.created_at
-                  from (select f.* from queen.find_transactions(
-                            p_partitions[i], case when p_suspects[i] then 0 else p_expected[i] end, null, v_since,
-                            p_transactions[i]) f
-                        where p_expected[i] <> -2 and v_windows[i] > 0
-                        union all
-                        select f.* from queen.find_transactions(
-                            p_partitions[i], p_recheck[i], null, '-infinity', p_transactions[i]) f
-                        where v_heads[i] > p_recheck[i]) u
-                  order by u.index, u.message_offset) d;
-            if p_expected[i] <> v_heads[i] and p_expected[i] <> -2 then
-                v_unseen[i] := (select string_agg(s.transactions, ''::bytea order by s.base_offset)
-                                from queen.segments s
-                                where s.partition_id = p_partitions[i] and s.base_offset >= p_expected[i]
-                                  and s.created_at >= v_since);
-            end if;
-            if dup_index is not null then
-                "position" := i; status := 1; base_offset := v_heads[i]; created_at := v_at[i]; unseen := v_unseen[i];
-                return next;
-                v_heads[i] := null;
-            end if;
-        end loop;
-    end if;
-
-    insert into queen.segments as s (partition_id, base_offset, created_at, extent, count, transactions, frames)
-    select a.id, a.head, a.at, v_extent, a.count, a.transactions, a.frames
-    from unnest(p_partitions, v_heads, v_at, p_counts, p_transactions, p_frames)
-         a (id, head, at, count, transactions, frames)
-    where a.head is not null;
-
-    return query
+    -- The broker's sessions allow no other join than the nested loop, so the rows are locked in the arrays' order,
+    -- and `offset 0` keeps the comparison out of the inner select, so that those not appended to are locked as well:
+    -- what is left over must not be waited for later.
     with appended as (
         update queen.partitions as p
-        set head = a.head + a.count, last_push_at = a.at,
+        set head = p.head + a.count, last_push_at = greatest(v_now, p.last_push_at),
             message_bytes_max = greatest(p.message_bytes_max, a.bytes)
-        from unnest(p_partitions, v_heads, v_at, p_counts, p_bytes, v_unseen)
-             with ordinality a (id, head, at, count, bytes, unseen, ordinal)
-        where p.id = a.id and a.head is not null
-        returning a.ordinal::int, 0, a.head, a.at, a.unseen)
-    select d.*, null::int[], null::bigint[], null::timestamptz[] from appended d;
+        from (select a.*, l.head
+              from unnest(p_partitions, p_expected, p_counts, p_bytes, p_suspects, p_recheck)
+                   with ordinality a (id, expected, count, bytes, suspect, recheck, ordinal)
+              join queen.partitions l on l.id = a.id
+              offset 0
+              for no key update of l) a
+        where p.id = a.id and a.head <= a.recheck
+          and (a.expected = -2 or a.head = a.expected and not a.suspect)
+        returning a.ordinal::int as position, p.id, p.head - a.count as base_offset, a.count, p.last_push_at),
+    written as (
+        insert into queen.segments as s (partition_id, base_offset, created_at, extent, count, transactions, frames)
+        select d.id, d.base_offset, d.last_push_at, (select max(e.number) from queen.extents e), d.count,
+               p_transactions[d.position], p_frames[d.position]
+        from appended d)
+    select array_agg(d.position), array_agg(0), array_agg(d.base_offset), array_agg(d.last_push_at),
+           array_agg(null::bytea)
+    into positions, statuses, base_offsets, created_at, unseen
+    from appended d;
+
+    if cardinality(positions) = cardinality(p_partitions) then
+        return;
+    end if;
+
+    -- The rare part: partitions somebody else wrote to, where the cache saw a hash before, or that are gone.
+    v_extent := (select max(e.number) from queen.extents e);
+    for i in 1 .. cardinality(p_partitions) loop
+        continue when i = any (positions);
+        positions := positions || i;
+        select p.head, greatest(v_now, p.last_push_at) as at, q.dedup_window_seconds as dedup_window into v_partition
+        from queen.partitions p join queen.queues q on q.id = p.queue_id
+        where p.id = p_partitions[i];
+        if not found then
+            statuses := statuses || 2;
+            base_offsets := base_offsets || 0::bigint;
+            created_at := created_at || v_now;
+            unseen := unseen || null::bytea;
+            continue;
+        end if;
+        base_offsets := base_offsets || v_partition.head;
+        created_at := created_at || v_partition.at;
+
+        v_since := v_now - make_interval(secs => v_partition.dedup_window);
+        v_dups := coalesce(cardinality(dup_positions), 0);
+        select dup_positions || array_agg(i), dup_indexes || array_agg(d.index),
+               dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at)
+        into dup_positions, dup_indexes, dup_offsets, dup_created_at
+        from (select distinct on (u.index) u.index, u.message_offset, u.created_at
+              from (select f.* from queen.find_transactions(
+                        p_partitions[i], case when p_suspects[i] then 0 else p_expected[i] end, null, v_since,
+                        p_transactions[i]) f
+                    where p_expected[i] <> -2 and v_partition.dedup_window > 0
+                      and (p_suspects[i] or v_partition.head <> p_expected[i])
+                    union all
+                    select f.* from queen.find_transactions(
+                        p_partitions[i], p_recheck[i], null, '-infinity', p_transactions[i]) f
+                    where v_partition.head > p_recheck[i]) u
+              order by u.index, u.message_offset) d;
+        v_unseen := null;
+        if p_expected[i] <> v_partition.head and p_expected[i] <> -2 and v_partition.dedup_window > 0 then
+            v_unseen := (select string_agg(s.transactions, ''::bytea order by s.base_offset)
+                         from queen.segments s
+                         where s.partition_id = p_partitions[i] and s.base_offset >= p_expected[i]
+                           and s.created_at >= v_since);
+        end if;
+        unseen := unseen || v_unseen;
+        if cardinality(dup_positions) > v_dups then
+            statuses := statuses || 1;
+            continue;
+        end if;
+
+        statuses := statuses || 0;
+        insert into queen.segments as s (partition_id, base_offset, created_at, extent, count, transactions, frames)
+        values (p_partitions[i], v_partition.head, v_partition.at, v_extent, p_counts[i], p_transactions[i],
+                p_frames[i]);
+        update queen.partitions as p
+        set head = p.head + p_counts[i], last_push_at = v_partition.at,
+            message_bytes_max = greatest(p.message_bytes_max, p_bytes[i])
+        where p.id = p_partitions[i];
+    end loop;
 end $$;

@@ -18,7 +18,7 @@ macro_rules! files {
 }
 
 /// Applied once, in order. Frozen once released.
-const SCHEMA: &[File] = files!("schema": "0001_init");
+const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays");
 
 /// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
 
@@ -26,10 +26,10 @@ macro_rules! statements {
 statements! {
     open: "select * from queen.open($1, $2, $3, $4, $5, $6)",
     push: "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8)",
-    lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
-    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
     locate: "select a.ordinal::int, l.cursor, l.index, l.message_offset
              from unnest($1::uuid[], $2::text[], $3::bytea[], $4::int[])
                   with ordinality a (partition_id, consumer_group, hashes, wanted, ordinal)
@@ -50,10 +50,28 @@ async fn rows(
     db.within(procedure, db.client.query(statement, parameters)).await
 }
 
+/// The one row of a procedure that answers in arrays.
+async fn row(
+    db: &Connection,
+    procedure: &'static str,
+    statement: &Statement,
+    parameters: &[&(dyn ToSql + Sync)],
+) -> Result<Row, Error> {
+    db.within(procedure, db.client.query_one(statement, parameters)).await
+}
+
+/// An array of an answer; one without elements is null.
+fn list<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Vec<T> {
+    row.get::<_, Option<Vec<T>>>(column).unwrap_or_default()
+}
+
+fn zero_based(ordinal: i32) -> usize {
+    usize::try_from(ordinal - 1).unwrap_or(0)
+}
+
 /// A zero-based position from a one-based SQL ordinal.
 fn position(row: &Row, column: usize) -> usize {
-    let ordinal: i32 = row.get(column);
-    usize::try_from(ordinal - 1).unwrap_or(0)
+    zero_based(row.get(column))
 }
 
 fn micros(row: &Row, column: usize) -> i64 {
@@ -130,7 +148,7 @@ pub enum PushOutcome {
 }
 
 pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error> {
-    let answers = rows(
+    let row = row(
         db,
         "queen.push",
         &db.statements.push,
@@ -146,24 +164,47 @@ pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error>
         ],
     )
     .await?;
-    let pushed = |row: &Row| {
-        let outcome = match row.get::<_, i32>(1) {
-            0 => PushOutcome::Appended { base_offset: row.get(2), created_at: micros(row, 3) },
-            1 => {
-                let indexes: Vec<i32> = row.get(5);
-                let offsets: Vec<i64> = row.get(6);
-                let times: Vec<SystemTime> = row.get(7);
-                let stored = indexes.into_iter().zip(offsets).zip(times);
-                PushOutcome::Conflict {
-                    head: row.get(2),
-                    stored: stored.map(|((i, offset), at)| (i as usize, offset, clock::micros(at))).collect(),
-                }
+    let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(&row, 0), list(&row, 1));
+    let (offsets, times): (Vec<i64>, Vec<SystemTime>) = (list(&row, 2), list(&row, 3));
+    let mut unseen: Vec<Option<Vec<u8>>> = list(&row, 4);
+    let stored = Stored::read(&row, 5);
+    let pushed = |index: usize| {
+        let outcome = match statuses[index] {
+            0 => {
+                PushOutcome::Appended { base_offset: offsets[index], created_at: clock::micros(times[index]) }
             }
+            1 => PushOutcome::Conflict { head: offsets[index], stored: stored.of(positions[index]) },
             _ => PushOutcome::Gone,
         };
-        Pushed { position: position(row, 0), outcome, unseen: row.get(4) }
+        Pushed { position: zero_based(positions[index]), outcome, unseen: unseen[index].take() }
     };
-    Ok(answers.iter().map(pushed).collect())
+    Ok((0..positions.len()).map(pushed).collect())
+}
+
+/// Messages of a push that are in the log already.
+struct Stored {
+    positions: Vec<i32>,
+    indexes: Vec<i32>,
+    offsets: Vec<i64>,
+    times: Vec<SystemTime>,
+}
+
+impl Stored {
+    fn read(row: &Row, column: usize) -> Self {
+        Self {
+            positions: list(row, column),
+            indexes: list(row, column + 1),
+            offsets: list(row, column + 2),
+            times: list(row, column + 3),
+        }
+    }
+
+    fn of(&self, position: i32) -> Vec<(usize, i64, i64)> {
+        let of_position = (0..self.positions.len()).filter(|&at| self.positions[at] == position);
+        of_position
+            .map(|at| (self.indexes[at] as usize, self.offsets[at], clock::micros(self.times[at])))
+            .collect()
+    }
 }
 
 #[derive(Default)]
@@ -177,6 +218,10 @@ pub struct Lease<'a> {
     pub partitions_max: Vec<i32>,
     pub auto: Vec<bool>,
     pub bytes_max: i64,
+    /// Some of the groups may read their partition for the first time.
+    pub readers: bool,
+    /// No pop has more than one candidate.
+    pub single: bool,
 }
 
 pub struct Leased {
@@ -191,7 +236,7 @@ pub struct Leased {
 }
 
 pub async fn lease(db: &Connection, ask: &Lease<'_>) -> Result<Vec<Leased>, Error> {
-    let answers = rows(
+    let row = row(
         db,
         "queen.lease",
         &db.statements.lease,
@@ -205,20 +250,35 @@ pub async fn lease(db: &Connection, ask: &Lease<'_>) -> Result<Vec<Leased>, Erro
             &ask.partitions_max,
             &ask.auto,
             &ask.bytes_max,
+            &ask.readers,
+            &ask.single,
         ],
     )
     .await?;
-    let number = |row: &Row, column| row.get::<_, Option<i64>>(column).unwrap_or(0);
-    let leased = |row: &Row| Leased {
-        position: position(row, 0),
-        status: row.get(1),
-        first: number(row, 2),
-        last: number(row, 3),
-        attempts: row.get::<_, Option<i32>>(4).unwrap_or(0),
-        wait_ms: row.get(5),
-        head: number(row, 6),
-    };
-    Ok(answers.iter().map(leased).collect())
+    let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(&row, 0), list(&row, 1));
+    let (firsts, lasts): (Vec<i64>, Vec<i64>) = (list(&row, 2), list(&row, 3));
+    let attempts: Vec<i32> = list(&row, 4);
+    let (waits, heads): (Vec<Option<i64>>, Vec<i64>) = (list(&row, 5), list(&row, 6));
+    let (missed, reasons): (Vec<i32>, Vec<i32>) = (list(&row, 7), list(&row, 8));
+    let found = (0..positions.len()).map(|index| Leased {
+        position: zero_based(positions[index]),
+        status: statuses[index],
+        first: firsts[index],
+        last: lasts[index],
+        attempts: attempts[index],
+        wait_ms: waits[index],
+        head: heads[index],
+    });
+    let not_found = missed.iter().zip(&reasons).map(|(&position, &status)| Leased {
+        position: zero_based(position),
+        status,
+        first: 0,
+        last: 0,
+        attempts: 0,
+        wait_ms: None,
+        head: 0,
+    });
+    Ok(found.chain(not_found).collect())
 }
 
 pub struct Fetched {
@@ -277,6 +337,8 @@ pub struct Ack<'a> {
     pub dead_final: Vec<bool>,
     pub dead_offsets: Vec<i64>,
     pub dead_errors: Vec<Option<&'a str>>,
+    /// Rows ascend by (partition, group), all carry a lease, and nothing is negative or dead.
+    pub plain: bool,
 }
 
 pub struct Acked {
@@ -295,7 +357,7 @@ pub struct Acked {
 }
 
 pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
-    let answers = rows(
+    let row = row(
         db,
         "queen.ack",
         &db.statements.ack,
@@ -316,21 +378,27 @@ pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
             &ask.dead_final,
             &ask.dead_offsets,
             &ask.dead_errors,
+            &ask.plain,
         ],
     )
     .await?;
-    let acked = |row: &Row| Acked {
-        position: position(row, 0),
-        status: row.get(1),
-        cursor: row.get(2),
-        started: row.get(3),
-        head: row.get(4),
-        released: row.get(5),
-        kept: row.get(6),
-        queue: row.get(7),
-        partition: row.get(8),
+    let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(&row, 0), list(&row, 1));
+    let (cursors, started): (Vec<i64>, Vec<i64>) = (list(&row, 2), list(&row, 3));
+    let heads: Vec<i64> = list(&row, 4);
+    let (released, kept): (Vec<bool>, Vec<bool>) = (list(&row, 5), list(&row, 6));
+    let (mut queues, mut partitions): (Vec<String>, Vec<String>) = (list(&row, 7), list(&row, 8));
+    let acked = |index: usize| Acked {
+        position: zero_based(positions[index]),
+        status: statuses[index],
+        cursor: cursors[index],
+        started: started[index],
+        head: heads[index],
+        released: released[index],
+        kept: kept[index],
+        queue: std::mem::take(&mut queues[index]),
+        partition: std::mem::take(&mut partitions[index]),
     };
-    Ok(answers.iter().map(acked).collect())
+    Ok((0..positions.len()).map(acked).collect())
 }
 
 #[derive(Default)]

@@ -283,6 +283,11 @@ fn rows(batch: &[Ack], outcomes: &[Option<AckOutcome>]) -> Vec<Row> {
             }
         }
     }
+    // The statement locks in this order.
+    rows.sort_unstable_by_key(|row| {
+        let ack = &batch[row.members[0]];
+        (ack.partition, ack.group.as_ref())
+    });
     rows
 }
 
@@ -307,7 +312,9 @@ async fn apply(
         .zip(&planned)
         .map(|(row, (cursor, plan))| (&batch[row.members[0]], row.items.as_slice(), *cursor, plan))
         .collect();
-    let answers = procedures::ack(db, &ask(&acks)).await?;
+    let mut ask = ask(&acks);
+    ask.plain = planned.iter().all(|(_, plan)| plan.is_plain()) && ask.leases.iter().all(Option::is_some);
+    let answers = procedures::ack(db, &ask).await?;
     let mut found = vec![false; rows.len()];
     for answer in answers {
         found[answer.position] = true;

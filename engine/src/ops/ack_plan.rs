@@ -28,6 +28,13 @@ pub struct Plan {
     pub without_budget: Walk,
 }
 
+impl Plan {
+    /// Nothing but completions.
+    pub fn is_plain(&self) -> bool {
+        !self.negative && !self.with_budget.stops && self.without_budget.dead.is_empty()
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Done,

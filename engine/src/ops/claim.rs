@@ -64,8 +64,11 @@ impl Operation for PopClaim {
     }
 
     async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Claimed>, Error> {
-        let mut ask =
-            procedures::Lease { bytes_max: shared.config.pop_bytes_max as i64, ..Default::default() };
+        let mut ask = procedures::Lease {
+            bytes_max: shared.config.pop_bytes_max as i64,
+            single: batch.iter().all(|entry| entry.candidates.len() == 1),
+            ..Default::default()
+        };
         let mut places: Vec<(usize, usize)> = Vec::new();
         let mut seen = HashSet::new();
         for (pop, entry) in batch.iter().enumerate() {
@@ -75,6 +78,7 @@ impl Operation for PopClaim {
                     continue;
                 }
                 places.push((pop, index));
+                ask.readers |= !candidate.watch.has_served(candidate.partition.id);
                 ask.pops.push(pop as i32);
                 ask.partitions.push(candidate.partition.id);
                 ask.groups.push(&entry.group);
@@ -138,12 +142,16 @@ impl PopClaim {
                     3 => Claim::Unused,
                     4 => Claim::Gone,
                     5 => Claim::Later { at: after(leased.wait_ms) },
+                    8 => {
+                        candidate.watch.forget_service(candidate.partition.id);
+                        Claim::Unused
+                    }
                     7 => Claim::Window { pending: leased.head - leased.first, at: after(leased.wait_ms) },
                     _ => Claim::Unused,
                 },
                 None => Claim::Unused,
             };
-            claimed.busy |= outcome.is_none_or(|leased| leased.status == 3);
+            claimed.busy |= outcome.is_none_or(|leased| matches!(leased.status, 3 | 8));
             if claim == Claim::Gone {
                 claimed.gone = true;
                 shared.directory.forget(&candidate.partition);

@@ -275,6 +275,14 @@ impl ReadyList {
         matches!(self.partitions.get(&partition), Some((_, State::Ready(_))))
     }
 
+    pub fn has_served(&mut self, partition: Uuid) -> bool {
+        self.served.get(&partition).is_some()
+    }
+
+    pub fn forget_service(&mut self, partition: Uuid) {
+        self.served.remove(&partition);
+    }
+
     pub fn len(&self) -> usize {
         self.partitions.len()
     }

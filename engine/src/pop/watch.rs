@@ -137,6 +137,15 @@ impl Watch {
         self.lock().ready.take_leased(count)
     }
 
+    /// The group has read this partition, so the database has a row for it.
+    pub fn has_served(&self, partition: Uuid) -> bool {
+        self.lock().ready.has_served(partition)
+    }
+
+    pub fn forget_service(&self, partition: Uuid) {
+        self.lock().ready.forget_service(partition);
+    }
+
     pub fn ids(&self) -> Vec<Uuid> {
         self.lock().ready.ids().collect()
     }

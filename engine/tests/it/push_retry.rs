@@ -246,7 +246,7 @@ async fn a_push_overtaken_by_its_own_retry_is_not_stored_again() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
-    let same = "select status from queen.push(
+    let same = "select statuses[1] from queen.push(
         array[(select id from queen.partitions)], '{-2}', '{1}', '{1}',
         array['\\x00000000000000000000000000000001'::bytea], array['{\"transactionId\":\"minted\",\"payload\":1}'],
         '{f}', '{1}')";
