@@ -6,7 +6,7 @@ SHELL := /bin/bash
 DATA ?= $(if $(filter 0,$(shell id -u)),/var/lib/queen,$(CURDIR)/data)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
 	cargo run --release --locked -p queen-server -- serve --data-dir $(DATA)
@@ -24,9 +24,16 @@ bench: setup-run ## the benchmark, about four minutes; see docs/benchmarks.md
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench run --queen target/release/queen --json target/bench.json
 
-bench-quick: setup-run ## a short run of every scenario, so that none rots
+bench-quick: setup-run ## a short run of every scenario and a short comparison, so that none rots
 	cargo build --locked -p queen-server -p queen-bench
 	target/debug/queen-bench run --queen target/debug/queen --quick
+	target/debug/queen-bench compare --queen target/debug/queen --peer 'target/debug/queen serve' --quick \
+		--scenario push-1,pop-wildcard-10,end-to-end --plots target/bench-quick --markdown target/bench-quick.md
+
+bench-compare: setup-run ## our broker beside another, three runs each: make bench-compare PEER='COMMAND'
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench compare --queen target/release/queen --peer '$(PEER)' \
+		--json target/compare.json --markdown target/compare.md --plots target/compare
 
 docs: ## write the generated pages in docs/
 	cargo run -q --locked -p queen-server -- config --markdown > docs/configuration.md
@@ -38,4 +45,4 @@ setup-run:
 setup-test:
 	@scripts/setup postgres nextest python
 
-.PHONY: help run test check bench bench-quick docs setup-run setup-test
+.PHONY: help run test check bench bench-quick bench-compare docs setup-run setup-test

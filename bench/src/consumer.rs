@@ -3,19 +3,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hyper::Uri;
 
 use crate::client::Client;
 use crate::harness::{Flow, Operation, Recorder, Worker};
-use crate::setup::{SharedChecker, ack_uri, uri, with_checker};
-use crate::wire::{ack_body, check_acked, popped};
+use crate::setup::{ACK, SharedChecker, with_checker};
+use crate::wire::{ack_body, check_acked, group_query, popped};
 
 /// Pause after an empty pop that did not wait: others hold the rest.
 const EMPTY_PAUSE: Duration = Duration::from_millis(2);
 
 pub struct Consumer {
-    pop: Uri,
-    ack: Uri,
+    pop: String,
     group: Option<String>,
     checker: SharedChecker,
     timing: Timing,
@@ -42,10 +40,9 @@ impl Consumer {
         timing: Timing,
         stall: Duration,
     ) -> Consumer {
-        let group_query = group.map(|group| format!("&consumerGroup={group}")).unwrap_or_default();
+        let group_query = group.map(group_query).unwrap_or_default();
         Consumer {
-            pop: uri(&format!("/api/v1/pop/queue/{queue}?{query}{group_query}")),
-            ack: ack_uri(),
+            pop: format!("/api/v1/pop/queue/{queue}?{query}{group_query}"),
             group: group.map(str::to_owned),
             checker: checker.clone(),
             timing,
@@ -98,7 +95,7 @@ impl Worker for Consumer {
         }
         drop(stamps);
         let started = Instant::now();
-        let reply = client.post(&self.ack, ack_body(&messages, self.group.as_deref())).await?;
+        let reply = client.post(ACK, &ack_body(&messages, self.group.as_deref())).await?;
         recorder.record(Operation::Ack, started, Instant::now(), messages.len());
         check_acked(&reply, messages.len())?;
         Ok(Flow::Continue)
@@ -112,8 +109,8 @@ pub async fn check_nothing_left(
     group: Option<&str>,
     checker: &SharedChecker,
 ) -> Result<()> {
-    let group = group.map(|group| format!("&consumerGroup={group}")).unwrap_or_default();
-    let pop = uri(&format!("/api/v1/pop/queue/{queue}?batch=100&partitions=10{group}"));
+    let group = group.map(group_query).unwrap_or_default();
+    let pop = format!("/api/v1/pop/queue/{queue}?batch=100&partitions=10{group}");
     let reply = client.get(&pop).await?;
     let messages = popped(&reply)?;
     with_checker(checker, |checker| {

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::client::Target;
-use crate::cpu::CpuWatch;
+use crate::measure::{CpuWatch, Meter};
 use crate::options::Options;
 use crate::scenarios::{self, Outcome, Scenario};
 use crate::setup::Setup;
@@ -225,7 +225,8 @@ async fn run_for(seconds: &str, fault: Fault, scenario: Scenario) -> Outcome {
     let arguments = ["bench", "--quick", "--seconds", seconds, "--warmup", "0.05", "--stall", "3"];
     let mut options = TestCli::parse_from(arguments).options;
     options.parked = Some(20);
-    let setup = Setup { target, options, watch: CpuWatch::default(), epoch: Instant::now() };
+    let meter = Meter { watch: CpuWatch::default(), target: target.clone(), session: None, settles: false };
+    let setup = Setup { target, options, meter, epoch: Instant::now() };
     let outcome = Box::pin(scenarios::run(&setup, scenario)).await.unwrap();
     assert!(fake.queues.lock().unwrap().is_empty(), "{scenario} left a queue behind");
     outcome

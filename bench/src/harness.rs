@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
 use crate::client::Client;
-use crate::cpu::CpuSeconds;
+use crate::measure::Usage;
 use crate::setup::Setup;
 
 /// After an error a worker pauses, so that a broker that is down is not hammered.
@@ -53,19 +53,63 @@ impl Operation {
     }
 }
 
-/// Runs all workers at once, each on a connection opened before the clock starts.
-/// Without `limit` the workers decide when it is over.
-pub async fn run_workers<W: Worker>(
-    setup: &Setup,
-    workers: Vec<W>,
+/// From where a latency counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// From the moment of sending, in a loop that waits for its answers: a slow broker is asked less often,
+    /// so these flatter it.
+    Service,
+    /// From the moment at which the schedule wanted to send.
+    Response,
+}
+
+impl Clock {
+    pub fn name(self) -> &'static str {
+        match self {
+            Clock::Service => "service",
+            Clock::Response => "response",
+        }
+    }
+}
+
+/// What is measured of the workers' time.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
     warmup: Duration,
     limit: Option<Duration>,
-) -> Result<Phase> {
+    metered: bool,
+}
+
+impl Plan {
+    pub fn timed(warmup: Duration, limit: Duration) -> Plan {
+        Plan { warmup, limit: Some(limit), metered: true }
+    }
+
+    /// The workers decide when it is over.
+    pub fn until_done() -> Plan {
+        Plan { warmup: Duration::ZERO, limit: None, metered: true }
+    }
+
+    /// Preparation: nobody asks what it cost.
+    pub fn unmetered(self) -> Plan {
+        Plan { metered: false, ..self }
+    }
+}
+
+/// Runs all workers at once, each on a connection opened before the clock starts.
+pub async fn run_workers<W: Worker>(setup: &Setup, workers: Vec<W>, plan: Plan) -> Result<Phase> {
     let mut crew = Vec::with_capacity(workers.len());
     for worker in workers {
         let mut client = setup.client();
         client.connect().await?;
         crew.push((worker, client));
+    }
+    let Plan { warmup, limit, metered } = plan;
+    // Counters that must settle cannot be read in the middle of the load: then it counts from its beginning.
+    let warmup = if metered && setup.meter.settles { Duration::ZERO } else { warmup };
+    let mut before = None;
+    if metered && warmup.is_zero() {
+        before = Some(setup.meter.begin().await?);
     }
     let window = Arc::new(Window::open(Instant::now(), warmup, limit));
     let mut tasks = JoinSet::new();
@@ -73,15 +117,21 @@ pub async fn run_workers<W: Worker>(
         tasks.spawn(work(worker, client, Recorder::new(Arc::clone(&window))));
     }
     tokio::time::sleep_until(window.from.into()).await;
-    let before = setup.cpu_seconds().await?;
+    if metered && !warmup.is_zero() {
+        before = Some(setup.meter.begin().await?);
+    }
     let mut total = Recorder::new(Arc::clone(&window));
     while let Some(recorder) = tasks.join_next().await {
         total.add(recorder?);
     }
     let end = window.end().unwrap_or_else(Instant::now);
-    let cpu = setup.cpu_seconds().await?.since(before);
+    let usage = match before {
+        Some(before) => setup.meter.end(before).await?,
+        None => Usage::default(),
+    };
     let seconds = end.saturating_duration_since(window.from).as_secs_f64();
-    Ok(Phase { seconds, cpu, tallies: total.tallies, errors: total.errors, error_texts: total.error_texts })
+    let Recorder { tallies, errors, error_texts, .. } = total;
+    Ok(Phase { seconds, usage, tallies, errors, error_texts, open_loop: false })
 }
 
 async fn work<W: Worker>(mut worker: W, mut client: Client, mut recorder: Recorder) -> Recorder {
@@ -100,10 +150,12 @@ async fn work<W: Worker>(mut worker: W, mut client: Client, mut recorder: Record
 /// What a set of workers did.
 pub struct Phase {
     pub seconds: f64,
-    pub cpu: CpuSeconds,
+    pub usage: Usage,
     pub tallies: [Tally; 4],
     pub errors: u64,
     pub error_texts: Vec<String>,
+    /// Requests went out by the clock and not by the broker's answers.
+    pub open_loop: bool,
 }
 
 impl Phase {
@@ -116,6 +168,8 @@ impl Phase {
 pub struct Tally {
     pub requests: u64,
     pub messages: u64,
+    /// With those that were late for the window but have been paid for.
+    pub metered_messages: u64,
     pub latency_us: Histogram<u64>,
 }
 
@@ -123,7 +177,7 @@ impl Default for Tally {
     fn default() -> Tally {
         // Three digits: 0.1 % of the value, far below the noise of any run.
         let latency_us = Histogram::new(3).expect("3 digits are allowed");
-        Tally { requests: 0, messages: 0, latency_us }
+        Tally { requests: 0, messages: 0, metered_messages: 0, latency_us }
     }
 }
 
@@ -155,6 +209,9 @@ impl Recorder {
             tally.requests += 1;
             tally.messages += messages as u64;
         }
+        if finished >= self.window.from {
+            tally.metered_messages += messages as u64;
+        }
         if self.window.contains(started) {
             tally.latency(finished.saturating_duration_since(started));
         }
@@ -175,6 +232,7 @@ impl Recorder {
         for (tally, theirs) in self.tallies.iter_mut().zip(&other.tallies) {
             tally.requests += theirs.requests;
             tally.messages += theirs.messages;
+            tally.metered_messages += theirs.metered_messages;
             tally.latency_us.add(&theirs.latency_us).expect("the histogram grows by itself");
         }
         self.errors += other.errors;
@@ -185,7 +243,6 @@ impl Recorder {
 
 /// The time that is measured: from the end of the warm-up to the limit or the first call of `stop`.
 pub struct Window {
-    pub opened: Instant,
     pub from: Instant,
     pub until: Option<Instant>,
     stopped: OnceLock<Instant>,
@@ -194,7 +251,7 @@ pub struct Window {
 impl Window {
     fn open(now: Instant, warmup: Duration, limit: Option<Duration>) -> Window {
         let from = now + warmup;
-        Window { opened: now, from, until: limit.map(|limit| from + limit), stopped: OnceLock::new() }
+        Window { from, until: limit.map(|limit| from + limit), stopped: OnceLock::new() }
     }
 
     /// Ends the window for everyone: what there was to measure is used up.
@@ -234,7 +291,7 @@ mod tests {
         recorder.record(Operation::Push, at(120), at(130), 1);
         recorder.record(Operation::Push, at(190), at(900), 1); // timed, too late to count
         let tally = &recorder.tallies[Operation::Push as usize];
-        assert_eq!((tally.requests, tally.latency_us.len()), (2, 2));
+        assert_eq!((tally.requests, tally.metered_messages, tally.latency_us.len()), (2, 3, 2));
         assert!(tally.latency_us.max() >= 700_000);
     }
 

@@ -1,33 +1,31 @@
-//! Load generator for Queen: runs scenarios against a broker, checks what it promises, prints a table.
+//! Load generator for Queen: runs scenarios against brokers, checks what they promise, measures and compares.
 
-mod broker;
 mod checker;
 mod client;
+mod commands;
 mod consumer;
-mod cpu;
+mod environment;
 #[cfg(test)]
 mod fake;
 mod harness;
+mod http;
+mod measure;
 mod options;
+mod pacer;
 mod report;
 mod scenarios;
+mod series;
 mod setup;
 mod wire;
 
-use std::process::{Command, ExitCode};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::broker::Broker;
-use crate::client::Target;
-use crate::cpu::CpuWatch;
-use crate::options::Options;
-use crate::report::{Report, summarise, table};
-use crate::scenarios::{Outcome, Scenario};
-use crate::setup::Setup;
+use crate::options::{CompareOptions, Options, RunOptions};
 
 #[derive(Parser)]
 #[command(name = "queen-bench", about = "Load generator for Queen", version)]
@@ -38,112 +36,48 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Runs scenarios and prints a table. Fails on any broken promise and any unexpected answer.
-    Run(Options),
+    /// Runs scenarios and prints tables. Fails on any broken promise and any unexpected answer.
+    Run(RunOptions),
+    /// Runs scenarios on our broker and another in turn, and holds ours to its goals.
+    Compare(CompareOptions),
 }
 
 fn main() -> Result<ExitCode> {
-    let Action::Run(options) = Cli::parse().command;
+    let action = Cli::parse().command;
     raise_open_files_limit();
-    let mut runtime = match options.threads {
-        1 => tokio::runtime::Builder::new_current_thread(),
-        _ => tokio::runtime::Builder::new_multi_thread(),
-    };
-    if options.threads > 1 {
-        runtime.worker_threads(options.threads.into());
-    }
-    let clean = runtime.enable_all().build()?.block_on(bench(options))?;
+    let runtime = action.options().runtime()?;
+    let clean = runtime.block_on(async {
+        // Brokers and clusters of ours are stopped by being dropped.
+        tokio::select! {
+            clean = action.run() => clean,
+            signal = interrupted() => bail!("interrupted by {}", signal?),
+        }
+    })?;
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Answers whether all went well. Stops a broker of its own whatever happens.
-async fn bench(options: Options) -> Result<bool> {
-    let selected = scenarios::select(&options.scenario)?;
-    let broker = match &options.queen {
-        Some(queen) => Some(Broker::start(queen).await?),
-        None => None,
-    };
-    let url = broker.as_ref().map_or(&options.url, |broker| &broker.url);
-    let watch = CpuWatch {
-        broker_pid: broker.as_ref().map(|broker| broker.pid).or(options.broker_pid),
-        postgres_pid: options.postgres_pid,
-    };
-    let setup =
-        Setup { target: Target::from_url(url)?, options: options.clone(), watch, epoch: Instant::now() };
-    let outcome = tokio::select! {
-        outcome = run_all(&setup, &selected) => Ok(outcome),
-        _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
-    };
-    let stopped = match broker {
-        Some(broker) => broker.stop().await,
-        None => Ok(()),
-    };
-    let clean = present(&options, outcome?)?;
-    stopped?;
-    Ok(clean)
+async fn interrupted() -> Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        pressed = tokio::signal::ctrl_c() => pressed.map(|()| "Ctrl-C").map_err(Into::into),
+        _ = terminate.recv() => Ok("SIGTERM"),
+    }
 }
 
-async fn run_all(setup: &Setup, selected: &[Scenario]) -> Outcome {
-    let mut total = Outcome::default();
-    // Runs are the outer loop: a slow minute of the machine hits each scenario at most once.
-    for run in 1..=setup.options.runs {
-        for &scenario in selected {
-            eprintln!("run {run}/{}: {scenario}", setup.options.runs);
-            let outcome = match Box::pin(scenarios::run(setup, scenario)).await {
-                Ok(outcome) => outcome,
-                // The others may still tell something.
-                Err(error) => {
-                    total.violations.push(format!("{scenario}: not finished: {error:#}"));
-                    continue;
-                }
-            };
-            if outcome.rows.iter().any(|row| row.messages == 0) {
-                total.violations.push(format!("{scenario}: nothing was measured"));
-            }
-            total.rows.extend(outcome.rows);
-            total.notes.extend(outcome.notes);
-            total.violations.extend(outcome.violations);
-            total.error_texts.extend(outcome.error_texts);
+impl Action {
+    fn options(&self) -> &Options {
+        match self {
+            Action::Run(run) => &run.options,
+            Action::Compare(compare) => &compare.options,
         }
     }
-    total
-}
 
-/// Prints the table, writes the file, and answers whether all went well.
-fn present(options: &Options, outcome: Outcome) -> Result<bool> {
-    let report = Report {
-        command: std::env::args().collect(),
-        commit: commit(),
-        cpus: std::thread::available_parallelism().map_or(0, usize::from),
-        broker: options.queen.as_ref().map_or(options.url.clone(), |queen| queen.display().to_string()),
-        ended_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
-        summaries: summarise(outcome.rows),
-        notes: outcome.notes,
-        violations: outcome.violations,
-        error_texts: outcome.error_texts,
-    };
-    print!("{}", table(&report.summaries));
-    for note in &report.notes {
-        println!("{note}");
+    async fn run(self) -> Result<bool> {
+        match self {
+            Action::Run(options) => Box::pin(commands::run::run(options)).await,
+            Action::Compare(options) => Box::pin(commands::compare::run(options)).await,
+        }
     }
-    for text in &report.error_texts {
-        println!("ERROR {text}");
-    }
-    for violation in &report.violations {
-        println!("VIOLATION {violation}");
-    }
-    if let Some(path) = &options.json {
-        let json = serde_json::to_vec_pretty(&report)?;
-        std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    let errors: u64 = report.summaries.iter().map(|summary| summary.errors).sum();
-    Ok(errors == 0 && report.violations.is_empty())
-}
-
-fn commit() -> Option<String> {
-    let output = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output().ok()?;
-    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    (output.status.success() && !commit.is_empty()).then_some(commit)
 }
 
 /// The usual 1,024 files are fewer than the parked scenario's connections. A broker started here inherits it.

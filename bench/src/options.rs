@@ -4,15 +4,49 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tokio::runtime::{Builder, Runtime};
 
+/// One broker.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct RunOptions {
     /// Broker to load.
     #[arg(long, default_value = "http://127.0.0.1:6632", conflicts_with = "queen")]
     pub url: String,
-    /// Queen binary to start on a fresh data folder instead.
+    /// Queen binary to start on a fresh PostgreSQL instead.
     #[arg(long)]
     pub queen: Option<PathBuf>,
+    /// Process of a broker not started here, for its CPU time and memory.
+    #[arg(long, conflicts_with = "queen")]
+    pub broker_pid: Option<u32>,
+    /// Postmaster of a broker not started here, for its CPU time.
+    #[arg(long, conflicts_with = "queen")]
+    pub postgres_pid: Option<u32>,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// Two brokers in turn.
+#[derive(Args, Clone, Debug)]
+pub struct CompareOptions {
+    /// Our binary.
+    #[arg(long)]
+    pub queen: PathBuf,
+    /// The other broker: a command to start it, or `http://…` of one that runs.
+    #[arg(long)]
+    pub peer: String,
+    /// Folder for a picture of each family of scenarios.
+    #[arg(long)]
+    pub plots: Option<PathBuf>,
+    /// File for the tables as Markdown.
+    #[arg(long)]
+    pub markdown: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// The load, the same for every broker.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
     /// Scenarios or families of them (`push`, `pop-wildcard-10`), separated by commas, or `all`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     pub scenario: Vec<String>,
@@ -31,9 +65,13 @@ pub struct Options {
     /// Bytes of a payload as JSON text; about 70 are its own bookkeeping.
     #[arg(long, default_value_t = 256)]
     pub payload: usize,
-    /// Repetitions of everything; the table shows medians.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub runs: u32,
+    /// Repetitions of everything, each on a fresh PostgreSQL; the tables show medians [default: 1, of a
+    /// comparison: 3, quick: 1].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: Option<u32>,
+    /// Once more for the costs that PostgreSQL tells late: waits 11 s before and after each scenario.
+    #[arg(long)]
+    pub budget: bool,
     /// Short times and small counts, for a smoke test.
     #[arg(long)]
     pub quick: bool,
@@ -52,12 +90,6 @@ pub struct Options {
     /// Give up on missing messages after this long without any.
     #[arg(long, default_value = "10", value_parser = seconds)]
     pub stall: Duration,
-    /// Process of a broker not started here, for its CPU time.
-    #[arg(long)]
-    pub broker_pid: Option<u32>,
-    /// Postmaster not started by the broker, for its CPU time.
-    #[arg(long)]
-    pub postgres_pid: Option<u32>,
     /// Threads of the load generator: 1 or 2.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub threads: u8,
@@ -78,6 +110,17 @@ impl Options {
 
     pub fn parked(&self) -> u32 {
         self.parked.unwrap_or(self.scale(2_000, 200))
+    }
+
+    pub fn runtime(&self) -> std::io::Result<Runtime> {
+        let mut runtime = match self.threads {
+            1 => Builder::new_current_thread(),
+            _ => Builder::new_multi_thread(),
+        };
+        if self.threads > 1 {
+            runtime.worker_threads(self.threads.into());
+        }
+        runtime.enable_all().build()
     }
 
     pub fn scale<T>(&self, full: T, quick: T) -> T {

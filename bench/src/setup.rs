@@ -1,25 +1,26 @@
 //! What every scenario needs: where the broker is, a queue of its own, and messages in it.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-use bytes::Bytes;
-use hyper::{StatusCode, Uri};
+use anyhow::{Result, bail};
 
 use crate::checker::Checker;
 use crate::client::{Client, Target};
-use crate::cpu::{CpuSeconds, CpuWatch};
-use crate::harness::{Flow, Recorder, Worker, run_workers};
+use crate::harness::{Flow, Plan, Recorder, Worker, run_workers};
+use crate::measure::Meter;
 use crate::options::Options;
 use crate::wire::{PushBody, Stamp, check_pushed, expect_status};
+
+pub const PUSH: &str = "/api/v1/push";
+pub const ACK: &str = "/api/v1/ack/batch";
 
 const PRELOAD_BATCH: usize = 100;
 
 pub struct Setup {
     pub target: Target,
     pub options: Options,
-    pub watch: CpuWatch,
+    pub meter: Meter,
     /// Zero of the `sent` times in payloads.
     pub epoch: Instant,
 }
@@ -40,22 +41,17 @@ impl Setup {
         Client::new(self.target.clone())
     }
 
-    pub async fn cpu_seconds(&self) -> Result<CpuSeconds> {
-        let watch = self.watch;
-        Ok(tokio::task::spawn_blocking(move || watch.sample()).await?)
-    }
-
     pub async fn create_queue(&self, scenario: &str) -> Result<String> {
         let queue = format!("bench-{scenario}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
         let body = format!(r#"{{"queue":"{queue}","options":{{"leaseTime":60}}}}"#);
-        let reply = self.client().post(&uri("/api/v1/configure"), Bytes::from(body)).await?;
-        expect_status("configure", &reply, StatusCode::OK)?;
+        let reply = self.client().post("/api/v1/configure", body.as_bytes()).await?;
+        expect_status("configure", &reply, 200)?;
         Ok(queue)
     }
 
     pub async fn delete_queue(&self, queue: &str) -> Result<()> {
-        let reply = self.client().delete(&uri(&format!("/api/v1/resources/queues/{queue}"))).await?;
-        expect_status("delete queue", &reply, StatusCode::OK)
+        let reply = self.client().delete(&format!("/api/v1/resources/queues/{queue}")).await?;
+        expect_status("delete queue", &reply, 200)
     }
 
     /// Pushes `each` messages to every partition and tells the checker, which must expect one producer.
@@ -69,7 +65,6 @@ impl Setup {
         let workers = self.options.connections.min(partitions).min(8);
         let loader = |first| Loader {
             body: PushBody::new(queue, self.options.payload),
-            push: push_uri(),
             step: workers,
             partitions,
             each,
@@ -77,7 +72,7 @@ impl Setup {
             checker: checker.cloned(),
         };
         let workers = (0..workers).map(loader).collect();
-        let phase = run_workers(self, workers, Duration::ZERO, None).await?;
+        let phase = run_workers(self, workers, Plan::until_done().unmetered()).await?;
         if let Some(error) = phase.error_texts.first() {
             bail!("loading {each} messages into each of {partitions} partitions: {error}");
         }
@@ -88,22 +83,9 @@ impl Setup {
     }
 }
 
-pub fn push_uri() -> Uri {
-    uri("/api/v1/push")
-}
-
-pub fn ack_uri() -> Uri {
-    uri("/api/v1/ack/batch")
-}
-
-pub fn uri(path: &str) -> Uri {
-    path.parse().context("a path made of names of ours").expect("names of ours need no escapes")
-}
-
 /// Fills its share of the partitions, one after the other.
 struct Loader {
     body: PushBody,
-    push: Uri,
     step: u32,
     partitions: u32,
     each: u32,
@@ -124,7 +106,7 @@ impl Worker for Loader {
         if sent.is_empty() {
             return Ok(Flow::Done);
         }
-        let pushed = match client.post(&self.push, self.body.finish()).await {
+        let pushed = match client.post(PUSH, self.body.finish()).await {
             Ok(reply) => check_pushed(&reply, sent.len()),
             Err(error) => Err(error),
         };

@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use hyper::Uri;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::Outcome;
 use crate::client::{Client, Reply};
-use crate::harness::{Operation, Tally};
+use crate::harness::{Clock, Operation, Tally};
+use crate::measure::Cost;
 use crate::report::Row;
-use crate::setup::{Setup, uri};
-use crate::wire::{partition_name, popped};
+use crate::setup::Setup;
+use crate::wire::{group_query, partition_name, popped};
+
+/// The row of the same pops one after the other.
+pub const LOOP: &str = "burst-loop";
 
 const BATCH: usize = 10;
 
@@ -23,20 +26,18 @@ pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
     let options = &setup.options;
     let partitions = options.scale(500, 50);
     setup.preload(queue, partitions, options.scale(100, 20), None).await?;
-    let pops = |group: &str| -> Vec<Uri> {
+    let pops = |group: &str| -> Vec<String> {
         let pop = |partition| {
             let partition = partition_name(partition);
-            uri(&format!(
-                "/api/v1/pop/queue/{queue}/partition/{partition}?batch={BATCH}&consumerGroup={group}"
-            ))
+            let group = group_query(group);
+            format!("/api/v1/pop/queue/{queue}/partition/{partition}?batch={BATCH}{group}")
         };
         (0..partitions).map(pop).collect()
     };
     let connections = options.burst_connections().min(partitions);
     let mut outcome = Outcome::default();
-    let (burst, one_by_one) = (format!("{name}-{connections}"), format!("{name}-loop"));
-    let burst_seconds = measure(setup, &burst, pops("burst"), connections, &mut outcome).await?;
-    let loop_seconds = measure(setup, &one_by_one, pops("loop"), 1, &mut outcome).await?;
+    let burst_seconds = measure(setup, name, pops("burst"), connections, &mut outcome).await?;
+    let loop_seconds = measure(setup, LOOP, pops("loop"), 1, &mut outcome).await?;
     outcome.notes.push(format!(
         "{name}: {partitions} pops took {:.1} ms at once over {connections} connections, {:.1} ms one after the other: {:.1}x",
         burst_seconds * 1e3,
@@ -50,7 +51,7 @@ pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
 async fn measure(
     setup: &Setup,
     name: &str,
-    pops: Vec<Uri>,
+    pops: Vec<String>,
     connections: u32,
     outcome: &mut Outcome,
 ) -> Result<f64> {
@@ -63,15 +64,15 @@ async fn measure(
     for share in shares {
         let mut client = setup.client();
         // A first answer shows that the broker has accepted the connection.
-        client.get(&uri("/health")).await?;
+        client.get("/health").await?;
         tasks.spawn(pop_all(client, share, Arc::clone(&start)));
     }
-    let cpu_before = setup.cpu_seconds().await?;
+    let before = setup.meter.begin().await?;
     start.wait().await;
     let started = Instant::now();
     let answers = tasks.join_all().await;
     let seconds = started.elapsed().as_secs_f64();
-    let cpu = setup.cpu_seconds().await?.since(cpu_before);
+    let usage = setup.meter.end(before).await?;
 
     let mut tally = Tally::default();
     let mut errors = 0;
@@ -87,11 +88,19 @@ async fn measure(
         }
     }
     outcome.error_texts.truncate(5);
-    outcome.rows.push(Row::new(name, Operation::Pop, seconds, &tally, errors, Some(cpu)));
+    tally.metered_messages = tally.messages;
+    let mut row = Row::new(name, Operation::Pop, Clock::Service, seconds, &tally);
+    row.errors = errors;
+    row.cost = Some(Cost::of(&usage, tally.metered_messages));
+    outcome.rows.push(row);
     Ok(seconds)
 }
 
-async fn pop_all(mut client: Client, pops: Vec<Uri>, start: Arc<Barrier>) -> Vec<(Duration, Result<Reply>)> {
+async fn pop_all(
+    mut client: Client,
+    pops: Vec<String>,
+    start: Arc<Barrier>,
+) -> Vec<(Duration, Result<Reply>)> {
     let mut answers = Vec::with_capacity(pops.len());
     start.wait().await;
     for pop in &pops {

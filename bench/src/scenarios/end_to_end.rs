@@ -4,18 +4,17 @@
 //! it should be sent and its latency counts from then: a slow broker cannot slow down the clock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
-use hyper::Uri;
 
 use super::Outcome;
 use crate::checker::Checker;
 use crate::client::Client;
 use crate::consumer::{Consumer, Timing, check_nothing_left};
-use crate::harness::{Flow, Operation, Recorder, Worker, run_workers};
-use crate::setup::{Setup, SharedChecker, push_uri, shared, with_checker};
+use crate::harness::{Flow, Operation, Plan, Recorder, Worker, run_workers};
+use crate::pacer::Pacer;
+use crate::setup::{PUSH, Setup, SharedChecker, shared, with_checker};
 use crate::wire::{PushBody, Random, Stamp, check_pushed};
 
 const PRODUCERS: u32 = 8;
@@ -27,17 +26,15 @@ pub async fn run(setup: &Setup, queue: &str, name: &str, per_second: Option<u32>
     let options = &setup.options;
     let producers = if per_second.is_some() { RATE_PRODUCERS } else { PRODUCERS };
     let checker = shared(Checker::new(producers as usize));
-    let ticket = Arc::new(AtomicU32::new(0));
+    let pacer = per_second.map(Pacer::new).transpose()?.map(Arc::new);
     let producer = |producer| {
-        let pace = per_second.map(|per_second| Pace { per_second, ticket: Arc::clone(&ticket) });
         Role::Producer(Producer {
             body: PushBody::new(queue, options.payload),
-            push: push_uri(),
             random: Random::from_entropy(),
             producer,
-            batch: if pace.is_some() { 1 } else { 10 },
+            batch: if pacer.is_some() { 1 } else { 10 },
             next_seqs: vec![0; options.partitions as usize],
-            pace,
+            pacer: pacer.clone(),
             epoch: setup.epoch,
             checker: checker.clone(),
         })
@@ -46,7 +43,9 @@ pub async fn run(setup: &Setup, queue: &str, name: &str, per_second: Option<u32>
     let timing = Timing::Delivery(setup.epoch);
     let consumer = |_| Role::Consumer(Consumer::new(queue, &query, None, &checker, timing, options.stall));
     let roles = (0..producers).map(producer).chain((0..CONSUMERS).map(consumer)).collect();
-    let phase = run_workers(setup, roles, options.warmup(), Some(options.measured())).await?;
+    let plan = Plan::timed(options.warmup(), options.measured());
+    let mut phase = run_workers(setup, roles, plan).await?;
+    phase.open_loop = per_second.is_some();
     check_nothing_left(&mut setup.client(), queue, None, &checker).await?;
 
     let mut outcome = Outcome::of(name, &phase);
@@ -73,34 +72,27 @@ impl Worker for Role {
 
 struct Producer {
     body: PushBody,
-    push: Uri,
     random: Random,
     producer: u32,
     batch: u32,
     /// By partition.
     next_seqs: Vec<u32>,
-    pace: Option<Pace>,
+    pacer: Option<Arc<Pacer>>,
     epoch: Instant,
     checker: SharedChecker,
 }
 
-/// Hands out send times to whichever producer is free.
-struct Pace {
-    per_second: u32,
-    ticket: Arc<AtomicU32>,
-}
-
 impl Producer {
     async fn step(&mut self, client: &mut Client, recorder: &mut Recorder) -> Result<Flow> {
-        let intended = match &self.pace {
-            None => Instant::now(),
-            Some(pace) => pace.next(recorder.window().opened),
+        let until = recorder.window().until;
+        let intended = match &self.pacer {
+            Some(pacer) => pacer.next(until).await?,
+            None => Some(Instant::now()).filter(|&now| until.is_none_or(|until| now < until)),
         };
-        if recorder.window().until.is_some_and(|until| intended >= until) {
+        let Some(intended) = intended else {
             with_checker(&self.checker, Checker::producer_done);
             return Ok(Flow::Done);
-        }
-        sleep_until(intended).await?;
+        };
         let sent = intended.saturating_duration_since(self.epoch).as_nanos() as u64;
         let partition = self.random.below(self.next_seqs.len() as u32);
         let next_seq = &mut self.next_seqs[partition as usize];
@@ -110,7 +102,7 @@ impl Producer {
             self.body.add(Stamp { producer: self.producer, partition, seq, sent });
         }
         let items = self.body.items();
-        let pushed = match client.post(&self.push, self.body.finish()).await {
+        let pushed = match client.post(PUSH, self.body.finish()).await {
             Ok(reply) => check_pushed(&reply, items),
             Err(error) => Err(error),
         };
@@ -122,20 +114,4 @@ impl Producer {
         });
         pushed.map(|()| Flow::Continue)
     }
-}
-
-impl Pace {
-    fn next(&self, opened: Instant) -> Instant {
-        let ticket = self.ticket.fetch_add(1, Ordering::Relaxed);
-        opened + Duration::from_secs_f64(f64::from(ticket) / f64::from(self.per_second))
-    }
-}
-
-/// Tokio's timer is late by up to a millisecond, which would count as the broker's; a thread's by 0.1 ms.
-async fn sleep_until(instant: Instant) -> Result<()> {
-    if instant > Instant::now() {
-        let sleep = move || std::thread::sleep(instant.saturating_duration_since(Instant::now()));
-        tokio::task::spawn_blocking(sleep).await?;
-    }
-    Ok(())
 }

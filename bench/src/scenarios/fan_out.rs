@@ -1,13 +1,11 @@
 //! Five consumer groups read the same queue to its end, each of them everything, once and in order.
 
-use std::time::Duration;
-
 use anyhow::Result;
 
 use super::Outcome;
 use crate::checker::Checker;
 use crate::consumer::{Consumer, Timing, check_nothing_left};
-use crate::harness::run_workers;
+use crate::harness::{Plan, run_workers};
 use crate::setup::{Setup, shared, with_checker};
 
 const GROUPS: u32 = 5;
@@ -40,7 +38,7 @@ pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
             consumers.push(Consumer::new(queue, "batch=100", Some(group), checker, timing, options.stall));
         }
     }
-    let phase = run_workers(setup, consumers, Duration::ZERO, None).await?;
+    let phase = run_workers(setup, consumers, Plan::until_done()).await?;
     let mut outcome = Outcome::of(name, &phase);
     for (group, checker) in &groups {
         check_nothing_left(&mut setup.client(), queue, Some(group), checker).await?;

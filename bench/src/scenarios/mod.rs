@@ -1,9 +1,9 @@
 //! Every scenario and its name. Each gets a queue of its own, deleted when it ends.
 
 mod burst;
+mod drain;
 mod end_to_end;
 mod fan_out;
-mod many_partitions;
 mod parked;
 mod pop;
 mod push;
@@ -13,21 +13,23 @@ use std::fmt;
 use anyhow::{Result, bail};
 
 use crate::checker::Checker;
-use crate::harness::{Operation, Phase};
+use crate::harness::{Clock, Operation, Phase};
+use crate::measure::Cost;
 use crate::report::Row;
 use crate::setup::Setup;
+pub use burst::LOOP as BURST_LOOP;
 use pop::Claim;
+use push::Shape;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    Push { batch: u32 },
-    PushSpread,
+    Push(Shape),
     Pop { claim: Claim, batch: u32 },
     Burst,
     EndToEnd,
     EndToEndRate { per_second: u32 },
     FanOut,
-    ManyPartitions,
+    Drain { claimed: u32 },
     Parked,
 }
 
@@ -57,10 +59,24 @@ impl Outcome {
             operations.push(Operation::ALL[0]);
         }
         for (index, &operation) in operations.iter().enumerate() {
-            let (errors, cpu) = if index == 0 { (phase.errors, Some(phase.cpu)) } else { (0, None) };
-            self.rows.push(Row::new(name, operation, phase.seconds, phase.tally(operation), errors, cpu));
+            let tally = phase.tally(operation);
+            let scheduled = phase.open_loop && matches!(operation, Operation::Delivery | Operation::Push);
+            let clock = if scheduled { Clock::Response } else { Clock::Service };
+            let mut row = Row::new(name, operation, clock, phase.seconds, tally);
+            if index == 0 {
+                row.errors = phase.errors;
+                row.cost = Some(Cost::of(&phase.usage, tally.metered_messages));
+            }
+            self.rows.push(row);
         }
         self.error_texts.extend(phase.error_texts.iter().map(|text| format!("{name}: {text}")));
+    }
+
+    pub fn add_all(&mut self, other: Outcome) {
+        self.rows.extend(other.rows);
+        self.notes.extend(other.notes);
+        self.violations.extend(other.violations);
+        self.error_texts.extend(other.error_texts);
     }
 
     fn add_violations(&mut self, name: &str, checker: &Checker) {
@@ -72,8 +88,7 @@ pub async fn run(setup: &Setup, scenario: Scenario) -> Result<Outcome> {
     let name = scenario.to_string();
     let queue = setup.create_queue(&name).await?;
     let outcome = match scenario {
-        Scenario::Push { batch } => push::run(setup, &queue, &name, batch, 1).await,
-        Scenario::PushSpread => push::run(setup, &queue, &name, 10, 10).await,
+        Scenario::Push(shape) => push::run(setup, &queue, &name, shape).await,
         Scenario::Pop { claim, batch } => pop::run(setup, &queue, &name, claim, batch).await,
         Scenario::Burst => burst::run(setup, &queue, &name).await,
         Scenario::EndToEnd => end_to_end::run(setup, &queue, &name, None).await,
@@ -81,7 +96,7 @@ pub async fn run(setup: &Setup, scenario: Scenario) -> Result<Outcome> {
             end_to_end::run(setup, &queue, &name, Some(per_second)).await
         }
         Scenario::FanOut => fan_out::run(setup, &queue, &name).await,
-        Scenario::ManyPartitions => many_partitions::run(setup, &queue, &name).await,
+        Scenario::Drain { claimed } => drain::run(setup, &queue, &name, claimed).await,
         Scenario::Parked => parked::run(setup, &queue, &name).await,
     };
     let deleted = setup.delete_queue(&queue).await;
@@ -92,14 +107,18 @@ pub async fn run(setup: &Setup, scenario: Scenario) -> Result<Outcome> {
 
 pub fn all() -> Vec<Scenario> {
     const BATCHES: [u32; 3] = [1, 10, 100];
-    let mut all: Vec<Scenario> = BATCHES.map(|batch| Scenario::Push { batch }).into();
-    all.push(Scenario::PushSpread);
+    let push = |batch| Shape { batch, spread: 1, connections: None };
+    let mut all: Vec<Scenario> = BATCHES.map(|batch| Scenario::Push(push(batch))).into();
+    all.push(Scenario::Push(Shape { connections: Some(64), ..push(1) }));
+    all.push(Scenario::Push(Shape { spread: 10, ..push(10) }));
     for claim in [Claim::Specific, Claim::SpecificAutoAck, Claim::Wildcard] {
         all.extend(BATCHES.map(|batch| Scenario::Pop { claim, batch }));
     }
+    all.push(Scenario::Pop { claim: Claim::Spread(10), batch: 100 });
     all.extend([Scenario::Burst, Scenario::EndToEnd]);
     all.extend([100, 1_000].map(|per_second| Scenario::EndToEndRate { per_second }));
-    all.extend([Scenario::FanOut, Scenario::ManyPartitions, Scenario::Parked]);
+    all.extend([1, 10].map(|claimed| Scenario::Drain { claimed }));
+    all.extend([Scenario::FanOut, Scenario::Parked]);
     all
 }
 
@@ -124,18 +143,24 @@ pub fn select(words: &[String]) -> Result<Vec<Scenario>> {
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Scenario::Push { batch } => write!(f, "push-{batch}"),
-            Scenario::PushSpread => write!(f, "push-spread"),
+            Scenario::Push(Shape { batch, connections: Some(connections), .. }) => {
+                write!(f, "push-{batch}-c{connections}")
+            }
+            Scenario::Push(Shape { batch, spread: 1, .. }) => write!(f, "push-{batch}"),
+            Scenario::Push(Shape { batch, spread, .. }) => write!(f, "push-{batch}x{spread}"),
             Scenario::Pop { claim: Claim::Specific, batch } => write!(f, "pop-specific-{batch}"),
             Scenario::Pop { claim: Claim::SpecificAutoAck, batch } => {
                 write!(f, "pop-specific-autoack-{batch}")
             }
             Scenario::Pop { claim: Claim::Wildcard, batch } => write!(f, "pop-wildcard-{batch}"),
+            Scenario::Pop { claim: Claim::Spread(claimed), batch } => {
+                write!(f, "pop-wildcard-{batch}x{claimed}")
+            }
             Scenario::Burst => write!(f, "burst"),
             Scenario::EndToEnd => write!(f, "end-to-end"),
             Scenario::EndToEndRate { per_second } => write!(f, "end-to-end-rate-{per_second}"),
             Scenario::FanOut => write!(f, "fan-out"),
-            Scenario::ManyPartitions => write!(f, "many-partitions"),
+            Scenario::Drain { claimed } => write!(f, "drain-{claimed}"),
             Scenario::Parked => write!(f, "parked"),
         }
     }
@@ -152,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_word_selects_one_scenario_or_a_family() {
-        assert_eq!(names(&["push"]), ["push-1", "push-10", "push-100", "push-spread"]);
+        assert_eq!(names(&["push"]), ["push-1", "push-10", "push-100", "push-1-c64", "push-10x10"]);
         assert_eq!(names(&["end-to-end", "push-10"]), ["end-to-end", "push-10"]);
         assert_eq!(names(&["end-to-end-rate"]).len(), 2);
         assert_eq!(names(&["all"]).len(), all().len());

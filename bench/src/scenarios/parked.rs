@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use hyper::Uri;
 use tokio::task::JoinSet;
 
 use super::Outcome;
 use crate::client::Client;
-use crate::harness::{Flow, Operation, Phase, Recorder, Worker, run_workers};
-use crate::setup::{Setup, push_uri, uri};
+use crate::harness::{Flow, Operation, Phase, Plan, Recorder, Worker, run_workers};
+use crate::setup::{PUSH, Setup};
 use crate::wire::{PushBody, Stamp, check_pushed, popped};
 
 /// Time for a poll to reach the broker and park before the push that is to wake it.
@@ -38,26 +37,26 @@ pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
 async fn measure(setup: &Setup, queue: &str) -> Result<Phase> {
     let waker = Waker {
         push_client: setup.client(),
-        push: push_uri(),
-        pop: uri(&format!("/api/v1/pop/queue/{queue}?wait=true&timeout=10000&autoAck=true")),
+        pop: format!("/api/v1/pop/queue/{queue}?wait=true&timeout=10000&autoAck=true"),
         body: PushBody::new(queue, setup.options.payload),
         seq: 0,
     };
-    run_workers(setup, vec![waker], setup.options.warmup(), Some(setup.options.measured())).await
+    let plan = Plan::timed(setup.options.warmup(), setup.options.measured());
+    run_workers(setup, vec![waker], plan).await
 }
 
 /// Long polls that outlast the measurement, one connection each.
 async fn park(setup: &Setup, queue: &str, count: u32) -> Result<JoinSet<Result<u16>>> {
     let options = &setup.options;
     let timeout = options.warmup() + options.measured() + Duration::from_secs(60);
-    let pop = uri(&format!("/api/v1/pop/queue/{queue}?wait=true&timeout={}", timeout.as_millis()));
+    let pop = format!("/api/v1/pop/queue/{queue}?wait=true&timeout={}", timeout.as_millis());
     let mut polls = JoinSet::new();
     for _ in 0..count {
         let mut client = setup.client();
         client.answer_timeout = timeout;
         client.connect().await?;
         let pop = pop.clone();
-        polls.spawn(async move { Ok(client.get(&pop).await?.status.as_u16()) });
+        polls.spawn(async move { Ok(client.get(&pop).await?.status) });
     }
     tokio::time::sleep(options.scale(PARK_ALL_TIME, PARK_ALL_TIME / 4)).await;
     Ok(polls)
@@ -66,8 +65,7 @@ async fn park(setup: &Setup, queue: &str, count: u32) -> Result<JoinSet<Result<u
 /// Waits for a message on one connection while pushing it on another.
 struct Waker {
     push_client: Client,
-    push: Uri,
-    pop: Uri,
+    pop: String,
     body: PushBody,
     seq: u32,
 }
@@ -87,7 +85,7 @@ impl Worker for Waker {
         let push = async {
             tokio::time::sleep(PARK_TIME).await;
             let started = Instant::now();
-            let reply = self.push_client.post(&self.push, body).await?;
+            let reply = self.push_client.post(PUSH, body).await?;
             check_pushed(&reply, 1)?;
             Ok::<_, anyhow::Error>(started)
         };

@@ -3,19 +3,27 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use hyper::Uri;
 
 use super::Outcome;
 use crate::client::Client;
-use crate::harness::{Flow, Operation, Recorder, Worker, run_workers};
-use crate::setup::{Setup, push_uri};
+use crate::harness::{Flow, Operation, Plan, Recorder, Worker, run_workers};
+use crate::setup::{PUSH, Setup};
 use crate::wire::{PushBody, Random, Stamp, check_pushed};
 
-pub async fn run(setup: &Setup, queue: &str, name: &str, batch: u32, spread: u32) -> Result<Outcome> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub batch: u32,
+    /// Partitions a request touches.
+    pub spread: u32,
+    /// As many as the options say, unless given.
+    pub connections: Option<u32>,
+}
+
+pub async fn run(setup: &Setup, queue: &str, name: &str, shape: Shape) -> Result<Outcome> {
     let options = &setup.options;
+    let Shape { batch, spread, connections } = shape;
     let pusher = |producer| Pusher {
         body: PushBody::new(queue, options.payload),
-        push: push_uri(),
         random: Random::from_entropy(),
         producer,
         batch,
@@ -23,14 +31,13 @@ pub async fn run(setup: &Setup, queue: &str, name: &str, batch: u32, spread: u32
         partitions: options.partitions,
         seq: 0,
     };
-    let pushers = (0..options.connections).map(pusher).collect();
-    let phase = run_workers(setup, pushers, options.warmup(), Some(options.measured())).await?;
+    let pushers = (0..connections.unwrap_or(options.connections)).map(pusher).collect();
+    let phase = run_workers(setup, pushers, Plan::timed(options.warmup(), options.measured())).await?;
     Ok(Outcome::of(name, &phase))
 }
 
 struct Pusher {
     body: PushBody,
-    push: Uri,
     random: Random,
     producer: u32,
     batch: u32,
@@ -53,7 +60,7 @@ impl Worker for Pusher {
         }
         let body = self.body.finish();
         let started = Instant::now();
-        let reply = client.post(&self.push, body).await?;
+        let reply = client.post(PUSH, body).await?;
         let finished = Instant::now();
         check_pushed(&reply, self.batch as usize)?;
         recorder.record(Operation::Push, started, finished, self.batch as usize);

@@ -1,0 +1,12 @@
+//! What a series of scenarios runs against: a fresh PostgreSQL, a broker on it, or a broker somebody else runs.
+
+mod account;
+mod broker;
+mod cluster;
+mod machine;
+mod session;
+mod site;
+
+pub use machine::{Machine, kilobytes};
+pub use session::Session;
+pub use site::{Site, Source};

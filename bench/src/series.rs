@@ -1,0 +1,67 @@
+//! All selected scenarios once, on a broker that is started for it and stopped after it.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::environment::{Site, Source};
+use crate::measure::{Memory, Meter};
+use crate::options::Options;
+use crate::scenarios::{self, Outcome, Scenario};
+use crate::setup::Setup;
+
+#[derive(Default)]
+pub struct Series {
+    pub outcome: Outcome,
+    /// Of the broker, when all was done.
+    pub memory: Option<Memory>,
+    pub broker_version: Option<String>,
+    pub postgres_version: Option<String>,
+}
+
+/// What a series is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    Timed,
+    /// For the costs that PostgreSQL tells late.
+    Budget,
+}
+
+/// Opens a site, runs the series, closes it. Only a site that cannot be had is an error: all else is told
+/// in the outcome, since the others may still tell something.
+pub async fn run(source: &Source, options: &Options, selected: &[Scenario], pass: Pass) -> Result<Series> {
+    let site = Site::open(source).await?;
+    let series = run_on(&site, options, selected, pass).await;
+    let closed = site.close().await;
+    let mut series = series?;
+    if let Err(error) = closed {
+        series.outcome.violations.push(format!("{error:#}"));
+    }
+    Ok(series)
+}
+
+pub async fn run_on(site: &Site, options: &Options, selected: &[Scenario], pass: Pass) -> Result<Series> {
+    let target = site.target.clone();
+    let session = site.session().await?;
+    let meter = Meter { watch: site.watch, target: target.clone(), session, settles: pass == Pass::Budget };
+    let setup = Setup { target, options: options.clone(), meter, epoch: Instant::now() };
+    let mut total = Outcome::default();
+    for &scenario in selected {
+        eprintln!("  {scenario}");
+        match Box::pin(scenarios::run(&setup, scenario)).await {
+            Ok(outcome) => {
+                if outcome.rows.iter().any(|row| row.messages == 0) {
+                    total.violations.push(format!("{scenario}: nothing was measured"));
+                }
+                total.add_all(outcome);
+            }
+            Err(error) => total.violations.push(format!("{scenario}: not finished: {error:#}")),
+        }
+    }
+    Ok(Series {
+        outcome: total,
+        memory: site.broker_memory(),
+        broker_version: site.broker_version.clone(),
+        postgres_version: site.postgres_version.clone(),
+    })
+}
