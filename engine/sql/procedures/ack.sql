@@ -29,8 +29,8 @@ declare
     v_rows queen.ack_row[];
     v_rest record;
 begin
-    -- The usual case: completions under a live lease. The broker's sessions allow no other join than the nested loop,
-    -- so rows are locked in the arrays' order, and `offset 0` keeps the conditions outside, so that all of them are.
+    -- The usual case: completions under a live lease. Written so that it can only run as nested loops from the arrays
+    -- (see ARCHITECTURE.md), which locks in their order; `offset 0` keeps the conditions outside, so that all are locked.
     if p_plain then
         with applied as (
             update queen.consumers as c
@@ -44,12 +44,14 @@ begin
                              and greatest(l.cursor, p.tail) = a.expected as applies
                   from unnest(p_ids, p_partitions, p_groups, p_leases, p_expected, p_final_to)
                        with ordinality a (ack_id, partition_id, consumer_group, held, expected, final_to, ordinal)
-                  join queen.consumers l on l.partition_id = a.partition_id and l.consumer_group = a.consumer_group
-                  join queen.partitions p on p.id = a.partition_id
-                  join queen.queues q on q.id = p.queue_id
+                  join queen.consumers l on l.partition_id = any (array[a.partition_id])
+                                        and l.consumer_group = any (array[a.consumer_group])
+                  join queen.partitions p on p.id = any (array[a.partition_id])
+                  join queen.queues q on q.id = any (array[p.queue_id])
                   offset 0
                   for no key update of l) a
-            where c.partition_id = a.partition_id and c.consumer_group = a.consumer_group and a.applies
+            where c.partition_id = any (array[a.partition_id]) and c.consumer_group = any (array[a.consumer_group])
+              and a.applies
             returning a.ordinal::int as position, c.cursor, a.expected, a.head, c.lease_id is null as released,
                       a.queue_name, a.partition_name)
         select array_agg(d.position), array_agg(1), array_agg(d.cursor), array_agg(d.expected), array_agg(d.head),
@@ -92,11 +94,12 @@ begin
                       p_retry_dead, p_final_to, p_final_stops, p_final_dead)
                with ordinality a (ack_id, partition_id, consumer_group, lease_id, expected, negative, retry_to, retry_stops,
                                   retry_dead, final_to, final_stops, final_dead, ordinal)
-          join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
-          join queen.partitions p on p.id = c.partition_id
-          join queen.queues q on q.id = p.queue_id
+          join queen.consumers c on c.partition_id = any (array[a.partition_id])
+                                and c.consumer_group = any (array[a.consumer_group])
+          join queen.partitions p on p.id = any (array[a.partition_id])
+          join queen.queues q on q.id = any (array[p.queue_id])
           where positions is null or a.ordinal <> all (positions)
-          order by c.partition_id, c.consumer_group
+          order by a.partition_id, a.consumer_group collate "C"
           for no key update of c) l;
 
     update queen.consumers as c
@@ -105,7 +108,8 @@ begin
         lease_until = case when not r.released then c.lease_until end,
         lease_end = case when not r.released then c.lease_end end
     from unnest(v_rows) r
-    where c.partition_id = r.partition_id and c.consumer_group = r.consumer_group and r.status < 2;
+    where c.partition_id = any (array[r.partition_id]) and c.consumer_group = any (array[r.consumer_group])
+      and r.status < 2;
 
     if cardinality(p_dead) > 0 then
         insert into queen.dead_letters as d (queue_id, partition_id, consumer_group, message_id, message_offset,

@@ -21,10 +21,10 @@ begin
         where s.xid >= p_xmax::text::xid8 and s.xid < pg_snapshot_xmax(pg_current_snapshot())
         union
         select s.partition_id from unnest(p_running) r (xid)
-        join queen.segments s on s.xid = r.xid::text::xid8)
+        join queen.segments s on s.xid = any (array[r.xid::text::xid8]))
     select n.xmax, n.running, p.id, p.number, p.name, q.name, p.head
     from seen n
     left join (written w
-               join queen.partitions p on p.id = w.partition_id
-               join queen.queues q on q.id = p.queue_id) on true;
+               join queen.partitions p on p.id = any (array[w.partition_id])
+               join queen.queues q on q.id = any (array[p.queue_id])) on true;
 end $$;

@@ -15,15 +15,16 @@ begin
     with wanted as materialized (
         select c.partition_id, c.consumer_group
         from unnest(p_leases, p_numbers) a (lease_id, number)
-        join queen.partitions p on p.number = a.number
-        join queen.consumers c on c.partition_id = p.id and c.lease_id = a.lease_id
+        join queen.partitions p on p.number = any (array[a.number])
+        join queen.consumers c on c.partition_id = any (array[p.id]) and c.lease_id = a.lease_id
         union
         select a.partition_id, a.consumer_group from unnest(p_partitions, p_groups) a (partition_id, consumer_group))
     select c.partition_id, c.consumer_group::text, greatest(c.cursor, p.tail),
            case when c.lease_until > v_now then c.lease_id end
     from wanted w
-    join queen.consumers c on c.partition_id = w.partition_id and c.consumer_group = w.consumer_group
-    join queen.partitions p on p.id = c.partition_id
-    order by c.partition_id, c.consumer_group
+    join queen.consumers c on c.partition_id = any (array[w.partition_id])
+                          and c.consumer_group = any (array[w.consumer_group])
+    join queen.partitions p on p.id = any (array[w.partition_id])
+    order by w.partition_id, w.consumer_group collate "C"
     for no key update of c;
 end $$;

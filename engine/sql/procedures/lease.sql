@@ -32,10 +32,11 @@ begin
         insert into queen.consumers as c (partition_id, consumer_group, cursor)
         select p.id, a.consumer_group, queen.start_cursor(p.id, a.consumer_group)
         from unnest(p_partitions, p_groups) a (id, consumer_group)
-        join queen.partitions p on p.id = a.id
+        join queen.partitions p on p.id = any (array[a.id])
         where not exists (select 1 from queen.consumers k
-                          where k.partition_id = a.id and k.consumer_group = a.consumer_group)
-        order by p.id, a.consumer_group
+                          where k.partition_id = any (array[a.id])
+                            and k.consumer_group = any (array[a.consumer_group]))
+        order by a.id, a.consumer_group
         for key share of p
         on conflict (partition_id, consumer_group) do nothing;
     end if;
@@ -54,9 +55,10 @@ begin
                                                       when q.lease_time > 0 then q.lease_time else 60 end) as until
             from unnest(p_partitions, p_groups, p_leases, p_seconds, p_batches, p_auto)
                  with ordinality a (partition_id, consumer_group, lease_id, seconds, batch, auto, ordinal)
-            join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
-            join queen.partitions p on p.id = a.partition_id
-            join queen.queues q on q.id = p.queue_id
+            join queen.consumers c on c.partition_id = any (array[a.partition_id])
+                                  and c.consumer_group = any (array[a.consumer_group])
+            join queen.partitions p on p.id = any (array[a.partition_id])
+            join queen.queues q on q.id = any (array[p.queue_id])
             cross join lateral (select greatest(c.cursor, p.tail) as first) r
             where q.delayed_processing <= 0 and q.window_buffer <= 0
             for no key update of c skip locked),
@@ -69,7 +71,8 @@ begin
                 attempts = case when g.auto then 0 else c.attempts end,
                 served_at = v_now
             from locked g
-            where c.partition_id = g.partition_id and c.consumer_group = g.consumer_group and g.status = 0)
+            where c.partition_id = any (array[g.partition_id]) and c.consumer_group = any (array[g.consumer_group])
+              and g.status = 0)
         select array_agg(l.position), array_agg(l.status), array_agg(l.first), array_agg(l.last),
                array_agg(l.attempts),
                array_agg(ceil(extract(epoch from case when l.status = 2 then l.lease_until else l.until end - v_now)
@@ -94,9 +97,10 @@ begin
         from unnest(p_pops, p_partitions, p_groups, p_leases, p_seconds, p_batches, p_partitions_max, p_auto)
              with ordinality a (pop, partition_id, consumer_group, lease_id, seconds, batch, partitions_max, auto,
                                 ordinal)
-        join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
-        join queen.partitions p on p.id = c.partition_id
-        join queen.queues q on q.id = p.queue_id
+        join queen.consumers c on c.partition_id = any (array[a.partition_id])
+                              and c.consumer_group = any (array[a.consumer_group])
+        join queen.partitions p on p.id = any (array[a.partition_id])
+        join queen.queues q on q.id = any (array[p.queue_id])
         where positions is null or a.ordinal <> all (positions)
         for no key update of c skip locked),
     shared as materialized (
@@ -119,7 +123,7 @@ begin
             attempts = case when g.auto then 0 else c.attempts end,
             served_at = v_now
         from shared g
-        where c.partition_id = g.partition_id and c.consumer_group = g.consumer_group
+        where c.partition_id = any (array[g.partition_id]) and c.consumer_group = any (array[g.consumer_group])
           and not coalesce(g.taken, false) and g.available > 0 and g.before < g.batch
           and g.claimed < g.partitions_max)
     select array_agg(s.ordinal::int) as positions,
@@ -169,7 +173,7 @@ declare
     v_since timestamptz;
 begin
     select p.name, p.head, p.tail, p.last_push_at, q.name as queue into v_partition
-    from queen.partitions p join queen.queues q on q.id = p.queue_id
+    from queen.partitions p join queen.queues q on q.id = any (array[p.queue_id])
     where p.id = p_partition;
     select g.since into v_since from queen.groups g
     where g.queue_name = v_partition.queue and g.consumer_group = p_group

@@ -16,22 +16,24 @@ begin
                coalesce(a.namespace, split_part(a.queue, '.', 1)),
                coalesce(a.task, split_part(a.queue, '.', 2))
         from unnest(p_queues, p_namespaces, p_tasks, p_create) a (queue, namespace, task, create_it)
-        where a.create_it and not exists (select 1 from queen.queues k where k.name = a.queue)
+        where a.create_it and not exists (select 1 from queen.queues k where k.name = any (array[a.queue]))
         order by a.queue
         on conflict (name) do nothing;
 
         insert into queen.partitions as p (id, queue_id, name)
-        select distinct on (q.id, a.partition) a.id, q.id, a.partition
+        select distinct on (a.queue, a.partition) a.id, q.id, a.partition
         from unnest(p_queues, p_partitions, p_ids, p_create) a (queue, partition, id, create_it)
-        join queen.queues q on q.name = a.queue
-        where a.create_it and not exists (select 1 from queen.partitions k where k.queue_id = q.id and k.name = a.partition)
-        order by q.id, a.partition
+        join queen.queues q on q.name = any (array[a.queue])
+        where a.create_it
+          and (select k.id from queen.partitions k where k.queue_id = q.id and k.name = a.partition) is null
+        order by a.queue, a.partition
         on conflict on constraint partitions_queue_id_name_key do nothing;
     end if;
 
     return query
     select a.ordinal::int, p.id, p.number, p.head, q.id, q.dedup_window_seconds
     from unnest(p_queues, p_partitions) with ordinality a (queue, partition, ordinal)
-    join queen.queues q on q.name = a.queue
-    join queen.partitions p on p.queue_id = q.id and p.name = a.partition;
+    join queen.queues q on q.name = any (array[a.queue])
+    cross join lateral (select k.id, k.number, k.head from queen.partitions k
+                        where k.queue_id = q.id and k.name = a.partition offset 0) p;
 end $$;

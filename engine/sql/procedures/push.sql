@@ -32,7 +32,7 @@ declare
     v_dups int;
     i int;
 begin
-    -- The broker's sessions allow no other join than the nested loop, so the rows are locked in the arrays' order,
+    -- Written so that it can only run as nested loops from the arrays (see ARCHITECTURE.md), which locks in their order,
     -- and `offset 0` keeps the comparison out of the inner select, so that those not appended to are locked as well:
     -- what is left over must not be waited for later.
     with appended as (
@@ -42,10 +42,10 @@ begin
         from (select a.*, l.head
               from unnest(p_partitions, p_expected, p_counts, p_bytes, p_suspects, p_recheck)
                    with ordinality a (id, expected, count, bytes, suspect, recheck, ordinal)
-              join queen.partitions l on l.id = a.id
+              join queen.partitions l on l.id = any (array[a.id])
               offset 0
               for no key update of l) a
-        where p.id = a.id and a.head <= a.recheck
+        where p.id = any (array[a.id]) and a.head <= a.recheck
           and (a.expected = -2 or a.head = a.expected and not a.suspect)
         returning a.ordinal::int as position, p.id, p.head - a.count as base_offset, a.count, p.last_push_at),
     written as (
@@ -68,7 +68,7 @@ begin
         continue when i = any (positions);
         positions := positions || i;
         select p.head, greatest(v_now, p.last_push_at) as at, q.dedup_window_seconds as dedup_window into v_partition
-        from queen.partitions p join queen.queues q on q.id = p.queue_id
+        from queen.partitions p join queen.queues q on q.id = any (array[p.queue_id])
         where p.id = p_partitions[i];
         if not found then
             statuses := statuses || 2;

@@ -15,14 +15,15 @@ begin
     locked as materialized (
         select c.partition_id, c.consumer_group, a.lease_id, a.first, a.last
         from asked a
-        join queen.consumers c on c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
-        order by c.partition_id, c.consumer_group
+        join queen.consumers c on c.partition_id = any (array[a.partition_id])
+                              and c.consumer_group = any (array[a.consumer_group])
+        order by a.partition_id, a.consumer_group collate "C"
         for no key update of c)
     update queen.consumers as c
     set lease_id = null, lease_until = null, lease_end = null,
         cursor = case when l.lease_id is null then l.first else c.cursor end
     from locked l
-    where c.partition_id = l.partition_id and c.consumer_group = l.consumer_group
+    where c.partition_id = any (array[l.partition_id]) and c.consumer_group = any (array[l.consumer_group])
       and (c.lease_id = l.lease_id
            or (l.lease_id is null and c.lease_id is null and c.cursor = l.last));
 end $$;

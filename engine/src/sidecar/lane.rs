@@ -177,6 +177,8 @@ impl<O: Operation> Inner<O> {
             if !self.linger.is_zero() {
                 tokio::time::sleep(self.linger).await;
             }
+            // Requests that have arrived together are still being read: let them all get on.
+            tokio::task::yield_now().await;
             let connection = self.connections.acquire(O::PRIORITY).await;
             let flight = {
                 let mut state = self.lock();
