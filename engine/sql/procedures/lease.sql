@@ -29,16 +29,7 @@ declare
     v_rest record;
 begin
     if p_readers then
-        insert into queen.consumers as c (partition_id, consumer_group, cursor)
-        select p.id, a.consumer_group, queen.start_cursor(p.id, a.consumer_group)
-        from unnest(p_partitions, p_groups) a (id, consumer_group)
-        join queen.partitions p on p.id = any (array[a.id])
-        where not exists (select 1 from queen.consumers k
-                          where k.partition_id = any (array[a.id])
-                            and k.consumer_group = any (array[a.consumer_group]))
-        order by a.id, a.consumer_group
-        for key share of p
-        on conflict (partition_id, consumer_group) do nothing;
+        perform queen.add_readers(p_partitions, p_groups);
     end if;
 
     -- The usual case: every pop asks for one partition, and its queue holds nothing back.
@@ -159,55 +150,6 @@ begin
         from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
         where positions is null or a.ordinal <> all (positions);
     end if;
-end $$;
-
--- queen.start_cursor: where a group that has never read a partition starts.
--- in:     p_partition uuid, p_group text
--- out:    bigint: the tail, or for a group registered with a time the first message after it
--- locks:  none
--- raises: never
-create or replace function queen.start_cursor(p_partition uuid, p_group text)
-returns bigint language plpgsql as $$
-declare
-    v_partition record;
-    v_since timestamptz;
-begin
-    select p.name, p.head, p.tail, p.last_push_at, q.name as queue into v_partition
-    from queen.partitions p join queen.queues q on q.id = any (array[p.queue_id])
-    where p.id = p_partition;
-    select g.since into v_since from queen.groups g
-    where g.queue_name = v_partition.queue and g.consumer_group = p_group
-      and g.partition_name in ('', v_partition.name)
-    order by g.partition_name desc limit 1;
-    if v_since is null then
-        return v_partition.tail;
-    end if;
-    return queen.offset_after(p_partition, v_since);
-end $$;
-
--- queen.offset_after: the first offset of a partition whose message is younger than a given time.
--- in:     p_partition uuid, p_time timestamptz
--- out:    bigint: that offset, or the head when there is none
--- locks:  none
--- raises: never
--- created_at never runs backwards in a partition, so the first younger segment is the answer. A time before the
--- newest push is rare here, and then the extents' creation times keep the search short.
-create or replace function queen.offset_after(p_partition uuid, p_time timestamptz)
-returns bigint language plpgsql as $$
-declare
-    v_partition record;
-    v_extent int;
-begin
-    select p.head, p.tail, p.last_push_at into v_partition from queen.partitions p where p.id = p_partition;
-    if v_partition.last_push_at <= p_time then
-        return v_partition.head;
-    end if;
-    v_extent := coalesce((select max(e.number) from queen.extents e
-                          where e.created_at < p_time - interval '1 minute'), 0);
-    return greatest(v_partition.tail, coalesce(
-        (select s.base_offset from queen.segments s
-         where s.partition_id = p_partition and s.extent >= v_extent and s.created_at > p_time
-         order by s.base_offset limit 1), v_partition.head));
 end $$;
 
 -- queen.visible: how far a group may read a partition whose queue holds messages back.

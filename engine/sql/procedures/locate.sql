@@ -21,12 +21,7 @@ declare
     v_index int;
     v_offset bigint;
 begin
-    insert into queen.consumers as c (partition_id, consumer_group, cursor)
-    select p.id, p_group, queen.start_cursor(p.id, p_group)
-    from queen.partitions p where p.id = p_partition
-      and not exists (select 1 from queen.consumers k where k.partition_id = p.id and k.consumer_group = p_group)
-    for key share of p
-    on conflict (partition_id, consumer_group) do nothing;
+    perform queen.add_readers(array[p_partition], array[p_group]);
     select greatest(c.cursor, p.tail), greatest(c.lease_end, c.cursor, p.tail) into v_cursor, v_lease_end
     from queen.consumers c join queen.partitions p on p.id = c.partition_id
     where c.partition_id = p_partition and c.consumer_group = p_group;

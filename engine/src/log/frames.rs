@@ -28,7 +28,7 @@ pub fn write_frame(
         write_string(out, sub);
     }
     out.push_str(PAYLOAD);
-    if payload.bytes().any(|byte| byte == b'\n' || byte == b'\r') {
+    if memchr::memchr2(b'\n', b'\r', payload.as_bytes()).is_some() {
         out.extend(payload.chars().map(|c| if c == '\n' || c == '\r' { ' ' } else { c }));
     } else {
         out.push_str(payload);

@@ -23,7 +23,7 @@ pub struct Segment {
 impl Segment {
     pub fn new(base_offset: i64, created_at: i64, transactions: Vec<u8>, frames: String) -> Self {
         let mut ends: Vec<u32> = Vec::with_capacity(transactions.len() / TransactionHash::BYTES);
-        ends.extend(frames.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at as u32));
+        ends.extend(memchr::memchr_iter(b'\n', frames.as_bytes()).map(|at| at as u32));
         ends.push(frames.len() as u32);
         Self { base_offset, created_at, transactions, frames, ends }
     }

@@ -1,7 +1,7 @@
 //! Appending to the log: from parcels (what one caller has for one partition) to segments, duplicates left out.
 //! Push and transaction both end here; it knows a connection and the dedup cache, and no lane.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
@@ -219,8 +219,11 @@ impl<'a> Draft<'a> {
         self.hashes.clear();
         self.transactions.clear();
         self.frames.clear();
+        if self.is_whole() {
+            return self.write_whole();
+        }
         let deduplicates = self.parcels[0].dedup_seconds > 0;
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         let lines: Vec<Vec<&str>> =
             self.parcels.iter().map(|parcel| parcel.frames.split('\n').collect()).collect();
         for &(parcel, message) in &self.pending {
@@ -237,9 +240,40 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Everything is still to be written, and nothing twice: the usual case.
+    fn is_whole(&self) -> bool {
+        let total: usize = self.parcels.iter().map(|parcel| parcel.hashes.len()).sum();
+        if self.pending.len() < total {
+            return false;
+        }
+        if total == 1 || self.parcels[0].dedup_seconds == 0 {
+            return true;
+        }
+        let mut seen = HashSet::with_capacity(total);
+        let mut hashes = self.parcels.iter().flat_map(|parcel| &parcel.hashes);
+        hashes.all(|hash| !hash.is_chosen() || seen.insert(*hash))
+    }
+
+    fn write_whole(&mut self) {
+        self.frames.reserve(self.parcels.iter().map(|parcel| parcel.frames.len() + 1).sum());
+        for parcel in &self.parcels {
+            if !self.hashes.is_empty() {
+                self.frames.push('\n');
+            }
+            self.frames.push_str(&parcel.frames);
+            self.hashes.extend_from_slice(&parcel.hashes);
+        }
+        self.transactions.reserve(self.hashes.len() * TransactionHash::BYTES);
+        for hash in &self.hashes {
+            self.transactions.extend_from_slice(&hash.to_bytes());
+        }
+    }
+
     /// The segment is in the log: everything pending is in it, or repeats something that is.
     fn settle(&mut self, base_offset: i64, created_at: i64) {
-        let deduplicates = self.parcels[0].dedup_seconds > 0;
+        // As many hashes as messages: none of them repeats another.
+        let deduplicates =
+            self.parcels[0].dedup_seconds > 0 && self.hashes.len() < self.pending.len();
         let mut first: HashMap<TransactionHash, i64> = HashMap::new();
         let mut next = base_offset;
         for (parcel, message) in std::mem::take(&mut self.pending) {
@@ -247,7 +281,9 @@ impl<'a> Draft<'a> {
             let repeated = if deduplicates && hash.is_chosen() { first.get(&hash).copied() } else { None };
             let offset = repeated.unwrap_or(next);
             if repeated.is_none() {
-                first.insert(hash, offset);
+                if deduplicates {
+                    first.insert(hash, offset);
+                }
                 next += 1;
             }
             self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate: repeated.is_some() });

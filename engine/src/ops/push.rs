@@ -22,6 +22,9 @@ use crate::sidecar::Operation;
 const PARCEL_MESSAGES_MAX: usize = 1_000;
 const PARCEL_BYTES_MAX: usize = 1 << 20;
 
+/// About what an envelope adds to a payload.
+const FRAME_BYTES: usize = 80;
+
 /// How often a push looks its partitions up again after they were deleted under it.
 const REOPENS_MAX: usize = 5;
 
@@ -110,6 +113,8 @@ impl Engine {
             };
             self.shared.dedup().opened(known.partition.id, known.head);
             let mut current: (Vec<usize>, Parcel) = (Vec::new(), empty(&known));
+            let bytes: usize = members.iter().map(|&index| items[index].payload().len() + FRAME_BYTES).sum();
+            current.1.frames.reserve(bytes.min(PARCEL_BYTES_MAX));
             for index in members {
                 let full =
                     current.0.len() >= PARCEL_MESSAGES_MAX || current.1.frames.len() >= PARCEL_BYTES_MAX;

@@ -1,0 +1,49 @@
+-- queen.add_readers: consumers rows for groups that have not read a partition before.
+-- in:     p_partitions uuid[], p_groups text[]   each pair at most once
+-- out:    nothing; a partition that is gone gets no row
+-- locks:  partitions rows in id order, shared, against a delete
+-- raises: never
+-- A group starts at the tail, or if it is registered with a time at the first message after it.
+create or replace function queen.add_readers(p_partitions uuid[], p_groups text[])
+returns void language plpgsql as $$
+begin
+    insert into queen.consumers as c (partition_id, consumer_group, cursor)
+    select p.id, a.consumer_group, case when g.since is null then p.tail else queen.offset_after(p.id, g.since) end
+    from unnest(p_partitions, p_groups) a (id, consumer_group)
+    join queen.partitions p on p.id = any (array[a.id])
+    join queen.queues q on q.id = any (array[p.queue_id])
+    left join lateral (select n.since from queen.groups n
+                       where n.queue_name = q.name and n.consumer_group = a.consumer_group
+                         and n.partition_name in ('', p.name)
+                       order by n.partition_name desc limit 1) g on true
+    where not exists (select 1 from queen.consumers k
+                      where k.partition_id = any (array[a.id]) and k.consumer_group = any (array[a.consumer_group]))
+    order by a.id, a.consumer_group
+    for key share of p
+    on conflict (partition_id, consumer_group) do nothing;
+end $$;
+
+-- queen.offset_after: the first offset of a partition whose message is younger than a given time.
+-- in:     p_partition uuid, p_time timestamptz
+-- out:    bigint: that offset, or the head when there is none
+-- locks:  none
+-- raises: never
+-- created_at never runs backwards in a partition, so the first younger segment is the answer. A time before the
+-- newest push is rare here, and then the extents' creation times keep the search short.
+create or replace function queen.offset_after(p_partition uuid, p_time timestamptz)
+returns bigint language plpgsql as $$
+declare
+    v_partition record;
+    v_extent int;
+begin
+    select p.head, p.tail, p.last_push_at into v_partition from queen.partitions p where p.id = p_partition;
+    if v_partition.last_push_at <= p_time then
+        return v_partition.head;
+    end if;
+    v_extent := coalesce((select max(e.number) from queen.extents e
+                          where e.created_at < p_time - interval '1 minute'), 0);
+    return greatest(v_partition.tail, coalesce(
+        (select s.base_offset from queen.segments s
+         where s.partition_id = p_partition and s.extent >= v_extent and s.created_at > p_time
+         order by s.base_offset limit 1), v_partition.head));
+end $$;
