@@ -24,11 +24,30 @@ bench: setup-run ## the benchmark, about four minutes; see docs/benchmarks.md
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench run --queen target/release/queen --json target/bench.json
 
-bench-quick: setup-run ## a short run of every scenario and a short comparison, so that none rots
+bench-quick: setup-run ## a short run of every scenario and of every other command, so that none rots
 	cargo build --locked -p queen-server -p queen-bench
 	target/debug/queen-bench run --queen target/debug/queen --quick
 	target/debug/queen-bench compare --queen target/debug/queen --peer 'target/debug/queen serve' --quick \
 		--scenario push-1,pop-wildcard-10,end-to-end --plots target/bench-quick --markdown target/bench-quick.md
+	target/debug/queen-bench ceiling --queen target/debug/queen --quick --seconds 0.2 \
+		--scenario push-1,pop-wildcard-10,pop-specific-autoack-1
+	target/debug/queen-bench growth --queen target/debug/queen --quick
+	target/debug/queen-bench pinned --queen target/debug/queen --quick
+
+bench-ceiling: setup-run ## what part of PostgreSQL's own speed is left behind the broker, about half an hour
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench ceiling --queen target/release/queen \
+		--json target/ceiling.json --markdown target/ceiling.md
+
+bench-growth: setup-run ## what an operation costs as partitions, groups, backlog, parked pops or payloads grow
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench growth --queen target/release/queen \
+		--json target/growth.json --markdown target/growth.md
+
+bench-pinned: setup-run ## five minutes without and five beside a transaction held open
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench pinned --queen target/release/queen \
+		--json target/pinned.json --markdown target/pinned.md
 
 bench-compare: setup-run ## our broker beside another, three runs each: make bench-compare PEER='COMMAND'
 	cargo build --release --locked -p queen-server -p queen-bench
@@ -45,4 +64,4 @@ setup-run:
 setup-test:
 	@scripts/setup postgres nextest python
 
-.PHONY: help run test check bench bench-quick bench-compare docs setup-run setup-test
+.PHONY: help run test check bench bench-quick bench-ceiling bench-growth bench-pinned bench-compare docs setup-run setup-test

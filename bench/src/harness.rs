@@ -14,6 +14,7 @@ use crate::setup::Setup;
 /// After an error a worker pauses, so that a broker that is down is not hammered.
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
 const ERROR_TEXTS_MAX: usize = 3;
+pub const TENTHS: usize = 10;
 
 /// One connection's work, step by step.
 pub trait Worker: Send + 'static {
@@ -170,6 +171,8 @@ pub struct Tally {
     pub messages: u64,
     /// With those that were late for the window but have been paid for.
     pub metered_messages: u64,
+    /// The messages of each tenth of a window of fixed length, so that a decay shows.
+    pub tenths: [u64; TENTHS],
     pub latency_us: Histogram<u64>,
 }
 
@@ -177,7 +180,7 @@ impl Default for Tally {
     fn default() -> Tally {
         // Three digits: 0.1 % of the value, far below the noise of any run.
         let latency_us = Histogram::new(3).expect("3 digits are allowed");
-        Tally { requests: 0, messages: 0, metered_messages: 0, latency_us }
+        Tally { requests: 0, messages: 0, metered_messages: 0, tenths: [0; TENTHS], latency_us }
     }
 }
 
@@ -208,6 +211,9 @@ impl Recorder {
         if self.window.contains(finished) {
             tally.requests += 1;
             tally.messages += messages as u64;
+            if let Some(tenth) = self.window.tenth(finished) {
+                tally.tenths[tenth] += messages as u64;
+            }
         }
         if finished >= self.window.from {
             tally.metered_messages += messages as u64;
@@ -233,6 +239,9 @@ impl Recorder {
             tally.requests += theirs.requests;
             tally.messages += theirs.messages;
             tally.metered_messages += theirs.metered_messages;
+            for (tenth, theirs) in tally.tenths.iter_mut().zip(theirs.tenths) {
+                *tenth += theirs;
+            }
             tally.latency_us.add(&theirs.latency_us).expect("the histogram grows by itself");
         }
         self.errors += other.errors;
@@ -271,6 +280,13 @@ impl Window {
         }
     }
 
+    /// None before the window, and of one that ends by itself.
+    fn tenth(&self, instant: Instant) -> Option<usize> {
+        let length = self.until?.duration_since(self.from);
+        let part = instant.checked_duration_since(self.from)?.div_duration_f64(length);
+        Some(((part * TENTHS as f64) as usize).min(TENTHS - 1))
+    }
+
     fn contains(&self, instant: Instant) -> bool {
         instant >= self.from && self.end().is_none_or(|end| instant <= end)
     }
@@ -292,6 +308,7 @@ mod tests {
         recorder.record(Operation::Push, at(190), at(900), 1); // timed, too late to count
         let tally = &recorder.tallies[Operation::Push as usize];
         assert_eq!((tally.requests, tally.metered_messages, tally.latency_us.len()), (2, 3, 2));
+        assert_eq!(tally.tenths, [0, 1, 0, 1, 0, 0, 0, 0, 0, 0]);
         assert!(tally.latency_us.max() >= 700_000);
     }
 

@@ -4,6 +4,7 @@ mod checker;
 mod client;
 mod commands;
 mod consumer;
+mod direct;
 mod environment;
 #[cfg(test)]
 mod fake;
@@ -23,9 +24,13 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::options::{CompareOptions, Options, RunOptions};
+use crate::options::{CeilingOptions, CompareOptions, GrowthOptions, Options, PinnedOptions, RunOptions};
+
+/// Room for the 20,000 parked connections of `growth`.
+const OPEN_FILES: u64 = 65_536;
 
 #[derive(Parser)]
 #[command(name = "queen-bench", about = "Load generator for Queen", version)]
@@ -40,12 +45,18 @@ enum Action {
     Run(RunOptions),
     /// Runs scenarios on our broker and another in turn, and holds ours to its goals.
     Compare(CompareOptions),
+    /// Runs scenarios as bare calls of the broker's own SQL and through our broker, and tells which part is left.
+    Ceiling(CeilingOptions),
+    /// Tells what an operation costs as partitions, groups, backlog, parked pops or payloads grow.
+    Growth(GrowthOptions),
+    /// Runs end-to-end without and beside a transaction that is held open all the time.
+    Pinned(PinnedOptions),
 }
 
 fn main() -> Result<ExitCode> {
     let action = Cli::parse().command;
     raise_open_files_limit();
-    let runtime = action.options().runtime()?;
+    let runtime = action.runtime()?;
     let clean = runtime.block_on(async {
         // Brokers and clusters of ours are stopped by being dropped.
         tokio::select! {
@@ -65,10 +76,12 @@ async fn interrupted() -> Result<&'static str> {
 }
 
 impl Action {
-    fn options(&self) -> &Options {
+    fn runtime(&self) -> std::io::Result<Runtime> {
         match self {
-            Action::Run(run) => &run.options,
-            Action::Compare(compare) => &compare.options,
+            Action::Run(run) => run.options.runtime(),
+            Action::Compare(compare) => compare.options.runtime(),
+            Action::Ceiling(ceiling) => ceiling.options.runtime(),
+            Action::Growth(_) | Action::Pinned(_) => Options::standard().runtime(),
         }
     }
 
@@ -76,6 +89,9 @@ impl Action {
         match self {
             Action::Run(options) => Box::pin(commands::run::run(options)).await,
             Action::Compare(options) => Box::pin(commands::compare::run(options)).await,
+            Action::Ceiling(options) => Box::pin(commands::ceiling::run(options)).await,
+            Action::Growth(options) => Box::pin(commands::growth::run(options)).await,
+            Action::Pinned(options) => Box::pin(commands::pinned::run(options)).await,
         }
     }
 }
@@ -83,8 +99,12 @@ impl Action {
 /// The usual 1,024 files are fewer than the parked scenario's connections. A broker started here inherits it.
 fn raise_open_files_limit() {
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if setrlimit(Resource::Nofile, raised).is_err() {
-        eprintln!("cannot raise the limit of open files from {:?}", limit.current);
+    // Only some may go beyond the maximum.
+    let beyond = limit.maximum.map(|maximum| maximum.max(OPEN_FILES));
+    for maximum in [beyond, limit.maximum] {
+        if setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok() {
+            return;
+        }
     }
+    eprintln!("cannot raise the limit of open files from {:?}", limit.current);
 }

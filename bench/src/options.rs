@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Parser, ValueEnum};
+use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
 
 /// One broker.
@@ -42,6 +43,83 @@ pub struct CompareOptions {
     pub markdown: Option<PathBuf>,
     #[command(flatten)]
     pub options: Options,
+}
+
+/// PostgreSQL alone and our broker on it, in turn.
+#[derive(Args, Clone, Debug)]
+pub struct CeilingOptions {
+    /// Our binary.
+    #[arg(long)]
+    pub queen: PathBuf,
+    /// Reads the messages back as well, which a broker does for what is no longer in its cache.
+    #[arg(long)]
+    pub fetch: bool,
+    /// File for the table as Markdown.
+    #[arg(long)]
+    pub markdown: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// One broker for each point of each axis.
+#[derive(Args, Clone, Debug)]
+pub struct GrowthOptions {
+    /// Our binary.
+    #[arg(long)]
+    pub queen: PathBuf,
+    /// What grows, separated by commas [default: all of them].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub axis: Vec<Axis>,
+    /// Sizes along it instead of the usual ones, separated by commas.
+    #[arg(long, value_delimiter = ',', requires = "axis")]
+    pub points: Vec<u32>,
+    /// Measured time of each operation [default: 5, quick: 0.2].
+    #[arg(long, value_parser = seconds)]
+    pub seconds: Option<Duration>,
+    /// Small points and short times, for a smoke test.
+    #[arg(long)]
+    pub quick: bool,
+    /// File for the full results.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// File for the table as Markdown.
+    #[arg(long)]
+    pub markdown: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Axis {
+    /// That exist, of which 64 are in use.
+    Partitions,
+    /// Consumer groups that read everything.
+    Groups,
+    /// Messages stored and not read.
+    Backlog,
+    /// Long polls of another queue.
+    Parked,
+    /// Bytes of a message.
+    Payload,
+}
+
+/// One broker without and one beside a transaction that stays open.
+#[derive(Args, Clone, Debug)]
+pub struct PinnedOptions {
+    /// Our binary.
+    #[arg(long)]
+    pub queen: PathBuf,
+    /// Measured time of each [default: 300, quick: 1].
+    #[arg(long, value_parser = seconds)]
+    pub seconds: Option<Duration>,
+    /// A short time, for a smoke test.
+    #[arg(long)]
+    pub quick: bool,
+    /// File for the full results.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// File for the tables as Markdown.
+    #[arg(long)]
+    pub markdown: Option<PathBuf>,
 }
 
 /// The load, the same for every broker.
@@ -96,6 +174,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// All defaults, for commands that decide on the load themselves.
+    pub fn standard() -> Options {
+        #[derive(Parser)]
+        struct Defaults {
+            #[command(flatten)]
+            options: Options,
+        }
+        Defaults::parse_from(["queen-bench"]).options
+    }
+
     pub fn measured(&self) -> Duration {
         self.seconds.unwrap_or(self.scale(Duration::from_secs(5), Duration::from_millis(500)))
     }

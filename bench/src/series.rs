@@ -1,11 +1,9 @@
 //! All selected scenarios once, on a broker that is started for it and stopped after it.
 
-use std::time::Instant;
-
 use anyhow::Result;
 
 use crate::environment::{Site, Source};
-use crate::measure::{Memory, Meter};
+use crate::measure::Memory;
 use crate::options::Options;
 use crate::scenarios::{self, Outcome, Scenario};
 use crate::setup::Setup;
@@ -41,10 +39,7 @@ pub async fn run(source: &Source, options: &Options, selected: &[Scenario], pass
 }
 
 pub async fn run_on(site: &Site, options: &Options, selected: &[Scenario], pass: Pass) -> Result<Series> {
-    let target = site.target.clone();
-    let session = site.session().await?;
-    let meter = Meter { watch: site.watch, target: target.clone(), session, settles: pass == Pass::Budget };
-    let setup = Setup { target, options: options.clone(), meter, epoch: Instant::now() };
+    let setup = Setup::at(site, options, pass == Pass::Budget).await?;
     let mut total = Outcome::default();
     for &scenario in selected {
         eprintln!("  {scenario}");

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::checker::Checker;
 use crate::client::{Client, Target};
+use crate::environment::Site;
 use crate::harness::{Flow, Plan, Recorder, Worker, run_workers};
 use crate::measure::Meter;
 use crate::options::Options;
@@ -37,6 +38,14 @@ pub fn with_checker<T>(checker: &SharedChecker, act: impl FnOnce(&mut Checker) -
 }
 
 impl Setup {
+    /// `settles` waits around every window until PostgreSQL's late counters have arrived.
+    pub async fn at(site: &Site, options: &Options, settles: bool) -> Result<Setup> {
+        let target = site.target.clone();
+        let session = site.session().await?;
+        let meter = Meter { watch: site.watch, target: target.clone(), session, settles };
+        Ok(Setup { target, options: options.clone(), meter, epoch: Instant::now() })
+    }
+
     pub fn client(&self) -> Client {
         Client::new(self.target.clone())
     }

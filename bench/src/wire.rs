@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use crate::client::Reply;
 
@@ -32,13 +33,47 @@ pub fn group_query(group: &str) -> String {
     format!("&consumerGroup={group}&subscriptionMode=all")
 }
 
-/// Writes push requests. Transaction ids are fresh version 7 UUIDs, as the published clients send.
-pub struct PushBody {
-    item_head: Arc<str>,
-    payload_bytes: usize,
+/// Writes payloads that carry a stamp and are filled up to their size, and the transaction ids that go with
+/// them: fresh version 7 UUIDs, as the published clients send.
+pub struct Payloads {
+    bytes: usize,
     random: Random,
     pad: Pad,
     unix_ms: u64,
+}
+
+impl Payloads {
+    pub fn new(bytes: usize) -> Payloads {
+        let mut random = Random::from_entropy();
+        let pad = Pad::new(&mut random);
+        Payloads { bytes, random, pad, unix_ms: 0 }
+    }
+
+    /// The ids that follow are of this moment: to look once for each request is enough.
+    pub fn look_at_clock(&mut self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
+        self.unix_ms = now.as_millis() as u64;
+    }
+
+    pub fn write(&mut self, stamp: Stamp, out: &mut Vec<u8>) {
+        let Stamp { producer, partition, seq, sent } = stamp;
+        let start = out.len();
+        write!(out, r#"{{"producer":{producer},"partition":{partition},"seq":{seq},"sent":{sent},"pad":""#)
+            .expect("a Vec takes every write");
+        let pad_bytes = self.bytes.saturating_sub(out.len() - start + 2);
+        out.extend_from_slice(self.pad.next(pad_bytes));
+        out.extend_from_slice(br#""}"#);
+    }
+
+    pub fn write_id(&mut self, out: &mut Vec<u8>) {
+        self.random.write_uuid(self.unix_ms, out);
+    }
+}
+
+/// Writes push requests.
+pub struct PushBody {
+    item_head: Arc<str>,
+    payloads: Payloads,
     body: Vec<u8>,
     items: usize,
 }
@@ -46,34 +81,23 @@ pub struct PushBody {
 impl PushBody {
     pub fn new(queue: &str, payload_bytes: usize) -> PushBody {
         let item_head = format!(r#"{{"queue":"{queue}","partition":"p"#).into();
-        let mut random = Random::from_entropy();
-        let pad = Pad::new(&mut random);
-        PushBody { item_head, payload_bytes, random, pad, unix_ms: 0, body: Vec::new(), items: 0 }
+        PushBody { item_head, payloads: Payloads::new(payload_bytes), body: Vec::new(), items: 0 }
     }
 
     pub fn add(&mut self, stamp: Stamp) {
         if self.items == 0 {
             self.body.clear();
             self.body.extend_from_slice(br#"{"items":["#);
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
-            self.unix_ms = now.as_millis() as u64;
+            self.payloads.look_at_clock();
         } else {
             self.body.push(b',');
         }
         self.items += 1;
-        let Stamp { producer, partition, seq, sent } = stamp;
         self.body.extend_from_slice(self.item_head.as_bytes());
-        write!(self.body, r#"{partition}","payload":"#).expect("a Vec takes every write");
-        let start = self.body.len();
-        write!(
-            self.body,
-            r#"{{"producer":{producer},"partition":{partition},"seq":{seq},"sent":{sent},"pad":""#
-        )
-        .expect("a Vec takes every write");
-        let pad_bytes = self.payload_bytes.saturating_sub(self.body.len() - start + 2);
-        self.body.extend_from_slice(self.pad.next(pad_bytes));
-        self.body.extend_from_slice(br#""},"transactionId":""#);
-        self.random.write_uuid(self.unix_ms, &mut self.body);
+        write!(self.body, r#"{}","payload":"#, stamp.partition).expect("a Vec takes every write");
+        self.payloads.write(stamp, &mut self.body);
+        self.body.extend_from_slice(br#","transactionId":""#);
+        self.payloads.write_id(&mut self.body);
         self.body.extend_from_slice(br#""}"#);
     }
 
@@ -237,7 +261,7 @@ pub struct Random(u64);
 
 impl Random {
     pub fn from_entropy() -> Random {
-        Random(uuid::Uuid::new_v4().as_u64_pair().1)
+        Random(Uuid::new_v4().as_u64_pair().1)
     }
 
     pub fn next(&mut self) -> u64 {
@@ -252,12 +276,19 @@ impl Random {
         (self.next() % u64::from(limit)) as u32
     }
 
+    pub fn uuid(&mut self) -> Uuid {
+        uuid::Builder::from_u128(u128::from(self.next()) << 64 | u128::from(self.next()))
+            .with_version(uuid::Version::Random)
+            .with_variant(uuid::Variant::RFC4122)
+            .into_uuid()
+    }
+
     fn write_uuid(&mut self, unix_ms: u64, body: &mut Vec<u8>) {
         let mut random = [0; 10];
         random[..8].copy_from_slice(&self.next().to_le_bytes());
         random[8..].copy_from_slice(&self.next().to_le_bytes()[..2]);
         let id = uuid::Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid();
-        let mut text = uuid::Uuid::encode_buffer();
+        let mut text = Uuid::encode_buffer();
         body.extend_from_slice(id.hyphenated().encode_lower(&mut text).as_bytes());
     }
 }
@@ -314,7 +345,7 @@ mod tests {
         assert_eq!(items[2]["payload"].to_string().len(), 256);
         let stamp: Stamp = serde_json::from_value(items[2]["payload"].clone()).unwrap();
         assert_eq!(stamp, Stamp { producer: 1, partition: 7, seq: 2, sent: 99 });
-        let id: uuid::Uuid = items[0]["transactionId"].as_str().unwrap().parse().unwrap();
+        let id: Uuid = items[0]["transactionId"].as_str().unwrap().parse().unwrap();
         assert_eq!(id.get_version_num(), 7);
         assert_ne!(items[0]["transactionId"], items[1]["transactionId"]);
         assert_eq!(body.items(), 0);

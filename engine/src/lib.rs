@@ -67,7 +67,7 @@ impl Engine {
     /// Asks the database whether it answers, with a short deadline.
     pub async fn ready(&self) -> bool {
         let asked = async {
-            let db = self.shared.connections.acquire(db::Priority::Ack).await?;
+            let db = self.shared.connections.acquire().await?;
             db.within("ready", db.client.simple_query("select 1")).await
         };
         matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok(_)))

@@ -30,7 +30,8 @@ impl Engine {
             0 => (allowed / CONNECTION_SHARE).clamp(4, CONNECTIONS_MAX),
             size => size,
         };
-        let connections = Connections::new(connector, size, config.statement_timeout, config.retry_for);
+        let connections =
+            Connections::new(connector, size, config.convoys, config.statement_timeout, config.retry_for);
         let shared = Arc::new(Shared::new(config, connections, tasks));
         // The first look only finds out where the log ends now.
         let refused = |error: crate::db::Error| StartError::Statement(error.to_string());

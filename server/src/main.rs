@@ -40,9 +40,11 @@ fn run() -> Result<()> {
 fn serve_with_logs(settings: &Settings) -> Result<()> {
     logging::start(settings)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    if settings.workers > 0 {
-        runtime.worker_threads(usize::from(settings.workers));
-    }
+    let half = || std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+    runtime.worker_threads(match settings.workers {
+        0 => half(),
+        workers => usize::from(workers),
+    });
     runtime.enable_all().build().context("cannot start the worker threads")?.block_on(serve::serve(settings))
 }
 

@@ -1,6 +1,9 @@
 //! One file for each subcommand. Each answers whether all went well.
 
+pub mod ceiling;
 pub mod compare;
+pub mod growth;
+pub mod pinned;
 pub mod run;
 
 use std::path::Path;

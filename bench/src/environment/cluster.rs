@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
+use tokio_postgres::Config;
 
 use super::account::Account;
 use super::session::Session;
@@ -84,6 +85,13 @@ impl Cluster {
     /// As the observer, beside the broker's database and not in it.
     pub async fn session(&self) -> Result<Session> {
         Session::open(self.port, OBSERVER).await
+    }
+
+    /// The broker's database, as the broker sees it.
+    pub fn broker_database(&self) -> Config {
+        let mut config = Config::new();
+        config.host("127.0.0.1").port(self.port).user(BROKER).password(BROKER).dbname(BROKER);
+        config
     }
 
     /// What a broker needs to find its database here.

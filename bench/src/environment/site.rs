@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use tokio_postgres::Config;
 
 use super::broker::Broker;
 use super::cluster::Cluster;
@@ -50,6 +51,8 @@ pub struct Site {
     pub broker_version: Option<String>,
     pub postgres_version: Option<String>,
     pub watch: CpuWatch,
+    /// Of a broker of ours.
+    command: Vec<String>,
     /// Before the cluster: fields are dropped in order, and a broker should not outlive its database.
     broker: Option<Broker>,
     cluster: Option<Cluster>,
@@ -67,6 +70,7 @@ impl Site {
                     postgres_version: Some(cluster.session().await?.server_version().await?),
                     target: Target::from_url(&broker.url)?,
                     broker_version: None,
+                    command: command.clone(),
                     broker: Some(broker),
                     cluster: Some(cluster),
                 }
@@ -78,7 +82,15 @@ impl Site {
 
     fn at(target: Target) -> Site {
         let watch = CpuWatch::default();
-        Site { target, broker_version: None, postgres_version: None, watch, broker: None, cluster: None }
+        Site {
+            target,
+            broker_version: None,
+            postgres_version: None,
+            watch,
+            command: Vec::new(),
+            broker: None,
+            cluster: None,
+        }
     }
 
     /// None on a database we do not see.
@@ -89,16 +101,37 @@ impl Site {
         }
     }
 
+    /// The broker's database, for those who go there without it.
+    pub fn database(&self) -> Result<Config> {
+        Ok(self.cluster.as_ref().context("the broker runs on a database we do not see")?.broker_database())
+    }
+
+    /// Leaves the database to us alone.
+    pub async fn stop_broker(&mut self) -> Result<()> {
+        match self.broker.take() {
+            Some(broker) => broker.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    /// A new one, which knows nothing but the database.
+    pub async fn restart_broker(&mut self) -> Result<()> {
+        self.stop_broker().await?;
+        let cluster = self.cluster.as_ref().context("the broker is not ours to start")?;
+        let broker = Broker::start(&self.command, &cluster.variables(), cluster.folder()).await?;
+        self.target = Target::from_url(&broker.url)?;
+        self.watch.broker_pid = Some(broker.pid);
+        self.broker = Some(broker);
+        Ok(())
+    }
+
     pub fn broker_memory(&self) -> Option<Memory> {
         Memory::of(self.watch.broker_pid?)
     }
 
     /// An error when the broker ended before or did not stop in order.
-    pub async fn close(self) -> Result<()> {
-        match self.broker {
-            Some(broker) => broker.stop().await,
-            None => Ok(()),
-        }
+    pub async fn close(mut self) -> Result<()> {
+        self.stop_broker().await
     }
 }
 

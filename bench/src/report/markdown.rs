@@ -25,6 +25,12 @@ pub fn markdown(machine: &Machine, contenders: &[(&str, &Contender)], tables: &[
     text
 }
 
+/// Tables under what is to be said of them.
+pub fn section(machine: &Machine, words: &str, tables: &[Table]) -> String {
+    let tables: String = tables.iter().map(|table| format!("\n{}", table.markdown())).collect();
+    format!("Measured on {}.\n\n{words}\n{tables}", machine.describe())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

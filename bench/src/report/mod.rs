@@ -12,9 +12,13 @@ mod tables;
 
 pub use comparison::{Comparison, compare};
 pub use contender::Contender;
-pub use markdown::markdown;
+pub use format::{millis, significant, thousands, times};
+pub use markdown::{markdown, section};
 pub use plots::plot;
-pub use summary::Row;
+#[cfg(test)]
+pub use summary::tests;
+pub use summary::{Row, Spread, Summary};
+pub use table::Table;
 pub use tables::{
     comparison as comparison_table, costs as cost_table, memory as memory_table, results as result_table,
 };

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::harness::{Clock, Operation, Tally};
+use crate::harness::{Clock, Operation, TENTHS, Tally};
 use crate::measure::Cost;
 
 /// One operation of one scenario in one run.
@@ -18,6 +18,8 @@ pub struct Row {
     pub requests: Option<u64>,
     pub messages_per_second: f64,
     pub requests_per_second: Option<f64>,
+    /// In each tenth of the planned time; zeros when there was no plan.
+    pub messages_by_tenth: [u64; TENTHS],
     pub p50_us: u64,
     pub p99_us: u64,
     pub p999_us: u64,
@@ -41,6 +43,7 @@ impl Row {
             requests,
             messages_per_second: rate(tally.messages),
             requests_per_second: requests.map(rate),
+            messages_by_tenth: tally.tenths,
             p50_us: tally.latency_us.value_at_quantile(0.5),
             p99_us: tally.latency_us.value_at_quantile(0.99),
             p999_us: tally.latency_us.value_at_quantile(0.999),

@@ -18,8 +18,9 @@ use crate::measure::Cost;
 use crate::report::Row;
 use crate::setup::Setup;
 pub use burst::LOOP as BURST_LOOP;
-use pop::Claim;
-use push::Shape;
+pub use parked::park;
+pub use pop::{Claim, run as pop_by_groups};
+pub use push::Shape;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
@@ -85,24 +86,27 @@ impl Outcome {
 }
 
 pub async fn run(setup: &Setup, scenario: Scenario) -> Result<Outcome> {
-    let name = scenario.to_string();
-    let queue = setup.create_queue(&name).await?;
-    let outcome = match scenario {
-        Scenario::Push(shape) => push::run(setup, &queue, &name, shape).await,
-        Scenario::Pop { claim, batch } => pop::run(setup, &queue, &name, claim, batch).await,
-        Scenario::Burst => burst::run(setup, &queue, &name).await,
-        Scenario::EndToEnd => end_to_end::run(setup, &queue, &name, None).await,
-        Scenario::EndToEndRate { per_second } => {
-            end_to_end::run(setup, &queue, &name, Some(per_second)).await
-        }
-        Scenario::FanOut => fan_out::run(setup, &queue, &name).await,
-        Scenario::Drain { claimed } => drain::run(setup, &queue, &name, claimed).await,
-        Scenario::Parked => parked::run(setup, &queue, &name).await,
-    };
+    let queue = setup.create_queue(&scenario.to_string()).await?;
+    let outcome = run_on(setup, &queue, scenario).await;
     let deleted = setup.delete_queue(&queue).await;
     let outcome = outcome?;
     deleted?;
     Ok(outcome)
+}
+
+/// On a queue that somebody has prepared and may look at afterwards.
+pub async fn run_on(setup: &Setup, queue: &str, scenario: Scenario) -> Result<Outcome> {
+    let name = scenario.to_string();
+    match scenario {
+        Scenario::Push(shape) => push::run(setup, queue, &name, shape).await,
+        Scenario::Pop { claim, batch } => pop::run(setup, queue, &name, claim, batch, &[]).await,
+        Scenario::Burst => burst::run(setup, queue, &name).await,
+        Scenario::EndToEnd => end_to_end::run(setup, queue, &name, None).await,
+        Scenario::EndToEndRate { per_second } => end_to_end::run(setup, queue, &name, Some(per_second)).await,
+        Scenario::FanOut => fan_out::run(setup, queue, &name).await,
+        Scenario::Drain { claimed } => drain::run(setup, queue, &name, claimed).await,
+        Scenario::Parked => parked::run(setup, queue, &name).await,
+    }
 }
 
 pub fn all() -> Vec<Scenario> {

@@ -15,6 +15,8 @@ use crate::wire::{PushBody, Stamp, check_pushed, popped};
 const PARK_TIME: Duration = Duration::from_millis(20);
 /// The same for all the long polls: generous, since the broker looks into the queue for each of them once.
 const PARK_ALL_TIME: Duration = Duration::from_secs(1);
+/// And as much again for each so many of them.
+const PARKED_A_SECOND: u32 = 4_000;
 
 pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
     let mut outcome = Outcome::default();
@@ -46,7 +48,7 @@ async fn measure(setup: &Setup, queue: &str) -> Result<Phase> {
 }
 
 /// Long polls that outlast the measurement, one connection each.
-async fn park(setup: &Setup, queue: &str, count: u32) -> Result<JoinSet<Result<u16>>> {
+pub async fn park(setup: &Setup, queue: &str, count: u32) -> Result<JoinSet<Result<u16>>> {
     let options = &setup.options;
     let timeout = options.warmup() + options.measured() + Duration::from_secs(60);
     let pop = format!("/api/v1/pop/queue/{queue}?wait=true&timeout={}", timeout.as_millis());
@@ -58,7 +60,8 @@ async fn park(setup: &Setup, queue: &str, count: u32) -> Result<JoinSet<Result<u
         let pop = pop.clone();
         polls.spawn(async move { Ok(client.get(&pop).await?.status) });
     }
-    tokio::time::sleep(options.scale(PARK_ALL_TIME, PARK_ALL_TIME / 4)).await;
+    let time = PARK_ALL_TIME * (1 + count / PARKED_A_SECOND);
+    tokio::time::sleep(options.scale(time, time / 4)).await;
     Ok(polls)
 }
 

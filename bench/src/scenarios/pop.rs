@@ -11,7 +11,7 @@ use super::Outcome;
 use crate::client::Client;
 use crate::harness::{Flow, Operation, Phase, Plan, Recorder, Worker, run_workers};
 use crate::setup::{ACK, Setup};
-use crate::wire::{ack_body, check_acked, count_popped, partition_name, popped};
+use crate::wire::{ack_body, check_acked, count_popped, group_query, partition_name, popped};
 
 /// Where a pop takes its messages from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,46 +19,49 @@ pub enum Claim {
     Specific,
     SpecificAutoAck,
     Wildcard,
-    /// Any of up to so many partitions, none of which can fill the batch alone.
+    /// Any of up to so many partitions in one pop.
     Spread(u32),
 }
 
-/// Of a spread pop: what the warm-up drained fits many times.
-const SPREAD_PARTITIONS_MAX: u32 = 5_000;
-
-pub async fn run(setup: &Setup, queue: &str, name: &str, claim: Claim, batch: u32) -> Result<Outcome> {
+/// Each of the groups reads everything; without any it is the queue's own reader.
+pub async fn run(
+    setup: &Setup,
+    queue: &str,
+    name: &str,
+    claim: Claim,
+    batch: u32,
+    groups: &[String],
+) -> Result<Outcome> {
     let options = &setup.options;
-    let fill = async |messages: f64| {
-        let messages = messages.min(f64::from(options.preload_max));
-        let (partitions, each) = match claim {
-            Claim::Spread(claimed) => {
-                let each = batch / claimed;
-                let partitions = (messages / f64::from(each)).ceil() as u32;
-                (partitions.clamp(options.partitions, SPREAD_PARTITIONS_MAX), each)
-            }
-            _ => {
-                let batches = messages / f64::from(options.partitions) / f64::from(batch);
-                (options.partitions, batch * batches.ceil().max(1.0) as u32)
-            }
-        };
-        setup.preload(queue, partitions, each, None).await
+    let fill = async |deliveries: f64| {
+        let messages = (deliveries / groups.len().max(1) as f64).min(f64::from(options.preload_max));
+        let batches = messages / f64::from(options.partitions) / f64::from(batch);
+        let each = batch * batches.ceil().max(1.0) as u32;
+        setup.preload(queue, options.partitions, each, None).await
     };
     let per_worker = options.scale(50, 5);
     fill(f64::from(options.connections * batch * per_worker)).await?;
     let warmup = Plan::timed(Duration::ZERO, options.warmup()).unmetered();
-    let warmup = drain(setup, queue, claim, batch, warmup).await?;
+    let warmup = drain(setup, queue, claim, batch, groups, warmup).await?;
     let rate = warmup.tally(Operation::Pop).messages as f64 / warmup.seconds.max(0.001);
 
     // A quarter more than the warm-up would take: a warm broker is faster.
     fill(rate * options.measured().as_secs_f64() * 1.25).await?;
     let measured = Plan::timed(Duration::ZERO, options.measured());
-    let mut phase = drain(setup, queue, claim, batch, measured).await?;
+    let mut phase = drain(setup, queue, claim, batch, groups, measured).await?;
     phase.errors += warmup.errors;
     phase.error_texts.extend(warmup.error_texts);
     Ok(Outcome::of(name, &phase))
 }
 
-async fn drain(setup: &Setup, queue: &str, claim: Claim, batch: u32, plan: Plan) -> Result<Phase> {
+async fn drain(
+    setup: &Setup,
+    queue: &str,
+    claim: Claim,
+    batch: u32,
+    groups: &[String],
+    plan: Plan,
+) -> Result<Phase> {
     let partitions = setup.options.partitions;
     // A partition has one lease at a time: more workers than partitions would only find it taken.
     let workers = setup.options.connections.min(partitions);
@@ -69,20 +72,30 @@ async fn drain(setup: &Setup, queue: &str, claim: Claim, batch: u32, plan: Plan)
     let wildcard = |more: &str| vec![format!("/api/v1/pop/queue/{queue}?batch={batch}{more}")];
     let popper = |worker: u32| {
         let own = (worker..partitions).step_by(workers as usize);
-        let pops = match claim {
+        let pops: Vec<String> = match claim {
             Claim::Specific => own.map(|partition| specific(partition, "")).collect(),
             Claim::SpecificAutoAck => own.map(|partition| specific(partition, "&autoAck=true")).collect(),
             Claim::Wildcard => wildcard(""),
-            Claim::Spread(claimed) => wildcard(&format!("&partitions={claimed}")),
+            // Sixteen pops of ten partitions want more than there are: some have to wait for a lease to end.
+            Claim::Spread(claimed) => wildcard(&format!("&partitions={claimed}&wait=true&timeout=2000")),
         };
-        Popper { pops, next: 0, acknowledges: claim != Claim::SpecificAutoAck }
+        let of_group = |group: &String| {
+            let with_group = |pop: &String| (pop.clone() + &group_query(group), Some(group.clone()));
+            pops.iter().map(with_group).collect::<Vec<_>>()
+        };
+        let pops = match groups {
+            [] => pops.into_iter().map(|pop| (pop, None)).collect(),
+            groups => groups.iter().flat_map(of_group).collect(),
+        };
+        // Each begins with another group, so that all groups get on alike.
+        Popper { pops, next: worker as usize, acknowledges: claim != Claim::SpecificAutoAck }
     };
     run_workers(setup, (0..workers).map(popper).collect(), plan).await
 }
 
 struct Popper {
-    /// Asked in turn. No other worker asks the same partition.
-    pops: Vec<String>,
+    /// With their groups, asked in turn. No other worker asks the same partition by name.
+    pops: Vec<(String, Option<String>)>,
     next: usize,
     acknowledges: bool,
 }
@@ -92,7 +105,7 @@ impl Worker for Popper {
         if recorder.window().is_over() {
             return Ok(Flow::Done);
         }
-        let pop = &self.pops[self.next % self.pops.len()];
+        let (pop, group) = &self.pops[self.next % self.pops.len()];
         self.next += 1;
         let started = Instant::now();
         let reply = client.get(pop).await?;
@@ -105,7 +118,7 @@ impl Worker for Popper {
         recorder.record(Operation::Pop, started, finished, count);
         if self.acknowledges {
             let messages = popped(&reply)?;
-            let body = ack_body(&messages, None);
+            let body = ack_body(&messages, group.as_deref());
             let started = Instant::now();
             let reply = client.post(ACK, &body).await?;
             let finished = Instant::now();

@@ -1,4 +1,4 @@
-//! The message plane's own connections: prepared once, handed to one flight at a time, the more urgent lane first.
+//! The message plane's own connections: prepared once, and shared by the flights that leave at the same time.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,13 +17,16 @@ use crate::clock;
 /// Before what a lost connection interrupted is tried again.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who goes first when connections are scarce: finishing work before taking more on.
+/// A flight that has waited this long for others to land leaves beside them.
+const CONVOY_PATIENCE: Duration = Duration::from_millis(2);
+
+/// Who goes first: finishing work before taking more on, and what may take long last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
     Ack,
     Push,
     Pop,
-    Background,
+    Fetch,
 }
 
 pub struct Connection {
@@ -62,15 +65,21 @@ impl Connection {
 
 /// The set of connections. Clones share it.
 ///
+/// The database spends a quarter of a millisecond on a flight before it looks at the first item, most of it waiting for
+/// the disk and for the next message to arrive. So flights of different lanes leave as a convoy: one after the other on
+/// one connection, without a pause in between, while everything that arrives meanwhile collects for the next convoy.
+/// Beyond `convoys` of them a flight waits, but not for long: one slow flight must not hold up the others.
+///
 /// # Invariants
 /// - At most `size` connections are open or being opened.
-/// - A connection is used by one flight at a time.
+/// - A connection is used by one convoy, or by one caller of `acquire`, at a time.
 #[derive(Clone)]
 pub struct Connections(Arc<Inner>);
 
 struct Inner {
     connector: Connector,
     size: usize,
+    convoys: usize,
     deadline: Duration,
     patience: Duration,
     state: Mutex<State>,
@@ -80,52 +89,116 @@ struct Inner {
 struct State {
     idle: Vec<Connection>,
     open: usize,
-    waiting: [VecDeque<oneshot::Sender<Connection>>; 4],
+    /// Flights that wait for the next convoy, by priority.
+    flights: [VecDeque<oneshot::Sender<Checkout>>; 4],
+    /// Out of patience, or in need of a connection of their own: the next one is theirs alone.
+    alone: VecDeque<oneshot::Sender<Checkout>>,
+}
+
+enum Place {
+    Idle(Box<Connection>),
+    /// Counted as open already.
+    New,
+    Full,
+}
+
+impl State {
+    /// A connection, or the right to open one, while fewer than `limit` are in use.
+    fn take(&mut self, limit: usize) -> Place {
+        if self.open - self.idle.len() >= limit {
+            return Place::Full;
+        }
+        while let Some(connection) = self.idle.pop() {
+            if connection.is_usable() {
+                return Place::Idle(Box::new(connection));
+            }
+            self.open -= 1;
+        }
+        self.open += 1;
+        Place::New
+    }
+
+    /// Who gets a connection that has come back. `crowded`: enough others are still in use.
+    fn next(&mut self, crowded: bool) -> Vec<oneshot::Sender<Checkout>> {
+        match self.alone.pop_front() {
+            Some(waiter) => vec![waiter],
+            None if crowded => Vec::new(),
+            None => self.flights.iter_mut().flat_map(|queue| queue.drain(..)).collect(),
+        }
+    }
 }
 
 impl Connections {
     /// `patience`: how long `persist` tries.
-    pub fn new(connector: Connector, size: usize, statement_timeout: Duration, patience: Duration) -> Self {
+    pub fn new(
+        connector: Connector,
+        size: usize,
+        convoys: usize,
+        statement_timeout: Duration,
+        patience: Duration,
+    ) -> Self {
         // The server ends a statement first; this is for when the server itself is gone.
         let deadline = statement_timeout + Duration::from_secs(5);
-        Self(Arc::new(Inner { connector, size: size.max(1), deadline, patience, state: Mutex::default() }))
+        let (size, convoys) = (size.max(1), convoys.max(1));
+        Self(Arc::new(Inner { connector, size, convoys, deadline, patience, state: Mutex::default() }))
     }
 
-    pub async fn acquire(&self, priority: Priority) -> Result<Checkout, Error> {
-        loop {
-            let waiting = {
-                let mut state = self.lock();
-                while let Some(connection) = state.idle.pop() {
-                    if connection.is_usable() {
-                        return Ok(self.checkout(connection));
-                    }
-                    state.open -= 1;
-                }
-                if state.open < self.0.size {
-                    state.open += 1;
-                    None
-                } else {
+    /// A place in the next convoy, for a flight of single statements.
+    pub async fn join(&self, priority: Priority) -> Result<Checkout, Error> {
+        let receiver = {
+            let mut state = self.lock();
+            match state.take(self.0.convoys.min(self.0.size)) {
+                Place::Idle(connection) => return Ok(self.checkout(*connection)),
+                Place::New => None,
+                Place::Full => {
                     let (sender, receiver) = oneshot::channel();
-                    state.waiting[priority as usize].push_back(sender);
+                    state.flights[priority as usize].push_back(sender);
                     Some(receiver)
                 }
+            }
+        };
+        let Some(mut receiver) = receiver else { return self.open().await };
+        if let Ok(Ok(checkout)) = tokio::time::timeout(CONVOY_PATIENCE, &mut receiver).await {
+            return Ok(checkout);
+        }
+        receiver.close();
+        match receiver.try_recv() {
+            Ok(checkout) => Ok(checkout),
+            Err(_) => self.acquire().await,
+        }
+    }
+
+    /// A connection of one's own.
+    pub async fn acquire(&self) -> Result<Checkout, Error> {
+        loop {
+            let receiver = {
+                let mut state = self.lock();
+                match state.take(self.0.size) {
+                    Place::Idle(connection) => return Ok(self.checkout(*connection)),
+                    Place::New => None,
+                    Place::Full => {
+                        let (sender, receiver) = oneshot::channel();
+                        state.alone.push_back(sender);
+                        Some(receiver)
+                    }
+                }
             };
-            let Some(receiver) = waiting else { return self.open().await };
+            let Some(receiver) = receiver else { return self.open().await };
             // An error means that a connection was lost and its place is free: try for it.
-            if let Ok(connection) = receiver.await {
-                return Ok(self.checkout(connection));
+            if let Ok(checkout) = receiver.await {
+                return Ok(checkout);
             }
         }
     }
 
     /// Runs a call that may run twice, and again while connections get lost, as long as patience lasts.
-    pub async fn persist<T, F>(&self, priority: Priority, call: impl Fn(Checkout) -> F) -> Result<T, Error>
+    pub async fn persist<T, F>(&self, call: impl Fn(Checkout) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let started = clock::now();
         loop {
-            let result = match self.acquire(priority).await {
+            let result = match self.acquire().await {
                 Ok(connection) => call(connection).await,
                 Err(error) => Err(error),
             };
@@ -139,7 +212,7 @@ impl Connections {
     }
 
     async fn open(&self) -> Result<Checkout, Error> {
-        let place = Place(self);
+        let place = Reserved(self);
         let client = self.0.connector.client().await?;
         let prepare = tokio::time::timeout(self.0.deadline, Statements::prepare(&client));
         let statements = match prepare.await {
@@ -153,31 +226,36 @@ impl Connections {
     }
 
     fn checkout(&self, connection: Connection) -> Checkout {
-        Checkout { connection: Some(connection), home: self.clone() }
+        Checkout(Arc::new(Loan { connection: Some(connection), home: self.clone() }))
     }
 
     fn give_back(&self, connection: Connection) {
         if !connection.is_usable() {
             return self.free_place();
         }
-        let mut connection = connection;
-        let mut state = self.lock();
-        for queue in &mut state.waiting {
-            while let Some(waiter) = queue.pop_front() {
-                match waiter.send(connection) {
-                    Ok(()) => return,
-                    Err(returned) => connection = returned,
-                }
+        let waiters = {
+            let mut state = self.lock();
+            let crowded = state.open - state.idle.len() > self.0.convoys;
+            let waiters = state.next(crowded);
+            if waiters.is_empty() {
+                state.idle.push(connection);
+                return;
             }
+            waiters
+        };
+        // Not under the lock: should nobody be there any more, this comes back here.
+        let checkout = self.checkout(connection);
+        for waiter in waiters {
+            _ = waiter.send(checkout.clone());
         }
-        state.idle.push(connection);
     }
 
     /// Lets every waiter try for the place: the first opens a connection or reports why it cannot.
     fn free_place(&self) {
         let mut state = self.lock();
         state.open -= 1;
-        state.waiting.iter_mut().for_each(VecDeque::clear);
+        state.flights.iter_mut().for_each(VecDeque::clear);
+        state.alone.clear();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -207,16 +285,19 @@ impl Connections {
 }
 
 /// Gives the place back if opening fails or is cancelled.
-struct Place<'a>(&'a Connections);
+struct Reserved<'a>(&'a Connections);
 
-impl Drop for Place<'_> {
+impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         self.0.free_place();
     }
 }
 
-/// A connection for one flight; it goes home when dropped.
-pub struct Checkout {
+/// A connection on loan, alone or together with the rest of a convoy; it goes home with the last of them.
+#[derive(Clone)]
+pub struct Checkout(Arc<Loan>);
+
+struct Loan {
     connection: Option<Connection>,
     home: Connections,
 }
@@ -225,11 +306,11 @@ impl Deref for Checkout {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        self.connection.as_ref().expect("a checkout holds its connection until it is dropped")
+        self.0.connection.as_ref().expect("a loan holds its connection until it is dropped")
     }
 }
 
-impl Drop for Checkout {
+impl Drop for Loan {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.home.give_back(connection);

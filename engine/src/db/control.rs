@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::{Checkout, Connections, Connector, Error, Priority};
+use super::{Checkout, Connections, Connector, Error};
 use crate::clock;
 
 async fn many(
@@ -17,7 +17,7 @@ async fn many(
     parameters: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, Error> {
     let call = |db: Checkout| async move { db.within(procedure, db.client.query(sql, parameters)).await };
-    connections.persist(Priority::Background, call).await
+    connections.persist(call).await
 }
 
 async fn one(

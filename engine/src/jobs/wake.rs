@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::clock;
 use crate::db::control;
 use crate::db::procedures::{self, Position};
-use crate::db::{Checkout, Error, Priority};
+use crate::db::{Checkout, Error};
 use crate::log::Partition;
 use crate::shared::Shared;
 
@@ -146,7 +146,7 @@ impl Wake {
         let look = self.started.fetch_add(1, AcqRel) + 1;
         let from = &seen.position;
         let call = |db: Checkout| async move { procedures::discover(&db, from).await };
-        let (position, written) = shared.connections.persist(Priority::Pop, call).await?;
+        let (position, written) = shared.connections.persist(call).await?;
         let mut marked = Vec::new();
         let mut dedup = shared.dedup();
         for row in written {

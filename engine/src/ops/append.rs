@@ -272,8 +272,7 @@ impl<'a> Draft<'a> {
     /// The segment is in the log: everything pending is in it, or repeats something that is.
     fn settle(&mut self, base_offset: i64, created_at: i64) {
         // As many hashes as messages: none of them repeats another.
-        let deduplicates =
-            self.parcels[0].dedup_seconds > 0 && self.hashes.len() < self.pending.len();
+        let deduplicates = self.parcels[0].dedup_seconds > 0 && self.hashes.len() < self.pending.len();
         let mut first: HashMap<TransactionHash, i64> = HashMap::new();
         let mut next = base_offset;
         for (parcel, message) in std::mem::take(&mut self.pending) {

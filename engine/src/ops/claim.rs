@@ -233,7 +233,7 @@ async fn give_back(shared: &Shared, claims: &[Grant], group: &str, lease: Option
     let rows: Vec<procedures::Claimed<'_>> =
         claims.iter().map(|claim| (claim.partition.id, group, lease, claim.first, claim.last)).collect();
     let released = async {
-        let db = shared.connections.acquire(Priority::Ack).await?;
+        let db = shared.connections.acquire().await?;
         procedures::release(&db, &rows).await
     };
     match released.await {

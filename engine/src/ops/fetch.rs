@@ -21,7 +21,7 @@ pub struct Fetch {
 
 impl Operation for Fetch {
     const NAME: &'static str = "fetch";
-    const PRIORITY: Priority = Priority::Pop;
+    const PRIORITY: Priority = Priority::Fetch;
     const MERGED_MAX: usize = 1;
     type Key = u64;
     /// Per range, its segments in order.
@@ -51,7 +51,9 @@ impl Operation for Fetch {
             let segment =
                 Arc::new(Segment::new(row.base_offset, row.created_at, row.transactions, row.frames));
             cache.insert(ids[row.position], segment.clone());
-            read[row.position].push(segment);
+            if segment.base_offset < last[row.position] {
+                read[row.position].push(segment);
+            }
         }
         drop(cache);
         let mut read = read.into_iter();

@@ -15,7 +15,7 @@ use crate::Engine;
 use crate::clock;
 use crate::db::control;
 use crate::db::procedures;
-use crate::db::{Checkout, Error as DbError, Priority};
+use crate::db::{Checkout, Error as DbError};
 use crate::error::Error;
 use crate::log::Partition;
 use crate::log::ids::TransactionHash;
@@ -150,7 +150,7 @@ impl Engine {
         let subscribe = |db: Checkout| async move {
             procedures::subscribe(&db, &watch.queue, &watch.group, partition, new, since).await
         };
-        self.shared.connections.persist(Priority::Pop, subscribe).await
+        self.shared.connections.persist(subscribe).await
     }
 
     /// Fills the ready list from the database; says where the next page starts, if there is one.
@@ -158,7 +158,7 @@ impl Engine {
         let seed = |db: Checkout| async move {
             procedures::seed(&db, &watch.queue, &watch.group, after, SEED_PAGE).await
         };
-        let mut rows = self.shared.connections.persist(Priority::Pop, seed).await?;
+        let mut rows = self.shared.connections.persist(seed).await?;
         let last = rows.last().map(|row| row.id).filter(|_| rows.len() == SEED_PAGE as usize);
         rows.sort_by_key(|row| row.served_at);
         let now = clock::now();

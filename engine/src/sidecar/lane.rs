@@ -13,7 +13,7 @@ use super::batcher::{Batcher, Limits};
 use super::slots::Slots;
 use super::stats::{LaneCounts, LaneStats};
 use crate::clock;
-use crate::db::{Connection, Connections, Error, Priority, RETRY_PAUSE};
+use crate::db::{Checkout, Connection, Connections, Error, Priority, RETRY_PAUSE};
 use crate::tasks::Tasks;
 
 /// One kind of request, and how many of them become one procedure call.
@@ -23,7 +23,7 @@ pub trait Operation: Send + Sync + Sized + 'static {
     const PRIORITY: Priority;
     /// Entries of one key that may share a flight.
     const MERGED_MAX: usize;
-    /// A flight carries a single entry.
+    /// A flight carries a single entry, of several statements, on a connection of its own.
     const ALONE: bool = false;
     /// Two entries with one key are never in the air at once, unless they share a flight.
     type Key: Hash + Eq + Clone + Send;
@@ -176,12 +176,12 @@ impl<O: Operation> Inner<O> {
     /// Flies until nothing waits. The batch is taken only once a connection is there: what arrives while the pool
     /// is busy still gets on.
     async fn run_slot(self: Arc<Self>) {
+        self.board().await;
         loop {
             if !self.linger.is_zero() {
                 tokio::time::sleep(self.linger).await;
             }
-            let connection = self.connections.acquire(O::PRIORITY).await;
-            self.board().await;
+            let connection = self.connect().await;
             let flight = {
                 let mut state = self.lock();
                 let flight = state.batcher.take(self.limits);
@@ -213,9 +213,9 @@ impl<O: Operation> Inner<O> {
         }
     }
 
-    /// Requests that arrive together are read one after the other, and a client that has just been answered is likely
-    /// to come back: the flight waits while every look around finds somebody new at the door. Takes microseconds when
-    /// nobody comes.
+    /// Requests that arrive together are read one after the other: the first flight waits while every look around finds
+    /// somebody new at the door. Takes microseconds when nobody comes. Later flights leave at once: the database must
+    /// not idle while answers are written.
     async fn board(&self) {
         let mut boarded = 0;
         for _ in 0..BOARDING_ROUNDS_MAX {
@@ -228,7 +228,14 @@ impl<O: Operation> Inner<O> {
         }
     }
 
-    async fn fly(&self, mut connection: Result<crate::db::Checkout, Error>, entries: Vec<Entry<O>>) {
+    async fn connect(&self) -> Result<Checkout, Error> {
+        match O::ALONE {
+            true => self.connections.acquire().await,
+            false => self.connections.join(O::PRIORITY).await,
+        }
+    }
+
+    async fn fly(&self, mut connection: Result<Checkout, Error>, entries: Vec<Entry<O>>) {
         let started = clock::now();
         let waited = entries.iter().map(|entry| started - entry.arrived).max().unwrap_or_default();
         let mut operations = Vec::with_capacity(entries.len());
@@ -255,7 +262,7 @@ impl<O: Operation> Inner<O> {
             }
             drop(connection);
             tokio::time::sleep(RETRY_PAUSE).await;
-            connection = self.connections.acquire(O::PRIORITY).await;
+            connection = self.connect().await;
         };
         let took = clock::now() - started;
         self.stats.landed(replies.len(), items, waited, took);

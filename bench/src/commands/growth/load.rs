@@ -1,0 +1,62 @@
+//! Puts a dimension into a fresh database before anything is measured, through the broker's own procedures.
+
+use anyhow::{Context, Result};
+
+use super::point::Point;
+use crate::direct::{Claim, Connection, FrameWriter, Link};
+use crate::environment::Site;
+use crate::options::{Axis, Options};
+use crate::wire::partition_name;
+
+/// The reader of a queue without groups, as the protocol names it.
+const QUEUE_MODE: &str = "__QUEUE_MODE__";
+/// Partitions or messages of one call: more make its arrays slow to look into.
+const PAGE: usize = 1_000;
+
+/// What must be in the database. The broker must be stopped: it would take up all that is written beside it.
+pub async fn fill(site: &Site, queue: &str, point: Point, options: &Options) -> Result<()> {
+    let mut connection = Connection::open(&site.database()?).await?;
+    match point.axis {
+        Axis::Partitions => {
+            let idle = point.size.saturating_sub(options.partitions);
+            add_idle_partitions(&mut connection, queue, idle, options).await?;
+        }
+        Axis::Backlog => {
+            let names: Vec<String> = (0..options.partitions).map(partition_name).collect();
+            let mut places = connection.partitions(queue, &names).await?;
+            let each = point.size / options.partitions;
+            let mut writer = FrameWriter::new(options.payload);
+            connection.fill(&mut places, each, PAGE as u32, &mut writer).await?;
+            connection.check(&places, None).await?;
+        }
+        Axis::Groups | Axis::Parked | Axis::Payload => {}
+    }
+    settle(&Link::open(&site.database()?).await?).await
+}
+
+/// Each has had a message that its reader has got, as a partition has that was in use once.
+async fn add_idle_partitions(
+    connection: &mut Connection,
+    queue: &str,
+    count: u32,
+    options: &Options,
+) -> Result<()> {
+    let mut writer = FrameWriter::new(options.payload);
+    let names: Vec<String> = (0..count).map(|partition| format!("idle-{partition}")).collect();
+    for page in names.chunks(PAGE) {
+        let mut places = connection.partitions(queue, page).await?;
+        let one_each = vec![1; places.len()];
+        connection.push(&mut places, &one_each, &mut writer).await?;
+        let claim = Claim { group: QUEUE_MODE, batch: 1, auto: true, readers: true };
+        connection.lease(&mut places, claim).await?;
+    }
+    Ok(())
+}
+
+/// What the load left for later would be done beside the measurement.
+async fn settle(link: &Link) -> Result<()> {
+    for command in ["set statement_timeout = 0", "vacuum (analyze)", "checkpoint"] {
+        link.client.batch_execute(command).await.with_context(|| command.to_owned())?;
+    }
+    Ok(())
+}
