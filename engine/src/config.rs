@@ -11,8 +11,8 @@ pub struct Config {
     pub tls: Tls,
     /// Connections of the message plane; 0 = sized from the server's `max_connections`.
     pub connections: usize,
-    /// Convoys of flights in the air at once before a flight waits a moment for one of them to land.
-    pub convoys: usize,
+    /// Flights of all lanes in the air at once before the next one waits a moment for others to land.
+    pub flights: usize,
     pub connect_timeout: Duration,
     /// No statement of the message plane runs longer.
     pub statement_timeout: Duration,

@@ -31,7 +31,7 @@ impl Engine {
             size => size,
         };
         let connections =
-            Connections::new(connector, size, config.convoys, config.statement_timeout, config.retry_for);
+            Connections::new(connector, size, config.flights, config.statement_timeout, config.retry_for);
         let shared = Arc::new(Shared::new(config, connections, tasks));
         // The first look only finds out where the log ends now.
         let refused = |error: crate::db::Error| StartError::Statement(error.to_string());

@@ -129,11 +129,11 @@ pub struct Settings {
     #[arg(long, env = "SIDECAR_MAX_ITEMS_PER_TX", default_value_t = 500,
           value_parser = value_parser!(u16).range(1..), help_heading = LANES)]
     pub max_items_per_tx: u16,
-    /// Calls of different lanes travel together on one connection. So many of these convoys are in the air before the
-    /// next call waits up to 2 ms for one to land; 0 takes the cores of this machine, at least 2.
-    #[arg(long, env = "QUEEN_CONVOYS", default_value_t = 0, value_parser = value_parser!(u16).range(..=1000),
+    /// Calls of all lanes in the air at once before the next one waits up to 2 ms for others to land, to leave together
+    /// with all that wait by then; 0 takes the cores of this machine, at least 2.
+    #[arg(long, env = "QUEEN_FLIGHTS", default_value_t = 0, value_parser = value_parser!(u16).range(..=1000),
           help_heading = LANES)]
-    pub convoys: u16,
+    pub flights: u16,
     /// Push calls in the air at once.
     #[arg(long, env = "QUEEN_PUSH_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
           help_heading = LANES)]
@@ -209,9 +209,9 @@ impl Settings {
             database,
             tls,
             connections: usize::from(self.sidecar_pool_size),
-            convoys: match self.convoys {
+            flights: match self.flights {
                 0 => std::thread::available_parallelism().map_or(2, usize::from).max(2),
-                convoys => usize::from(convoys),
+                flights => usize::from(flights),
             },
             connect_timeout: self.db_connection_timeout,
             statement_timeout: self.db_statement_timeout,

@@ -68,7 +68,7 @@ impl Connection {
 /// The database spends a quarter of a millisecond on a flight before it looks at the first item, most of it waiting for
 /// the disk and for the next message to arrive. So flights of different lanes leave as a convoy: one after the other on
 /// one connection, without a pause in between, while everything that arrives meanwhile collects for the next convoy.
-/// Beyond `convoys` of them a flight waits, but not for long: one slow flight must not hold up the others.
+/// With `flights` in the air a further one waits, but not for long: one slow flight must not hold up the others.
 ///
 /// # Invariants
 /// - At most `size` connections are open or being opened.
@@ -79,7 +79,7 @@ pub struct Connections(Arc<Inner>);
 struct Inner {
     connector: Connector,
     size: usize,
-    convoys: usize,
+    flights: usize,
     deadline: Duration,
     patience: Duration,
     state: Mutex<State>,
@@ -89,8 +89,9 @@ struct Inner {
 struct State {
     idle: Vec<Connection>,
     open: usize,
+    airborne: usize,
     /// Flights that wait for the next convoy, by priority.
-    flights: [VecDeque<oneshot::Sender<Checkout>>; 4],
+    waiting: [VecDeque<oneshot::Sender<Checkout>>; 4],
     /// Out of patience, or in need of a connection of their own: the next one is theirs alone.
     alone: VecDeque<oneshot::Sender<Checkout>>,
 }
@@ -103,28 +104,19 @@ enum Place {
 }
 
 impl State {
-    /// A connection, or the right to open one, while fewer than `limit` are in use.
-    fn take(&mut self, limit: usize) -> Place {
-        if self.open - self.idle.len() >= limit {
-            return Place::Full;
-        }
+    /// A connection, or the right to open one.
+    fn take(&mut self, size: usize) -> Place {
         while let Some(connection) = self.idle.pop() {
             if connection.is_usable() {
                 return Place::Idle(Box::new(connection));
             }
             self.open -= 1;
         }
+        if self.open >= size {
+            return Place::Full;
+        }
         self.open += 1;
         Place::New
-    }
-
-    /// Who gets a connection that has come back. `crowded`: enough others are still in use.
-    fn next(&mut self, crowded: bool) -> Vec<oneshot::Sender<Checkout>> {
-        match self.alone.pop_front() {
-            Some(waiter) => vec![waiter],
-            None if crowded => Vec::new(),
-            None => self.flights.iter_mut().flat_map(|queue| queue.drain(..)).collect(),
-        }
     }
 }
 
@@ -133,31 +125,35 @@ impl Connections {
     pub fn new(
         connector: Connector,
         size: usize,
-        convoys: usize,
+        flights: usize,
         statement_timeout: Duration,
         patience: Duration,
     ) -> Self {
         // The server ends a statement first; this is for when the server itself is gone.
         let deadline = statement_timeout + Duration::from_secs(5);
-        let (size, convoys) = (size.max(1), convoys.max(1));
-        Self(Arc::new(Inner { connector, size, convoys, deadline, patience, state: Mutex::default() }))
+        let (size, flights) = (size.max(1), flights.max(1));
+        Self(Arc::new(Inner { connector, size, flights, deadline, patience, state: Mutex::default() }))
     }
 
     /// A place in the next convoy, for a flight of single statements.
     pub async fn join(&self, priority: Priority) -> Result<Checkout, Error> {
         let receiver = {
             let mut state = self.lock();
-            match state.take(self.0.convoys.min(self.0.size)) {
-                Place::Idle(connection) => return Ok(self.checkout(*connection)),
+            let place = if state.airborne < self.0.flights { state.take(self.0.size) } else { Place::Full };
+            match place {
+                Place::Idle(connection) => return Ok(self.flight(&mut state, &self.loan(*connection))),
                 Place::New => None,
                 Place::Full => {
                     let (sender, receiver) = oneshot::channel();
-                    state.flights[priority as usize].push_back(sender);
+                    state.waiting[priority as usize].push_back(sender);
                     Some(receiver)
                 }
             }
         };
-        let Some(mut receiver) = receiver else { return self.open().await };
+        let Some(mut receiver) = receiver else {
+            let loan = self.open().await?;
+            return Ok(self.flight(&mut self.lock(), &loan));
+        };
         if let Ok(Ok(checkout)) = tokio::time::timeout(CONVOY_PATIENCE, &mut receiver).await {
             return Ok(checkout);
         }
@@ -174,7 +170,9 @@ impl Connections {
             let receiver = {
                 let mut state = self.lock();
                 match state.take(self.0.size) {
-                    Place::Idle(connection) => return Ok(self.checkout(*connection)),
+                    Place::Idle(connection) => {
+                        return Ok(Checkout { loan: self.loan(*connection), flies: false });
+                    }
                     Place::New => None,
                     Place::Full => {
                         let (sender, receiver) = oneshot::channel();
@@ -183,7 +181,9 @@ impl Connections {
                     }
                 }
             };
-            let Some(receiver) = receiver else { return self.open().await };
+            let Some(receiver) = receiver else {
+                return Ok(Checkout { loan: self.open().await?, flies: false });
+            };
             // An error means that a connection was lost and its place is free: try for it.
             if let Ok(checkout) = receiver.await {
                 return Ok(checkout);
@@ -211,7 +211,7 @@ impl Connections {
         }
     }
 
-    async fn open(&self) -> Result<Checkout, Error> {
+    async fn open(&self) -> Result<Arc<Loan>, Error> {
         let place = Reserved(self);
         let client = self.0.connector.client().await?;
         let prepare = tokio::time::timeout(self.0.deadline, Statements::prepare(&client));
@@ -222,31 +222,40 @@ impl Connections {
         let connection =
             Connection { client, statements, deadline: self.0.deadline, broken: AtomicBool::new(false) };
         std::mem::forget(place);
-        Ok(self.checkout(connection))
+        Ok(self.loan(connection))
     }
 
-    fn checkout(&self, connection: Connection) -> Checkout {
-        Checkout(Arc::new(Loan { connection: Some(connection), home: self.clone() }))
+    fn loan(&self, connection: Connection) -> Arc<Loan> {
+        Arc::new(Loan { connection: Some(connection), home: self.clone() })
+    }
+
+    fn flight(&self, state: &mut State, loan: &Arc<Loan>) -> Checkout {
+        state.airborne += 1;
+        Checkout { loan: loan.clone(), flies: true }
     }
 
     fn give_back(&self, connection: Connection) {
         if !connection.is_usable() {
             return self.free_place();
         }
-        let waiters = {
-            let mut state = self.lock();
-            let crowded = state.open - state.idle.len() > self.0.convoys;
-            let waiters = state.next(crowded);
-            if waiters.is_empty() {
-                state.idle.push(connection);
-                return;
-            }
-            waiters
-        };
-        // Not under the lock: should nobody be there any more, this comes back here.
-        let checkout = self.checkout(connection);
-        for waiter in waiters {
-            _ = waiter.send(checkout.clone());
+        let mut state = self.lock();
+        if let Some(waiter) = state.alone.pop_front() {
+            drop(state);
+            // Should nobody be there any more, this comes back here, and so it must not be done under the lock.
+            return drop(waiter.send(Checkout { loan: self.loan(connection), flies: false }));
+        }
+        let crowded = state.airborne >= self.0.flights;
+        let waiting = state.waiting.iter_mut().filter(|_| !crowded);
+        let convoy: Vec<_> = waiting.flat_map(|queue| queue.drain(..)).collect();
+        if convoy.is_empty() {
+            return state.idle.push(connection);
+        }
+        let loan = self.loan(connection);
+        let convoy: Vec<_> =
+            convoy.into_iter().map(|waiter| (waiter, self.flight(&mut state, &loan))).collect();
+        drop(state);
+        for (waiter, checkout) in convoy {
+            drop(waiter.send(checkout));
         }
     }
 
@@ -254,7 +263,7 @@ impl Connections {
     fn free_place(&self) {
         let mut state = self.lock();
         state.open -= 1;
-        state.flights.iter_mut().for_each(VecDeque::clear);
+        state.waiting.iter_mut().for_each(VecDeque::clear);
         state.alone.clear();
     }
 
@@ -293,10 +302,13 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// A connection on loan, alone or together with the rest of a convoy; it goes home with the last of them.
-#[derive(Clone)]
-pub struct Checkout(Arc<Loan>);
+/// A connection, alone or together with the rest of a convoy.
+pub struct Checkout {
+    loan: Arc<Loan>,
+    flies: bool,
+}
 
+/// Goes home with the last who uses it.
 struct Loan {
     connection: Option<Connection>,
     home: Connections,
@@ -306,7 +318,15 @@ impl Deref for Checkout {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        self.0.connection.as_ref().expect("a loan holds its connection until it is dropped")
+        self.loan.connection.as_ref().expect("a loan holds its connection until it is dropped")
+    }
+}
+
+impl Drop for Checkout {
+    fn drop(&mut self) {
+        if self.flies {
+            self.loan.home.lock().airborne -= 1;
+        }
     }
 }
 

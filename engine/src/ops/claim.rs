@@ -46,6 +46,8 @@ impl Operation for PopClaim {
     const NAME: &'static str = "pop";
     const PRIORITY: Priority = Priority::Pop;
     const MERGED_MAX: usize = 1;
+    /// Of five hundred pops at once, the first are answered while the database still works on the last.
+    const ITEMS_MAX: usize = 128;
     /// Ready lists see to it that no partition is claimed twice at once, so no two entries exclude each other.
     type Key = u64;
     type Output = Claimed;
@@ -211,6 +213,10 @@ impl Grants {
 
     pub fn new(shared: &Arc<Shared>, claimed: Claimed) -> Self {
         Self { shared: shared.clone(), claims: claimed.grants, group: claimed.group, lease: claimed.lease }
+    }
+
+    pub fn messages(&self) -> i64 {
+        self.claims.iter().map(|claim| claim.last - claim.first).sum()
     }
 
     pub fn delivered(&mut self) {

@@ -230,10 +230,15 @@ impl Engine {
                         None => return Ok(Event::Leased { granted: 0, busy: false }),
                     }
                 }
-                let claimed = self.lease(request, std::mem::take(&mut walk.candidates)).await?;
+                let (lease, asked) = (Uuid::now_v7(), walk.candidates.len());
+                let share = Share { batch: i64::from(request.batch.max(1)), partitions: wanted(request) };
+                let claimed = self.lease(request, std::mem::take(&mut walk.candidates), lease, share).await?;
                 *gone |= claimed.gone;
                 let busy = claimed.busy;
                 walk.grants = Grants::new(&self.shared, claimed);
+                if share.partitions > 1 && !walk.grants.claims.is_empty() {
+                    self.lease_more(request, places, lease, share, asked, walk).await?;
+                }
                 Ok(Event::Leased { granted: walk.grants.claims.len(), busy })
             }
             Call::Fetch => {
@@ -253,12 +258,14 @@ impl Engine {
         places: &[Place],
         doubt: &mut Doubt,
     ) -> Result<Vec<Candidate>, Error> {
-        let wanted = request.partitions.max(1) as usize;
+        let wanted = wanted(request);
         loop {
             let now = clock::now();
             let mut candidates = Vec::new();
             for place in places {
-                let taken = place.watch.take(now, wanted - candidates.len(), i64::from(request.batch));
+                let batch = i64::from(request.batch);
+                let likely = place.watch.likely(batch, wanted - candidates.len());
+                let taken = place.watch.take(now, likely, batch);
                 candidates.extend(
                     taken.into_iter().map(|partition| Candidate::new(place.watch.clone(), partition)),
                 );
@@ -298,17 +305,52 @@ impl Engine {
         }
     }
 
+    /// The partitions asked for may hold less than they were likely to: then others fill up the batch.
+    async fn lease_more(
+        &self,
+        request: &PopRequest,
+        places: &[Place],
+        lease: Uuid,
+        share: Share,
+        asked: usize,
+        walk: &mut Walk,
+    ) -> Result<(), Error> {
+        let (messages, partitions) = (walk.grants.messages(), walk.grants.claims.len());
+        for place in places {
+            place.watch.yielded(messages, partitions);
+        }
+        let rest = Share { batch: share.batch - messages, partitions: share.partitions - partitions };
+        if asked >= share.partitions || rest.batch <= 0 || rest.partitions == 0 {
+            return Ok(());
+        }
+        let (now, mut candidates) = (clock::now(), Vec::new());
+        for place in places {
+            let taken = place.watch.take(now, rest.partitions - candidates.len(), rest.batch);
+            candidates.extend(taken.into_iter().map(|p| Candidate::new(place.watch.clone(), p)));
+        }
+        if !candidates.is_empty() {
+            let claimed = self.lease(request, candidates, lease, rest).await?;
+            walk.grants.claims.append(&mut Grants::new(&self.shared, claimed).claims);
+        }
+        Ok(())
+    }
+
     /// Claims; what was not granted goes back to its ready list.
-    async fn lease(&self, request: &PopRequest, candidates: Vec<Candidate>) -> Result<Claimed, Error> {
-        let lease = Uuid::now_v7();
+    async fn lease(
+        &self,
+        request: &PopRequest,
+        candidates: Vec<Candidate>,
+        lease: Uuid,
+        share: Share,
+    ) -> Result<Claimed, Error> {
         let claim = PopClaim {
             number: self.claims.fetch_add(1, Relaxed),
             candidates,
             group: request.group.as_str().into(),
             lease,
             seconds: request.lease_seconds,
-            batch: request.batch.max(1) as i32,
-            partitions_max: request.partitions.max(1) as i32,
+            batch: share.batch as i32,
+            partitions_max: share.partitions as i32,
             auto: request.auto_ack,
         };
         Ok(self.lanes.pop.submit(claim).await?)
@@ -393,6 +435,21 @@ impl Engine {
             () = self.shared.tasks.draining() => {}
         }
         parked.look();
+    }
+}
+
+/// What is left of a pop's batch, and of the partitions it may come from.
+#[derive(Clone, Copy)]
+struct Share {
+    batch: i64,
+    partitions: usize,
+}
+
+/// Partitions a pop may be served from.
+fn wanted(request: &PopRequest) -> usize {
+    match request.filter {
+        PopFilter::Partition { .. } => 1,
+        _ => request.partitions.max(1) as usize,
     }
 }
 

@@ -2,7 +2,7 @@
 //! as it can feed, in order of arrival.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU8, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,6 +18,8 @@ pub struct Watch {
     /// Registration and seeding happen once; a pop that arrives meanwhile waits for them.
     pub seeded: tokio::sync::Mutex<Seeding>,
     state: Mutex<State>,
+    /// Messages that a partition gave to the last pop which asked for several.
+    yields: AtomicI64,
     /// Where a timer is told about the next due time.
     timers: Arc<Timers>,
 }
@@ -87,6 +89,7 @@ impl Watch {
             group,
             seeded: tokio::sync::Mutex::default(),
             state: Mutex::default(),
+            yields: AtomicI64::new(1),
             timers,
         })
     }
@@ -102,6 +105,16 @@ impl Watch {
             }
         }
         taken
+    }
+
+    /// How many partitions a batch is likely to need. A claim locks all it asks for, needed or not.
+    pub fn likely(&self, batch: i64, partitions: usize) -> usize {
+        let each = self.yields.load(Relaxed).max(1);
+        usize::try_from((batch + each - 1) / each).unwrap_or(1).clamp(1, partitions)
+    }
+
+    pub fn yielded(&self, messages: i64, partitions: usize) {
+        self.yields.store(messages / partitions.max(1) as i64, Relaxed);
     }
 
     /// Claims a named partition, or says how to wait for this broker's other claim on it to end.

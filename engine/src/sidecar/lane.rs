@@ -23,6 +23,8 @@ pub trait Operation: Send + Sync + Sized + 'static {
     const PRIORITY: Priority;
     /// Entries of one key that may share a flight.
     const MERGED_MAX: usize;
+    /// Items of one flight at the most, whatever the settings allow.
+    const ITEMS_MAX: usize = usize::MAX;
     /// A flight carries a single entry, of several statements, on a connection of its own.
     const ALONE: bool = false;
     /// Two entries with one key are never in the air at once, unless they share a flight.
@@ -109,7 +111,7 @@ impl<O: Operation> Lane<O> {
             connections,
             tasks,
             limits: Limits {
-                items: if O::ALONE { 1 } else { settings.items_max },
+                items: if O::ALONE { 1 } else { settings.items_max.min(O::ITEMS_MAX) },
                 bytes: settings.bytes_max,
                 merged: O::MERGED_MAX,
             },

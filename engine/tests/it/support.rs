@@ -25,7 +25,7 @@ pub fn config(url: &str) -> Config {
     Config {
         database: url.to_owned(),
         tls: Tls::Off,
-        convoys: 1,
+        flights: 2,
         connections: 8,
         connect_timeout: Duration::from_secs(2),
         statement_timeout: Duration::from_secs(10),

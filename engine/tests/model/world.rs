@@ -79,7 +79,7 @@ fn config(url: &str) -> Config {
         database: url.to_owned(),
         tls: Tls::Off,
         connections: 6,
-        convoys: 1,
+        flights: 2,
         connect_timeout: Duration::from_secs(5),
         statement_timeout: Duration::from_secs(10),
         lock_timeout: Duration::from_secs(5),

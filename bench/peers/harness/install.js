@@ -1,0 +1,39 @@
+// Installs what is missing.
+
+import { spawnSync } from "node:child_process";
+import { fileURLToPath } from "node:url";
+
+import { output } from "./processes.js";
+
+/** A package must not start the service it brings, which this file, if there is none yet, tells Debian. */
+const INSTALL = `
+set -e
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+    trap 'rm -f $policy' EXIT
+    printf '#!/bin/sh\\nexit 101\\n' >$policy
+    chmod +x $policy
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "$1"
+`;
+
+/** A Debian package, unless its program of the same name is here. */
+export function debian(name) {
+  if (has(name)) return;
+  const root = process.getuid() === 0;
+  if (!has("apt-get") || (!root && !has("sudo"))) throw new Error(`please install ${name}, without starting it`);
+  console.error(`installing ${name}`);
+  const [program, ...args] = [...(root ? [] : ["sudo"]), "sh", "-c", INSTALL, "install", name];
+  output(program, args);
+}
+
+/** What the rest of the project needs too. */
+export function setup(what) {
+  output(fileURLToPath(new URL("../../../scripts/setup", import.meta.url)), [what]);
+}
+
+function has(program) {
+  return spawnSync("which", [program]).status === 0;
+}
