@@ -5,8 +5,11 @@ SHELL := /bin/bash
 # PostgreSQL refuses to run as root and runs as another user, who must be able to reach its folder.
 DATA ?= $(if $(filter 0,$(shell id -u)),/var/lib/queen,$(CURDIR)/data)
 
+# What `make bench-compare` compares with: the strongest broker on PostgreSQL before this one.
+PEER ?= target/peer/bin/queen
+
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
 	cargo run --release --locked -p queen-server -- serve --data-dir $(DATA)
@@ -49,10 +52,17 @@ bench-pinned: setup-run ## five minutes without and five beside a transaction he
 	target/release/queen-bench pinned --queen target/release/queen \
 		--json target/pinned.json --markdown target/pinned.md
 
-bench-compare: setup-run ## our broker beside another, three runs each: make bench-compare PEER='COMMAND'
+bench-compare: setup-run $(filter target/peer/%,$(PEER)) ## our broker beside another (PEER='COMMAND'), three runs each
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench compare --queen target/release/queen --peer '$(PEER)' \
 		--json target/compare.json --markdown target/compare.md --plots target/compare
+
+target/peer/bin/queen:
+	cargo install --locked --quiet --root target/peer --version 1.3.0 queen-engine
+
+bench-nats bench-rabbitmq bench-pgboss: bench-%: setup-run ## Queen beside another queue; see bench/peers/README.md
+	cargo build --release --locked -p queen-server
+	bench/peers/run queen $* --json target/peers-$*.json
 
 docs: ## write the generated pages in docs/
 	cargo run -q --locked -p queen-server -- config --markdown > docs/configuration.md
@@ -64,4 +74,4 @@ setup-run:
 setup-test:
 	@scripts/setup postgres nextest python
 
-.PHONY: help run test check bench bench-quick bench-ceiling bench-growth bench-pinned bench-compare docs setup-run setup-test
+.PHONY: help run test check bench bench-quick bench-ceiling bench-growth bench-pinned bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-test

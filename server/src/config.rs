@@ -159,7 +159,7 @@ pub struct Settings {
           value_parser = bytes, help_heading = LANES)]
     pub segment_cache_bytes: usize,
     /// Memory for the transaction ids of the deduplication window.
-    #[arg(long, env = "QUEEN_DEDUP_CACHE_BYTES", default_value = "64MiB", value_name = "BYTES",
+    #[arg(long, env = "QUEEN_DEDUP_CACHE_BYTES", default_value = "256MiB", value_name = "BYTES",
           value_parser = bytes, help_heading = LANES)]
     pub dedup_cache_bytes: usize,
 

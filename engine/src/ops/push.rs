@@ -18,9 +18,9 @@ use crate::log::ids::{TransactionHash, message_id};
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
-/// A parcel is cut here: a segment of this size is read back in one piece by a pop of one message.
+/// A parcel is cut here, and so is a segment: it is read back in one piece even by a pop of one message.
 const PARCEL_MESSAGES_MAX: usize = 1_000;
-const PARCEL_BYTES_MAX: usize = 1 << 20;
+const PARCEL_BYTES_MAX: usize = 256 << 10;
 
 /// About what an envelope adds to a payload.
 const FRAME_BYTES: usize = 80;
@@ -184,6 +184,7 @@ impl Operation for Parcel {
     const NAME: &'static str = "push";
     const PRIORITY: Priority = Priority::Push;
     const MERGED_MAX: usize = usize::MAX;
+    const MERGED_BYTES_MAX: usize = PARCEL_BYTES_MAX;
     type Key = Uuid;
     /// `None`: the partition is gone.
     type Output = Option<Vec<Placed>>;

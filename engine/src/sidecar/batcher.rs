@@ -10,6 +10,8 @@ pub struct Limits {
     pub bytes: usize,
     /// Entries of one key that may share a flight.
     pub merged: usize,
+    /// And their bytes.
+    pub merged_bytes: usize,
 }
 
 /// Entries waiting for a flight, in one queue per key.
@@ -54,13 +56,17 @@ impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
         while let Some(key) = self.turns.pop_front() {
             let Some(queue) = self.waiting.get_mut(&key) else { continue };
             let before = flight.len();
+            let mut merged_bytes = 0;
             while let Some(next) = queue.front() {
                 let full = items + next.items > limits.items || bytes + next.bytes > limits.bytes;
-                if (full && !flight.is_empty()) || flight.len() - before == limits.merged {
+                let merged = flight.len() - before;
+                let heavy = merged > 0 && merged_bytes + next.bytes > limits.merged_bytes;
+                if (full && !flight.is_empty()) || merged == limits.merged || heavy {
                     break;
                 }
                 items += next.items;
                 bytes += next.bytes;
+                merged_bytes += next.bytes;
                 if let Some(next) = queue.pop_front() {
                     flight.push((key.clone(), next.entry));
                 }
@@ -105,7 +111,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LIMITS: Limits = Limits { items: 10, bytes: 1000, merged: 100 };
+    const LIMITS: Limits = Limits { items: 10, bytes: 1000, merged: 100, merged_bytes: 1000 };
 
     #[test]
     fn a_key_in_the_air_holds_back_only_itself() {
@@ -138,6 +144,19 @@ mod tests {
             batcher.offer("a", entry, 1, 1);
         }
         assert_eq!(batcher.take(Limits { merged: 2, ..LIMITS }), [("a", 0), ("a", 1)]);
+    }
+
+    #[test]
+    fn entries_of_one_key_share_a_flight_up_to_their_bytes() {
+        let mut batcher = Batcher::new();
+        for (entry, bytes) in [500, 9, 90, 10].into_iter().enumerate() {
+            batcher.offer("a", entry, 1, bytes);
+        }
+        batcher.offer("b", 4, 1, 1);
+        let limits = Limits { merged_bytes: 100, ..LIMITS };
+        assert_eq!(batcher.take(limits), [("a", 0), ("b", 4)], "one entry may be larger");
+        batcher.landed(&"a");
+        assert_eq!(batcher.take(limits), [("a", 1), ("a", 2)]);
     }
 
     proptest! {

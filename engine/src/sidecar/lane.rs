@@ -23,6 +23,8 @@ pub trait Operation: Send + Sync + Sized + 'static {
     const PRIORITY: Priority;
     /// Entries of one key that may share a flight.
     const MERGED_MAX: usize;
+    /// And their bytes.
+    const MERGED_BYTES_MAX: usize = usize::MAX;
     /// Items of one flight at the most, whatever the settings allow.
     const ITEMS_MAX: usize = usize::MAX;
     /// A flight carries a single entry, of several statements, on a connection of its own.
@@ -114,6 +116,7 @@ impl<O: Operation> Lane<O> {
                 items: if O::ALONE { 1 } else { settings.items_max.min(O::ITEMS_MAX) },
                 bytes: settings.bytes_max,
                 merged: O::MERGED_MAX,
+                merged_bytes: O::MERGED_BYTES_MAX,
             },
             linger: settings.linger,
             retry_for: settings.retry_for,
