@@ -36,6 +36,8 @@ bench-quick: setup-run ## a short run of every scenario and of every other comma
 		--scenario push-1,pop-wildcard-10,pop-specific-autoack-1
 	target/debug/queen-bench growth --queen target/debug/queen --quick
 	target/debug/queen-bench pinned --queen target/debug/queen --quick
+	node --test bench/peers/harness/
+	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
 
 bench-ceiling: setup-run ## what part of PostgreSQL's own speed is left behind the broker, about half an hour
 	cargo build --release --locked -p queen-server -p queen-bench
