@@ -459,4 +459,14 @@ mod tests {
         }
         assert!(woken(&waiter));
     }
+
+    #[test]
+    fn a_batch_asks_for_as_many_partitions_as_the_last_one_needed() {
+        let watch = watch();
+        assert_eq!(watch.likely(100, 10), 10, "nothing is known yet");
+        watch.yielded(100, 1);
+        assert_eq!((watch.likely(100, 10), watch.likely(101, 10)), (1, 2));
+        watch.yielded(7, 7);
+        assert_eq!(watch.likely(100, 10), 10);
+    }
 }

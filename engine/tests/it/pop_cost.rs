@@ -196,3 +196,49 @@ async fn every_operation(url: &str) {
         broker.stop().await;
     }
 }
+
+/// Who reads on finds the next segments in the cache.
+#[tokio::test]
+async fn a_cold_read_brings_the_next_segments_along() {
+    let db = database().await;
+    let writer = engine(db.url()).await;
+    for n in 0..4 {
+        push(&writer, "q", "p", n..n + 1).await;
+    }
+    writer.stop().await;
+    let cold = engine(db.url()).await;
+    for n in 0..4 {
+        let popped = pop(&cold, named("q", "p")).await.unwrap();
+        assert_eq!(popped.data(), [n]);
+        complete(&cold, &popped).await;
+    }
+    assert_eq!(lane(&cold, "fetch").flights, 1, "one read for four segments");
+}
+
+/// The first pop teaches that one partition fills a batch; that must not make the second one short.
+#[tokio::test]
+async fn a_pop_of_many_partitions_asks_for_more_when_they_hold_less_than_the_last() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "full", 0..10).await;
+    let request = || PopRequest { partitions: 5, ..any("q").batch(10) };
+    let full = pop(&broker, request()).await.unwrap();
+    assert_eq!(full.data().len(), 10);
+    push_wide(&broker, "q", 0..4).await;
+    let before = lane(&broker, "pop").items;
+    let spread = pop(&broker, request()).await.unwrap();
+    assert_eq!(spread.data().len(), 4, "one of each");
+    assert_eq!(lane(&broker, "pop").items - before, 4, "one first, then the rest");
+    complete(&broker, &spread).await;
+}
+
+/// A broker that believes a group has read a partition leaves out what only a new reader needs.
+#[tokio::test]
+async fn a_reader_that_was_forgotten_by_the_database_is_made_again() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "p", 0..2).await;
+    complete(&broker, &pop(&broker, named("q", "p")).await.unwrap()).await;
+    sql.execute("delete from queen.consumers", &[]).await.unwrap();
+    assert_eq!(pop(&broker, named("q", "p")).await.unwrap().data(), [0]);
+}
