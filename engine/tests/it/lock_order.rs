@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queen_engine::{Engine, SeekTo};
+use queen_engine::{Config, Engine, SeekTo};
 use queen_protocol::{AckStatus, PopRequest};
 use queen_testkit::database;
 use serde_json::{Value, json};
@@ -10,7 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::support::{
-    Ask, ack_of, any, configure, disconnected, drain, engine, lane, named, number, push, read, send,
+    Ask, ack_of, any, complete, config, configure, disconnected, drain, engine, engine_with, eventually,
+    lane, named, number, pop, push, read, send,
 };
 
 const STORM: Duration = Duration::from_millis(3_500);
@@ -154,4 +155,34 @@ async fn pushes_and_pops_beside_deletions_of_their_queue_are_no_errors() {
     let failures: Vec<String> = running.join_all().await.into_iter().flatten().collect();
     assert!(failures.is_empty(), "{} errors beside {deletions} deletions: {failures:?}", failures.len());
     assert!(deletions > 5, "only {deletions} deletions");
+}
+
+/// Flights wait for each other so that they can leave together, but not for one that is stuck.
+#[tokio::test]
+async fn a_flight_that_waits_for_a_lock_holds_up_nobody_else() {
+    let db = database().await;
+    let broker = engine_with(Config { flights: 1, ..config(db.url()) }).await;
+    push(&broker, "q", "stuck", 0..1).await;
+    push(&broker, "q", "free", 0..1).await;
+    let sql = db.client().await;
+    sql.batch_execute("begin; select from queen.partitions where name = 'stuck' for update").await.unwrap();
+    let stuck = tokio::spawn({
+        let broker = broker.clone();
+        async move { push(&broker, "q", "stuck", 1..2).await }
+    });
+    let watcher = db.client().await;
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("the push waits for its lock", async || (number(&watcher, waits).await > 0).then_some(()))
+        .await;
+
+    let others = async {
+        push(&broker, "q", "free", 1..2).await;
+        let popped = pop(&broker, named("q", "free").batch(2)).await.unwrap();
+        assert_eq!(popped.data(), [0, 1]);
+        complete(&broker, &popped).await;
+    };
+    tokio::time::timeout(Duration::from_secs(3), others).await.expect("nobody else waits");
+    assert!(!stuck.is_finished());
+    sql.batch_execute("rollback").await.unwrap();
+    stuck.await.unwrap();
 }
