@@ -166,7 +166,8 @@ async fn a_flight_that_waits_for_a_lock_holds_up_nobody_else() {
     push(&broker, "q", "free", 0..1).await;
     let sql = db.client().await;
     sql.batch_execute("begin; select from queen.partitions where name = 'stuck' for update").await.unwrap();
-    let stuck = tokio::spawn({
+    let mut stuck = JoinSet::new();
+    stuck.spawn({
         let broker = broker.clone();
         async move { push(&broker, "q", "stuck", 1..2).await }
     });
@@ -182,7 +183,7 @@ async fn a_flight_that_waits_for_a_lock_holds_up_nobody_else() {
         complete(&broker, &popped).await;
     };
     tokio::time::timeout(Duration::from_secs(3), others).await.expect("nobody else waits");
-    assert!(!stuck.is_finished());
+    assert!(stuck.try_join_next().is_none());
     sql.batch_execute("rollback").await.unwrap();
-    stuck.await.unwrap();
+    stuck.join_next().await.unwrap().unwrap();
 }
