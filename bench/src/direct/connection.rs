@@ -283,7 +283,7 @@ impl Connection {
         let ids = Place::ids(places);
         let stored = "select (select coalesce(sum(s.count), 0)::bigint from queen.segments s
                       where s.partition_id = any ($1)),
-                 (select coalesce(sum(p.head), 0)::bigint from queen.partitions p where p.id = any ($1))";
+                 (select coalesce(sum(h.head), 0)::bigint from queen.heads h where h.partition_id = any ($1))";
         let row = self.link.client.query_one(stored, &[&ids]).await?;
         let (messages, heads): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         let expected: i64 = places.iter().map(|place| place.head).sum();

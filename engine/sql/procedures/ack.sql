@@ -10,9 +10,10 @@
 --         p_dead int[] (which row above, from 1), p_dead_final boolean[] (only once the budget is spent),
 --         p_dead_offsets bigint[], p_dead_errors text[]   messages to dead-letter
 --         p_plain boolean         rows ascend by (partition, group), all carry a lease, and nothing is negative or dead
--- out:    one row of arrays, an element per row whose partition and group exist: positions, statuses (0 applied with
+-- out:    one row of arrays, an element per row whose partition and group exist, with p_plain only per row of status 1
+--         (the rest is to be asked for again without): positions, statuses (0 applied with
 --         budget left, 1 applied with the budget spent or not needed, 2 lease not valid, 3 the cursor is not the expected
---         one, 4 applied before: this is the second time it was sent), cursors, started (the cursor before it was
+--         one, 4 applied before: this is the second time it was sent), cursors (with 4: as it left it), started (the cursor before it was
 --         applied), heads, released, kept (dead letters are kept, not dropped), queue_names, partition_names
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
@@ -27,45 +28,43 @@ language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
     v_rows queen.ack_row[];
-    v_rest record;
 begin
     -- The usual case: completions under a live lease. Written so that it can only run as nested loops from the arrays
-    -- (see ARCHITECTURE.md), which locks in their order; `offset 0` keeps the conditions outside, so that all are locked.
+    -- (see ARCHITECTURE.md), which locks in their order. The rest is for another call: to lock it now, behind rows that
+    -- are locked already, could end in a deadlock.
     if p_plain then
         with applied as (
             update queen.consumers as c
-            set cursor = a.final_to, last_ack = a.ack_id, last_ack_from = a.expected,
-                attempts = case when a.final_to < a.lease_end then c.attempts else 0 end,
-                lease_id = case when a.final_to < a.lease_end then c.lease_id end,
-                lease_until = case when a.final_to < a.lease_end then c.lease_until end,
-                lease_end = case when a.final_to < a.lease_end then c.lease_end end
-            from (select a.*, l.lease_end, p.head, p.name as partition_name, q.name as queue_name,
-                         l.lease_id = a.held and l.lease_until > v_now and l.last_ack is distinct from a.ack_id
-                             and greatest(l.cursor, p.tail) = a.expected as applies
+            set cursor = a.final_to, last_ack = a.ack_id, last_ack_from = a.expected, last_ack_to = a.final_to,
+                attempts = case when a.final_to < c.lease_end then c.attempts else 0 end,
+                lease_id = case when a.final_to < c.lease_end then c.lease_id end,
+                lease_until = case when a.final_to < c.lease_end then c.lease_until end,
+                lease_end = case when a.final_to < c.lease_end then c.lease_end end,
+                version = c.version + 1, generation = (c.version + 1) / 16
+            from (select a.*, l.generation, h.head, h.tail, p.name as partition_name, q.name as queue_name
                   from unnest(p_ids, p_partitions, p_groups, p_leases, p_expected, p_final_to)
                        with ordinality a (ack_id, partition_id, consumer_group, held, expected, final_to, ordinal)
-                  join queen.consumers l on l.partition_id = any (array[a.partition_id])
-                                        and l.consumer_group = any (array[a.consumer_group])
+                  cross join lateral queen.reader_of(a.partition_id, a.consumer_group) l
+                  cross join lateral queen.head_of(a.partition_id) h
                   join queen.partitions p on p.id = any (array[a.partition_id])
                   join queen.queues q on q.id = any (array[p.queue_id])
-                  offset 0
-                  for no key update of l) a
-            where c.partition_id = any (array[a.partition_id]) and c.consumer_group = any (array[a.consumer_group])
-              and a.applies
+                  offset 0) a
+            where c.partition_id = any (array[a.partition_id]) and c.consumer_group = a.consumer_group
+              and c.generation = a.generation
+              and c.lease_id = a.held and c.lease_until > v_now and c.last_ack is distinct from a.ack_id
+              and greatest(c.cursor, a.tail) = a.expected
             returning a.ordinal::int as position, c.cursor, a.expected, a.head, c.lease_id is null as released,
                       a.queue_name, a.partition_name)
         select array_agg(d.position), array_agg(1), array_agg(d.cursor), array_agg(d.expected), array_agg(d.head),
                array_agg(d.released), array_agg(false), array_agg(d.queue_name), array_agg(d.partition_name)
         into positions, statuses, cursors, started, heads, released, kept, queue_names, partition_names
         from applied d;
-
-        if cardinality(positions) = cardinality(p_partitions) then
-            return;
-        end if;
+        return;
     end if;
 
     select array_agg(row(l.ordinal, l.partition_id, l.consumer_group, l.status,
-                         case l.status when 0 then l.retry_to when 1 then l.final_to else l.cursor end,
+                         case l.status when 0 then l.retry_to when 1 then l.final_to
+                                       when 4 then coalesce(l.last_ack_to, l.cursor) else l.cursor end,
                          l.head,
                          (l.status = 4 and l.lease_id is null) or l.status < 2 and (case l.status when 0 then l.retry_stops else l.final_stops end
                              or coalesce(case l.status when 0 then l.retry_to else l.final_to end >= l.lease_end, false)),
@@ -77,39 +76,46 @@ begin
                                          then 0 else l.attempts end)
                                    + (l.status = 0 and l.negative)::int end,
                          l.kept, l.queue_id, l.number, l.attempts, l.ack_id,
-                         case l.status when 4 then l.last_ack_from else l.cursor end, l.queue_name, l.partition_name)::queen.ack_row)
+                         case l.status when 4 then l.last_ack_from else l.cursor end, l.queue_name, l.partition_name,
+                         l.generation)::queen.ack_row)
     into v_rows
-    from (select a.ordinal::int, a.ack_id, c.lease_id, c.last_ack_from, c.partition_id, c.consumer_group, c.attempts, c.lease_end, a.negative,
+    from (select a.ordinal::int, a.ack_id, c.lease_id, c.last_ack_from, c.last_ack_to, c.partition_id, c.consumer_group,
+                 c.attempts, c.lease_end, a.negative,
                  a.retry_to, a.retry_stops, a.retry_dead, a.final_to, a.final_stops, a.final_dead,
-                 greatest(c.cursor, p.tail) as cursor, p.head, p.number, q.id as queue_id,
+                 c.generation, greatest(c.cursor, h.tail) as cursor, h.head, p.number, q.id as queue_id,
                  q.dead_letter_queue or q.dlq_after_max_retries as kept,
                  q.name as queue_name, p.name as partition_name,
                  case when c.last_ack = a.ack_id then 4
                       when a.lease_id is not null
                            and not coalesce(c.lease_id = a.lease_id and c.lease_until > v_now, false) then 2
-                      when greatest(c.cursor, p.tail) <> a.expected then 3
+                      when greatest(c.cursor, h.tail) <> a.expected then 3
                       when a.negative and c.attempts < q.retry_limit then 0
                       else 1 end as status
-          from unnest(p_ids, p_partitions, p_groups, p_leases, p_expected, p_negative, p_retry_to, p_retry_stops,
-                      p_retry_dead, p_final_to, p_final_stops, p_final_dead)
-               with ordinality a (ack_id, partition_id, consumer_group, lease_id, expected, negative, retry_to, retry_stops,
-                                  retry_dead, final_to, final_stops, final_dead, ordinal)
-          join queen.consumers c on c.partition_id = any (array[a.partition_id])
-                                and c.consumer_group = any (array[a.consumer_group])
+          from (select a.*
+                from unnest(p_ids, p_partitions, p_groups, p_leases, p_expected, p_negative, p_retry_to, p_retry_stops,
+                            p_retry_dead, p_final_to, p_final_stops, p_final_dead)
+                     with ordinality a (ack_id, partition_id, consumer_group, lease_id, expected, negative, retry_to,
+                                        retry_stops, retry_dead, final_to, final_stops, final_dead, ordinal)
+                order by a.partition_id, a.consumer_group collate "C") a
+          cross join lateral (
+              select k.* from queen.consumers k
+              where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
+              order by k.generation desc limit 1
+              for no key update) c
+          cross join lateral queen.head_of(a.partition_id) h
           join queen.partitions p on p.id = any (array[a.partition_id])
-          join queen.queues q on q.id = any (array[p.queue_id])
-          where positions is null or a.ordinal <> all (positions)
-          order by a.partition_id, a.consumer_group collate "C"
-          for no key update of c) l;
+          join queen.queues q on q.id = any (array[p.queue_id])) l;
 
     update queen.consumers as c
     set cursor = r.cursor, attempts = r.attempts, last_ack = r.ack_id, last_ack_from = r.started,
+        last_ack_to = r.cursor,
         lease_id = case when not r.released then c.lease_id end,
         lease_until = case when not r.released then c.lease_until end,
-        lease_end = case when not r.released then c.lease_end end
+        lease_end = case when not r.released then c.lease_end end,
+        version = c.version + 1, generation = (c.version + 1) / 16
     from unnest(v_rows) r
-    where c.partition_id = any (array[r.partition_id]) and c.consumer_group = any (array[r.consumer_group])
-      and r.status < 2;
+    where c.partition_id = any (array[r.partition_id]) and c.consumer_group = r.consumer_group
+      and c.generation = r.generation and r.status < 2;
 
     if cardinality(p_dead) > 0 then
         insert into queen.dead_letters as d (queue_id, partition_id, consumer_group, message_id, message_offset,
@@ -126,19 +132,8 @@ begin
             order by g.base_offset desc limit 1) s;
     end if;
 
-    select array_agg(r.ordinal) as positions, array_agg(r.status) as statuses, array_agg(r.cursor) as cursors,
-           array_agg(r.started) as started, array_agg(r.head) as heads, array_agg(r.released) as released,
-           array_agg(r.kept) as kept, array_agg(r.queue_name) as queue_names,
-           array_agg(r.partition_name) as partition_names
-    into v_rest
+    select array_agg(r.ordinal), array_agg(r.status), array_agg(r.cursor), array_agg(r.started), array_agg(r.head),
+           array_agg(r.released), array_agg(r.kept), array_agg(r.queue_name), array_agg(r.partition_name)
+    into positions, statuses, cursors, started, heads, released, kept, queue_names, partition_names
     from unnest(v_rows) r;
-    positions := positions || v_rest.positions;
-    statuses := statuses || v_rest.statuses;
-    cursors := cursors || v_rest.cursors;
-    started := started || v_rest.started;
-    heads := heads || v_rest.heads;
-    released := released || v_rest.released;
-    kept := kept || v_rest.kept;
-    queue_names := queue_names || v_rest.queue_names;
-    partition_names := partition_names || v_rest.partition_names;
 end $$;

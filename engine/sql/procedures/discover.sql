@@ -22,9 +22,10 @@ begin
         union
         select s.partition_id from unnest(p_running) r (xid)
         join queen.segments s on s.xid = any (array[r.xid::text::xid8]))
-    select n.xmax, n.running, p.id, p.number, p.name, q.name, p.head
+    select n.xmax, n.running, p.id, p.number, p.name, q.name, h.head
     from seen n
     left join (written w
                join queen.partitions p on p.id = any (array[w.partition_id])
+               cross join lateral queen.head_of(w.partition_id) h
                join queen.queues q on q.id = any (array[p.queue_id])) on true;
 end $$;

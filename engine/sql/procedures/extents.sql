@@ -71,10 +71,10 @@ begin
         order by e.number
     loop
         v_pages := greatest(1, pg_relation_size(to_regclass('queen.segments_' || v_extent)) / 8192);
-        select sum(pg_column_size(s.frames)) filter (where p.id is not null)::real / sum(pg_column_size(s.frames))
+        select sum(pg_column_size(s.frames)) filter (where h.partition_id is not null)::real / sum(pg_column_size(s.frames))
         into v_share
         from queen.segments s tablesample system (least(100, 100 * 64.0 / v_pages))
-        left join queen.partitions p on p.id = s.partition_id and p.tail < s.base_offset + s.count
+        left join queen.heads h on h.partition_id = s.partition_id and h.tail < s.base_offset + s.count
         where s.extent = v_extent;
         continue when v_share > p_live_share;
 
@@ -89,7 +89,7 @@ begin
             select s.partition_id, s.base_offset, s.created_at, (select max(e.number) from queen.extents e), s.count,
                    s.transactions, s.frames
             from queen.segments s
-            join queen.partitions p on p.id = s.partition_id and p.tail < s.base_offset + s.count
+            join queen.heads h on h.partition_id = s.partition_id and h.tail < s.base_offset + s.count
             where s.extent = v_extent;
             get diagnostics copied = row_count;
             -- Usually at once. A few tries, because a failed one throws the copy away.

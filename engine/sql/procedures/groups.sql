@@ -53,26 +53,35 @@ end $$;
 -- in:     p_group text, p_queue text, p_end boolean (behind the last message), p_time timestamptz (otherwise: to
 --         the first message younger than this, so to the oldest stored one if all are)
 -- out:    bigint: the partitions in which it now stands there
--- locks:  partitions rows in id order, shared, as the foreign key would ask for them anyway, but here one that is
---         being removed is passed over; consumers rows in (partition_id, consumer_group) order, new ones included;
---         then consumer_watermarks
+-- locks:  partitions rows in id order, so that nobody adds a row of the group meanwhile; consumers rows in
+--         (partition_id, consumer_group) order; then consumer_watermarks
 -- raises: never
 create or replace function queen.seek(p_group text, p_queue text, p_end boolean, p_time timestamptz)
 returns bigint language plpgsql set enable_sort = on set jit = off as $$
 declare
-    v_moved bigint;
+    v_partitions uuid[];
 begin
     -- Before the snapshot, so that no extent is copied forward and dropped between the two (extents.sql).
     lock table only queen.segments in access share mode;
+    v_partitions := array(select p.id from queen.queues q join queen.partitions p on p.queue_id = q.id
+                          where q.name = p_queue
+                          order by p.id
+                          for no key update of p);
+    perform queen.lock_readers(v_partitions, array_fill(p_group, array[cardinality(v_partitions)]));
+    update queen.consumers as c
+    set cursor = case when p_end then a.head else queen.offset_after(a.id, p_time) end,
+        lease_id = null, lease_until = null, lease_end = null, attempts = 0
+    from (select a.id, l.generation, h.head
+          from unnest(v_partitions) a (id)
+          cross join lateral queen.reader_of(a.id, p_group) l
+          cross join lateral queen.head_of(a.id) h
+          offset 0) a
+    where c.partition_id = any (array[a.id]) and c.consumer_group = p_group and c.generation = a.generation;
     insert into queen.consumers as c (partition_id, consumer_group, cursor)
-    select p.id, p_group, case when p_end then p.head else queen.offset_after(p.id, p_time) end
-    from queen.queues q join queen.partitions p on p.queue_id = q.id
-    where q.name = p_queue
-    order by p.id
-    for key share of p
-    on conflict (partition_id, consumer_group) do update
-    set cursor = excluded.cursor, lease_id = null, lease_until = null, lease_end = null, attempts = 0;
-    get diagnostics v_moved = row_count;
+    select a.id, p_group, case when p_end then h.head else queen.offset_after(a.id, p_time) end
+    from unnest(v_partitions) a (id)
+    cross join lateral queen.head_of(a.id) h
+    where not exists (select 1 from queen.reader_of(a.id, p_group));
     delete from queen.consumer_watermarks w where w.queue_name = p_queue and w.consumer_group = p_group;
-    return v_moved;
+    return cardinality(v_partitions);
 end $$;

@@ -10,21 +10,23 @@ returns table (partition_id uuid, consumer_group text, cursor bigint, lease_id u
 language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
+    v_partitions uuid[];
+    v_groups text[];
 begin
+    select array_agg(w.partition_id), array_agg(w.consumer_group) into v_partitions, v_groups
+    from (select c.partition_id, c.consumer_group
+          from unnest(p_leases, p_numbers) a (lease_id, number)
+          join queen.partitions p on p.number = any (array[a.number])
+          cross join lateral queen.readers_of(p.id) c
+          where c.lease_id = a.lease_id
+          union
+          select a.partition_id, a.consumer_group
+          from unnest(p_partitions, p_groups) a (partition_id, consumer_group)) w;
+    perform queen.lock_readers(v_partitions, v_groups);
     return query
-    with wanted as materialized (
-        select c.partition_id, c.consumer_group
-        from unnest(p_leases, p_numbers) a (lease_id, number)
-        join queen.partitions p on p.number = any (array[a.number])
-        join queen.consumers c on c.partition_id = any (array[p.id]) and c.lease_id = a.lease_id
-        union
-        select a.partition_id, a.consumer_group from unnest(p_partitions, p_groups) a (partition_id, consumer_group))
-    select c.partition_id, c.consumer_group::text, greatest(c.cursor, p.tail),
+    select c.partition_id, c.consumer_group::text, greatest(c.cursor, h.tail),
            case when c.lease_until > v_now then c.lease_id end
-    from wanted w
-    join queen.consumers c on c.partition_id = any (array[w.partition_id])
-                          and c.consumer_group = any (array[w.consumer_group])
-    join queen.partitions p on p.id = any (array[w.partition_id])
-    order by w.partition_id, w.consumer_group collate "C"
-    for no key update of c;
+    from unnest(v_partitions, v_groups) a (partition_id, consumer_group)
+    cross join lateral queen.reader_of(a.partition_id, a.consumer_group) c
+    cross join lateral queen.head_of(a.partition_id) h;
 end $$;

@@ -13,7 +13,7 @@
 --         message matures), heads
 --         and per row not found: missed_positions, missed_statuses (3 row busy, 4 partition gone, 8 there is no such
 --         reader: ask again with p_readers)
--- locks:  partitions rows of new readers in id order (shared, against a delete), then consumers rows in any order,
+-- locks:  partitions rows of new readers in id order, then consumers rows in any order,
 --         skipping busy ones
 -- raises: never for a single item
 -- A row that already carries the caller's lease id is granted again: that is how a retry after a lost answer finds
@@ -35,24 +35,26 @@ begin
     -- The usual case: every pop asks for one partition, and its queue holds nothing back.
     if p_single then
         with locked as materialized (
-            select a.ordinal::int as position, a.lease_id, a.auto, c.partition_id, c.consumer_group, c.attempts,
-                   r.first, p.head, c.lease_until,
-                   least(p.head, r.first + least(a.batch, greatest(1, p_bytes_max / greatest(p.message_bytes_max, 1))))
+            select a.ordinal::int as position, a.lease_id, a.auto, c.partition_id, c.consumer_group, c.generation,
+                   c.attempts, r.first, h.head, c.lease_until,
+                   least(h.head, r.first + least(a.batch, greatest(1, p_bytes_max / greatest(h.message_bytes_max, 1))))
                        as last,
                    case when c.lease_until > v_now and c.lease_id is distinct from a.lease_id then 2
-                        when r.first >= p.head then 1
+                        when r.first >= h.head then 1
                         else 0 end as status,
                    v_now + make_interval(secs => case when a.seconds > 0 then a.seconds
                                                       when q.lease_time > 0 then q.lease_time else 60 end) as until
             from unnest(p_partitions, p_groups, p_leases, p_seconds, p_batches, p_auto)
                  with ordinality a (partition_id, consumer_group, lease_id, seconds, batch, auto, ordinal)
-            join queen.consumers c on c.partition_id = any (array[a.partition_id])
-                                  and c.consumer_group = any (array[a.consumer_group])
-            join queen.partitions p on p.id = any (array[a.partition_id])
-            join queen.queues q on q.id = any (array[p.queue_id])
-            cross join lateral (select greatest(c.cursor, p.tail) as first) r
-            where q.delayed_processing <= 0 and q.window_buffer <= 0
-            for no key update of c skip locked),
+            cross join lateral (
+                select k.* from queen.consumers k
+                where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
+                order by k.generation desc limit 1
+                for no key update skip locked) c
+            cross join lateral queen.head_of(a.partition_id) h
+            join queen.queues q on q.id = any (array[h.queue_id])
+            cross join lateral (select greatest(c.cursor, h.tail) as first) r
+            where q.delayed_processing <= 0 and q.window_buffer <= 0),
         granted as (
             update queen.consumers as c
             set cursor = case when g.auto then g.last else g.first end,
@@ -60,17 +62,21 @@ begin
                 lease_until = case when not g.auto then g.until end,
                 lease_end = case when not g.auto then g.last end,
                 attempts = case when g.auto then 0 else c.attempts end,
-                served_at = v_now
+                served_at = v_now,
+                version = c.version + 1, generation = (c.version + 1) / 16
             from locked g
-            where c.partition_id = any (array[g.partition_id]) and c.consumer_group = any (array[g.consumer_group])
-              and g.status = 0)
+            where c.partition_id = any (array[g.partition_id]) and c.consumer_group = g.consumer_group
+              and c.generation = g.generation and g.status = 0
+            returning g.*),
+        -- One that another broker moved to its next generation just now is granted below, with a newer snapshot.
+        answered as (select g.* from granted g union all select l.* from locked l where l.status > 0)
         select array_agg(l.position), array_agg(l.status), array_agg(l.first), array_agg(l.last),
                array_agg(l.attempts),
                array_agg(ceil(extract(epoch from case when l.status = 2 then l.lease_until else l.until end - v_now)
                               * 1000)::bigint),
                array_agg(l.head)
         into positions, statuses, firsts, lasts, attempts, waits_ms, heads
-        from locked l;
+        from answered l;
 
         if cardinality(positions) = cardinality(p_partitions) then
             return;
@@ -78,22 +84,24 @@ begin
     end if;
 
     with locked as materialized (
-        select a.ordinal, a.pop, a.batch, a.partitions_max, a.auto, c.partition_id, c.consumer_group, a.lease_id, p.head,
-               greatest(c.cursor, p.tail) as first, c.attempts, c.lease_until,
+        select a.ordinal, a.pop, a.batch, a.partitions_max, a.auto, c.partition_id, c.consumer_group, c.generation,
+               a.lease_id, h.head, greatest(c.cursor, h.tail) as first, c.attempts, c.lease_until,
                c.lease_until > v_now and c.lease_id is distinct from a.lease_id as taken,
                make_interval(secs => case when a.seconds > 0 then a.seconds
                                           when q.lease_time > 0 then q.lease_time else 60 end) as length,
-               greatest(1, p_bytes_max / greatest(p.message_bytes_max, 1)) as fits,
+               greatest(1, p_bytes_max / greatest(h.message_bytes_max, 1)) as fits,
                q.delayed_processing, q.window_buffer
         from unnest(p_pops, p_partitions, p_groups, p_leases, p_seconds, p_batches, p_partitions_max, p_auto)
              with ordinality a (pop, partition_id, consumer_group, lease_id, seconds, batch, partitions_max, auto,
                                 ordinal)
-        join queen.consumers c on c.partition_id = any (array[a.partition_id])
-                              and c.consumer_group = any (array[a.consumer_group])
-        join queen.partitions p on p.id = any (array[a.partition_id])
-        join queen.queues q on q.id = any (array[p.queue_id])
-        where positions is null or a.ordinal <> all (positions)
-        for no key update of c skip locked),
+        cross join lateral (
+            select k.* from queen.consumers k
+            where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
+              and (positions is null or a.ordinal <> all (positions))
+            order by k.generation desc limit 1
+            for no key update skip locked) c
+        cross join lateral queen.head_of(a.partition_id) h
+        join queen.queues q on q.id = any (array[h.queue_id])),
     shared as materialized (
         select s.*, least(s.visible - s.first, s.fits) as available,
                coalesce(sum(least(s.visible - s.first, s.fits)) filter (where not coalesce(s.taken, false))
@@ -105,33 +113,36 @@ begin
                                               l.window_buffer, v_now) v
                 on l.delayed_processing > 0 or l.window_buffer > 0) s
         window earlier as (partition by s.pop order by s.ordinal rows between unbounded preceding and 1 preceding)),
+    decided as materialized (
+        select s.*, (s.first + least(s.available, s.batch - s.before))::bigint as last,
+               case when s.taken then 2
+                    when s.first >= s.head then 1
+                    when s.available <= 0 then case when s.windowed then 7 else 5 end
+                    when s.before >= s.batch or s.claimed >= s.partitions_max then 6
+                    else 0 end as status
+        from shared s),
     granted as (
         update queen.consumers as c
-        set cursor = case when g.auto then g.first + least(g.available, g.batch - g.before) else g.first end,
+        set cursor = case when g.auto then g.last else g.first end,
             lease_id = case when not g.auto then g.lease_id end,
             lease_until = case when not g.auto then v_now + g.length end,
-            lease_end = case when not g.auto then g.first + least(g.available, g.batch - g.before) end,
+            lease_end = case when not g.auto then g.last end,
             attempts = case when g.auto then 0 else c.attempts end,
-            served_at = v_now
-        from shared g
-        where c.partition_id = any (array[g.partition_id]) and c.consumer_group = any (array[g.consumer_group])
-          and not coalesce(g.taken, false) and g.available > 0 and g.before < g.batch
-          and g.claimed < g.partitions_max)
-    select array_agg(s.ordinal::int) as positions,
-           array_agg(case when s.taken then 2
-                          when s.first >= s.head then 1
-                          when s.available <= 0 then case when s.windowed then 7 else 5 end
-                          when s.before >= s.batch or s.claimed >= s.partitions_max then 6
-                          else 0 end) as statuses,
-           array_agg(s.first) as firsts,
-           array_agg((s.first + least(s.available, s.batch - s.before))::bigint) as lasts,
-           array_agg(s.attempts) as attempts,
+            served_at = v_now,
+            version = c.version + 1, generation = (c.version + 1) / 16
+        from decided g
+        where c.partition_id = any (array[g.partition_id]) and c.consumer_group = g.consumer_group
+          and c.generation = g.generation and g.status = 0
+        returning g.*),
+    answered as (select g.* from granted g union all select d.* from decided d where d.status > 0)
+    select array_agg(s.ordinal::int) as positions, array_agg(s.status) as statuses, array_agg(s.first) as firsts,
+           array_agg(s.last) as lasts, array_agg(s.attempts) as attempts,
            array_agg(ceil(extract(epoch from case when s.taken then s.lease_until - v_now
                                                   when s.available <= 0 then s.ready_at - v_now
                                                   else s.length end) * 1000)::bigint) as waits_ms,
            array_agg(s.head) as heads
     into v_rest
-    from shared s;
+    from answered s;
     positions := positions || v_rest.positions;
     statuses := statuses || v_rest.statuses;
     firsts := firsts || v_rest.firsts;
@@ -143,8 +154,7 @@ begin
     if coalesce(cardinality(positions), 0) < cardinality(p_partitions) then
         select array_agg(a.ordinal::int),
                array_agg(case when not exists (select 1 from queen.partitions p where p.id = a.partition_id) then 4
-                              when exists (select 1 from queen.consumers c where c.partition_id = a.partition_id
-                                                                          and c.consumer_group = a.consumer_group) then 3
+                              when exists (select 1 from queen.reader_of(a.partition_id, a.consumer_group)) then 3
                               else 8 end)
         into missed_positions, missed_statuses
         from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)

@@ -22,9 +22,8 @@ declare
     v_offset bigint;
 begin
     perform queen.add_readers(array[p_partition], array[p_group]);
-    select greatest(c.cursor, p.tail), greatest(c.lease_end, c.cursor, p.tail) into v_cursor, v_lease_end
-    from queen.consumers c join queen.partitions p on p.id = c.partition_id
-    where c.partition_id = p_partition and c.consumer_group = p_group;
+    select greatest(c.cursor, h.tail), greatest(c.lease_end, c.cursor, h.tail) into v_cursor, v_lease_end
+    from queen.reader_of(p_partition, p_group) c cross join queen.head_of(p_partition) h;
     if not found then
         return;
     end if;

@@ -11,7 +11,7 @@
 --         2 no such partition), base_offsets (on conflict: the head), created_at,
 --         unseen                  hashes in the window that the cache had not seen, this segment's excluded
 --         and an element per message that is stored already: dup_positions, dup_indexes, dup_offsets, dup_created_at
--- locks:  partitions rows in id order
+-- locks:  heads rows in id order
 -- raises: check_violation when the extent was dropped under it (the broker tries again)
 -- The usual case is the first statement: every partition has the head the broker expects. What it leaves over takes
 -- several statements on purpose: each has a new snapshot after the locks are held, so the comparison sees what other
@@ -36,18 +36,22 @@ begin
     -- and `offset 0` keeps the comparison out of the inner select, so that those not appended to are locked as well:
     -- what is left over must not be waited for later.
     with appended as (
-        update queen.partitions as p
-        set head = p.head + a.count, last_push_at = greatest(v_now, p.last_push_at),
-            message_bytes_max = greatest(p.message_bytes_max, a.bytes)
-        from (select a.*, l.head
+        update queen.heads as h
+        set head = h.head + a.count, last_push_at = greatest(v_now, h.last_push_at),
+            message_bytes_max = greatest(h.message_bytes_max, a.bytes),
+            version = h.version + 1, generation = (h.version + 1) / 16
+        from (select a.*, l.head, l.generation
               from unnest(p_partitions, p_expected, p_counts, p_bytes, p_suspects, p_recheck)
                    with ordinality a (id, expected, count, bytes, suspect, recheck, ordinal)
-              join queen.partitions l on l.id = any (array[a.id])
-              offset 0
-              for no key update of l) a
-        where p.id = any (array[a.id]) and a.head <= a.recheck
-          and (a.expected = -2 or a.head = a.expected and not a.suspect)
-        returning a.ordinal::int as position, p.id, p.head - a.count as base_offset, a.count, p.last_push_at),
+              cross join lateral (
+                  select k.head, k.generation from queen.heads k where k.partition_id = a.id
+                  order by k.generation desc limit 1
+                  for no key update) l
+              offset 0) a
+        where h.partition_id = any (array[a.id]) and h.generation = a.generation
+          and a.head <= a.recheck and (a.expected = -2 or a.head = a.expected and not a.suspect)
+        returning a.ordinal::int as position, h.partition_id as id, h.head - a.count as base_offset, a.count,
+                  h.last_push_at),
     written as (
         insert into queen.segments as s (partition_id, base_offset, created_at, extent, count, transactions, frames)
         select d.id, d.base_offset, d.last_push_at, (select max(e.number) from queen.extents e), d.count,
@@ -67,9 +71,9 @@ begin
     for i in 1 .. cardinality(p_partitions) loop
         continue when i = any (positions);
         positions := positions || i;
-        select p.head, greatest(v_now, p.last_push_at) as at, q.dedup_window_seconds as dedup_window into v_partition
-        from queen.partitions p join queen.queues q on q.id = any (array[p.queue_id])
-        where p.id = p_partitions[i];
+        select h.head, h.generation, greatest(v_now, h.last_push_at) as at, q.dedup_window_seconds as dedup_window
+        into v_partition
+        from queen.head_of(p_partitions[i]) h join queen.queues q on q.id = any (array[h.queue_id]);
         if not found then
             statuses := statuses || 2;
             base_offsets := base_offsets || 0::bigint;
@@ -113,9 +117,10 @@ begin
         insert into queen.segments as s (partition_id, base_offset, created_at, extent, count, transactions, frames)
         values (p_partitions[i], v_partition.head, v_partition.at, v_extent, p_counts[i], p_transactions[i],
                 p_frames[i]);
-        update queen.partitions as p
-        set head = p.head + p_counts[i], last_push_at = v_partition.at,
-            message_bytes_max = greatest(p.message_bytes_max, p_bytes[i])
-        where p.id = p_partitions[i];
+        update queen.heads as h
+        set head = h.head + p_counts[i], last_push_at = v_partition.at,
+            message_bytes_max = greatest(h.message_bytes_max, p_bytes[i]),
+            version = h.version + 1, generation = (h.version + 1) / 16
+        where h.partition_id = p_partitions[i] and h.generation = v_partition.generation;
     end loop;
 end $$;

@@ -74,8 +74,8 @@ end $$;
 -- queen.delete_queue: removes a queue and all it holds. Its segments stay until their extents are dropped.
 -- in:     p_queue text
 -- out:    boolean: it existed
--- locks:  the queues row, its partitions rows in id order, its consumers rows in (partition_id, consumer_group)
---         order; then all of them again for the deletion, then dead_letters, groups, consumer_watermarks
+-- locks:  the queues row, its partitions and heads rows in id order, its consumers rows in (partition_id,
+--         consumer_group) order; then all of them again for the deletion, then dead_letters, groups, consumer_watermarks
 -- raises: lock_not_available when rows stay busy for 5 s
 -- Why twice: whoever holds a consumers row may go on to ask for a share of its partition and queue (the foreign
 -- keys of a dead letter), so the strong locks that refuse such shares are taken only when hardly anybody can be in
@@ -95,6 +95,10 @@ begin
                 return false;
             end if;
             perform 1 from queen.partitions p where p.queue_id = v_queue order by p.id for no key update;
+            perform 1 from queen.partitions p join queen.heads h on h.partition_id = p.id
+            where p.queue_id = v_queue
+            order by p.id
+            for update of h;
             perform 1 from queen.partitions p join queen.consumers c on c.partition_id = p.id
             where p.queue_id = v_queue
             order by c.partition_id, c.consumer_group

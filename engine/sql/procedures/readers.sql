@@ -1,26 +1,36 @@
 -- queen.add_readers: consumers rows for groups that have not read a partition before.
 -- in:     p_partitions uuid[], p_groups text[]   each pair at most once
 -- out:    nothing; a partition that is gone gets no row
--- locks:  partitions rows in id order, shared, against a delete
+-- locks:  partitions rows in id order, so that nobody adds the same row or deletes the partition meanwhile
 -- raises: never
 -- A group starts at the tail, or if it is registered with a time at the first message after it.
 create or replace function queen.add_readers(p_partitions uuid[], p_groups text[])
 returns void language plpgsql as $$
+declare
+    v_partitions uuid[];
+    v_groups text[];
 begin
-    insert into queen.consumers as c (partition_id, consumer_group, cursor)
-    select p.id, a.consumer_group, case when g.since is null then p.tail else queen.offset_after(p.id, g.since) end
+    select array_agg(a.id order by a.id, a.consumer_group), array_agg(a.consumer_group order by a.id, a.consumer_group)
+    into v_partitions, v_groups
     from unnest(p_partitions, p_groups) a (id, consumer_group)
+    where not exists (select 1 from queen.reader_of(a.id, a.consumer_group));
+    if v_partitions is null then
+        return;
+    end if;
+    perform 1 from unnest(v_partitions) a (id) join queen.partitions p on p.id = any (array[a.id])
+    for no key update of p;
+
+    insert into queen.consumers as c (partition_id, consumer_group, cursor)
+    select p.id, a.consumer_group, case when g.since is null then h.tail else queen.offset_after(p.id, g.since) end
+    from unnest(v_partitions, v_groups) a (id, consumer_group)
     join queen.partitions p on p.id = any (array[a.id])
+    cross join lateral queen.head_of(a.id) h
     join queen.queues q on q.id = any (array[p.queue_id])
     left join lateral (select n.since from queen.groups n
                        where n.queue_name = q.name and n.consumer_group = a.consumer_group
                          and n.partition_name in ('', p.name)
                        order by n.partition_name desc limit 1) g on true
-    where not exists (select 1 from queen.consumers k
-                      where k.partition_id = any (array[a.id]) and k.consumer_group = any (array[a.consumer_group]))
-    order by a.id, a.consumer_group
-    for key share of p
-    on conflict (partition_id, consumer_group) do nothing;
+    where not exists (select 1 from queen.reader_of(a.id, a.consumer_group));
 end $$;
 
 -- queen.offset_after: the first offset of a partition whose message is younger than a given time.
@@ -36,7 +46,7 @@ declare
     v_partition record;
     v_extent int;
 begin
-    select p.head, p.tail, p.last_push_at into v_partition from queen.partitions p where p.id = p_partition;
+    select h.head, h.tail, h.last_push_at into v_partition from queen.head_of(p_partition) h;
     if v_partition.last_push_at <= p_time then
         return v_partition.head;
     end if;

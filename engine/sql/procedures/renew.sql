@@ -8,19 +8,25 @@ returns table (lease_id uuid, lease_until timestamptz)
 language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
+    v_held record;
 begin
+    select array_agg(c.partition_id) as partitions, array_agg(c.consumer_group) as groups,
+           array_agg(a.lease_id) as leases, array_agg(a.seconds) as seconds
+    into v_held
+    from unnest(p_leases, p_numbers, p_seconds) a (lease_id, number, seconds)
+    join queen.partitions p on p.number = any (array[a.number])
+    cross join lateral queen.readers_of(p.id) c
+    where c.lease_id = a.lease_id;
+    perform queen.lock_readers(v_held.partitions, v_held.groups);
     return query
-    with locked as materialized (
-        select c.partition_id, c.consumer_group, a.seconds
-        from unnest(p_leases, p_numbers, p_seconds) a (lease_id, number, seconds)
-        join queen.partitions p on p.number = any (array[a.number])
-        join queen.consumers c on c.partition_id = any (array[p.id])
-        where c.lease_id = a.lease_id and c.lease_until > v_now
-        order by (c.partition_id, c.consumer_group)
-        for no key update of c)
     update queen.consumers as c
-    set lease_until = greatest(c.lease_until, v_now + make_interval(secs => l.seconds))
-    from locked l
-    where c.partition_id = any (array[l.partition_id]) and c.consumer_group = any (array[l.consumer_group])
+    set lease_until = greatest(c.lease_until, v_now + make_interval(secs => a.seconds))
+    from (select a.*, l.generation
+          from unnest(v_held.partitions, v_held.groups, v_held.leases, v_held.seconds)
+               a (partition_id, consumer_group, lease_id, seconds)
+          cross join lateral queen.reader_of(a.partition_id, a.consumer_group) l
+          offset 0) a
+    where c.partition_id = any (array[a.partition_id]) and c.consumer_group = a.consumer_group
+      and c.generation = a.generation and c.lease_id = a.lease_id and c.lease_until > v_now
     returning c.lease_id, c.lease_until;
 end $$;

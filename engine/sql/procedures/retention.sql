@@ -1,4 +1,4 @@
--- Messages leave by moving `partitions.tail` up; space follows when their extent is dropped (extents.sql). A job
+-- Messages leave by moving `heads.tail` up; space follows when their extent is dropped (extents.sql). A job
 -- asks queen.retention_policies what is due, queen.expired which partitions that concerns, and hands those to
 -- queen.expire in batches. No step visits a partition in which nothing has come of age since the last time.
 
@@ -51,8 +51,8 @@ begin
           from queen.segments s
           where s.created_at > v_from and s.created_at <= p_cutoff and s.extent >= v_extent
           group by s.partition_id) w
-    join queen.partitions p on p.id = w.partition_id
-    where p.queue_id = any (p_queues) and p.tail < w.message_offset
+    cross join lateral queen.head_of(w.partition_id) h
+    where h.queue_id = any (p_queues) and h.tail < w.message_offset
     order by w.partition_id;
 end $$;
 
@@ -60,7 +60,7 @@ end $$;
 -- in:     p_kind text (of the policy), p_partitions uuid[] (each once), p_offsets bigint[]: what queen.expired found
 -- out:    position int (none for a partition that is gone), removed bigint (messages), waiting boolean (some stay
 --         until their groups have passed them: hand the pair in again next time)
--- locks:  partitions rows in id order
+-- locks:  heads rows in id order
 -- raises: never
 --   age        everything below the offset goes, read or not
 --   completed  what every group with a cursor here has passed goes; nothing if there is no such group
@@ -72,27 +72,28 @@ create or replace function queen.expire(p_kind text, p_partitions uuid[], p_offs
 returns table ("position" int, removed bigint, waiting boolean)
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on set jit = off as $$
 begin
-    perform 1 from unnest(p_partitions) a (id) join queen.partitions p on p.id = a.id
-    order by p.id
-    for no key update of p;
+    perform 1 from (select a.id from unnest(p_partitions) a (id) order by a.id) a
+    cross join lateral (select 1 from queen.heads h where h.partition_id = a.id
+                        order by h.generation desc limit 1
+                        for no key update) h;
 
     return query
     with asked as materialized (
-        select a.ordinal::int as ordinal, p.id, p.tail, least(a.message_offset, p.head) as expired,
-               greatest(p.tail, (select min(c.cursor) from queen.consumers c where c.partition_id = p.id)) as passed
+        select a.ordinal::int as ordinal, a.id, h.generation, h.tail, least(a.message_offset, h.head) as expired,
+               greatest(h.tail, (select min(c.cursor) from queen.readers_of(a.id) c)) as passed
         from unnest(p_partitions, p_offsets) with ordinality a (id, message_offset, ordinal)
-        join queen.partitions p on p.id = a.id),
+        cross join lateral queen.head_of(a.id) h),
     decided as materialized (
-        select k.ordinal, k.id, k.tail, k.expired,
+        select k.ordinal, k.id, k.generation, k.tail, k.expired,
                greatest(k.tail, case p_kind
                    when 'age' then k.expired
                    when 'completed' then least(k.passed, k.expired)
                    when 'wait' then case when k.passed < k.expired then k.expired end end) as tail_after
         from asked k),
     moved as (
-        update queen.partitions as p set tail = d.tail_after
+        update queen.heads as h set tail = d.tail_after
         from decided d
-        where p.id = d.id and d.tail_after > d.tail)
+        where h.partition_id = d.id and h.generation = d.generation and d.tail_after > d.tail)
     select d.ordinal, d.tail_after - d.tail, p_kind = 'completed' and d.tail_after < d.expired
     from decided d;
 end $$;
@@ -100,7 +101,7 @@ end $$;
 -- queen.remove_idle_partitions: deletes partitions that hold nothing and that nobody has used for a long time.
 -- in:     p_older_than interval, p_batch int
 -- out:    int: how many; fewer than p_batch = that was all
--- locks:  partitions rows, then their consumers rows, skipping busy ones of either
+-- locks:  partitions and heads rows, then their consumers rows, skipping busy ones of any
 -- raises: never
 -- A partition with dead letters stays: they would go with it. Reads all partitions, as no index may stand on
 -- what a push changes; so run it rarely. A pop or seek by a group that is new to the partition in this very
@@ -113,12 +114,12 @@ declare
     v_removed int;
 begin
     v_idle := array(
-        select p.id from queen.partitions p
-        where p.tail = p.head and p.deferred_pending = 0 and p.last_push_at < v_before and p.created_at < v_before
+        select p.id from queen.partitions p join queen.heads h on h.partition_id = p.id
+        where h.tail = h.head and h.deferred_pending = 0 and h.last_push_at < v_before and p.created_at < v_before
           and not exists (select 1 from queen.consumers c where c.partition_id = p.id and c.served_at >= v_before)
           and not exists (select 1 from queen.dead_letters d where d.partition_id = p.id)
         limit p_batch
-        for update of p skip locked);
+        for update of p, h skip locked);
 
     -- Looked at again now that nothing can be added: what was served or locked in between stays.
     with locked as materialized (

@@ -19,13 +19,14 @@ begin
            case when c.lease_until > v_now then ceil(extract(epoch from c.lease_until - v_now) * 1000)::bigint end,
            c.served_at
     from queen.partitions p
+    join queen.heads h on h.partition_id = p.id
     left join queen.consumers c on c.partition_id = p.id and c.consumer_group = p_group
     left join queen.groups g on g.queue_name = p_queue and g.consumer_group = p_group and g.partition_name = p.name
                             and p.name <> ''
-    where p.queue_id = v_queue and p.id > p_after and p.head > p.tail
-      and (case when c.partition_id is not null then c.cursor < p.head
-                when g.queue_name is not null then g.since is null or p.last_push_at > g.since
-                else v_since is null or p.last_push_at > v_since end)
+    where p.queue_id = v_queue and p.id > p_after and h.head > h.tail
+      and (case when c.partition_id is not null then c.cursor < h.head
+                when g.queue_name is not null then g.since is null or h.last_push_at > g.since
+                else v_since is null or h.last_push_at > v_since end)
     order by p.id
     limit p_limit;
 end $$;

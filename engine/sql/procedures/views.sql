@@ -12,17 +12,19 @@ select queen.message_id(s.created_at, s.base_offset + f.ordinal - 1, p.number) a
        queen.frame_payload(f.frame) as payload
 from queen.segments s
 join queen.partitions p on p.id = s.partition_id
+join queen.heads t on t.partition_id = s.partition_id
 join queen.queues q on q.id = p.queue_id
 cross join lateral unnest(string_to_array(s.frames, e'\n')) with ordinality f (frame, ordinal)
 cross join lateral (select queen.frame_header(f.frame) as header) h
-where s.base_offset + f.ordinal - 1 >= p.tail;
+where s.base_offset + f.ordinal - 1 >= t.tail;
 
 create or replace view queen.lag as
 select q.name as queue, p.name as partition, c.consumer_group,
-       greatest(c.cursor, p.tail) as cursor, p.head,
-       p.head - greatest(c.cursor, p.tail) as pending
+       greatest(c.cursor, h.tail) as cursor, h.head,
+       h.head - greatest(c.cursor, h.tail) as pending
 from queen.consumers c
 join queen.partitions p on p.id = c.partition_id
+join queen.heads h on h.partition_id = c.partition_id
 join queen.queues q on q.id = p.queue_id;
 
 create or replace view queen.leases as

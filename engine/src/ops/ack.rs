@@ -241,12 +241,12 @@ impl Operation for Ack {
     async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<AckOutcome>, DbError> {
         let mut outcomes: Vec<Option<AckOutcome>> = vec![None; batch.len()];
         let mut cursors: HashMap<(Uuid, Arc<str>), i64> = HashMap::new();
-        for _ in 0..ROUNDS_MAX + batch.len() {
+        for round in 0..ROUNDS_MAX + batch.len() {
             let rows = rows(batch, &outcomes);
             if rows.is_empty() {
                 break;
             }
-            apply(shared, db, batch, &rows, &mut cursors, &mut outcomes).await?;
+            apply(shared, db, batch, &rows, round == 0, &mut cursors, &mut outcomes).await?;
         }
         let lost = || DbError::Lost("a cursor kept moving under an ack".to_owned());
         outcomes.into_iter().map(|outcome| outcome.ok_or_else(lost)).collect()
@@ -296,6 +296,7 @@ async fn apply(
     db: &Connection,
     batch: &[Ack],
     rows: &[Row],
+    first: bool,
     cursors: &mut HashMap<(Uuid, Arc<str>), i64>,
     outcomes: &mut [Option<AckOutcome>],
 ) -> Result<(), DbError> {
@@ -313,7 +314,9 @@ async fn apply(
         .map(|(row, (cursor, plan))| (&batch[row.members[0]], row.items.as_slice(), *cursor, plan))
         .collect();
     let mut ask = ask(&acks);
-    ask.plain = planned.iter().all(|(_, plan)| plan.is_plain()) && ask.leases.iter().all(Option::is_some);
+    // What the short way does not settle comes back for the long one.
+    ask.plain =
+        first && planned.iter().all(|(_, plan)| plan.is_plain()) && ask.leases.iter().all(Option::is_some);
     let answers = procedures::ack(db, &ask).await?;
     let mut found = vec![false; rows.len()];
     for answer in answers {
@@ -332,6 +335,9 @@ async fn apply(
         for &member in &row.members {
             outcomes[member] = Some(outcome(&batch[member], *cursor, plan, &answer, row.members.len() == 1));
         }
+    }
+    if ask.plain {
+        return Ok(());
     }
     for (row, _) in rows.iter().zip(found).filter(|(_, found)| !found) {
         for &member in &row.members {

@@ -95,7 +95,7 @@ async fn defect_6_a_push_that_started_first_and_committed_last_is_not_skipped() 
     assert_eq!(drain(&broker, "q", "p", "g").await.len(), 1);
     // Somebody is in the middle of writing to the partition: whoever comes later has to wait for a place behind it.
     let transaction = slow.transaction().await.unwrap();
-    transaction.execute("select 1 from queen.partitions for no key update", &[]).await.unwrap();
+    transaction.execute("select 1 from queen.heads for no key update", &[]).await.unwrap();
     let pushing = {
         let broker = broker.clone();
         async move { push(&broker, "q", "p", 2..3).await }
@@ -106,8 +106,8 @@ async fn defect_6_a_push_that_started_first_and_committed_last_is_not_skipped() 
         let sql = db.client().await;
         eventually("the push waits for its turn", async || (number(&sql, waiting).await > 0).then_some(()))
             .await;
-        let text = "with written as (update queen.partitions set head = head + 1, last_push_at = queen.now()
-                                     returning id, head, last_push_at)
+        let text = "with written as (update queen.heads set head = head + 1, last_push_at = queen.now()
+                                     returning partition_id as id, head, last_push_at)
                     insert into queen.segments
                         (partition_id, base_offset, created_at, extent, count, transactions, frames)
                     select id, head - 1, last_push_at, 1, 1, decode(repeat('ab', 16), 'hex'),

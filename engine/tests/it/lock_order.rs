@@ -165,7 +165,12 @@ async fn a_flight_that_waits_for_a_lock_holds_up_nobody_else() {
     push(&broker, "q", "stuck", 0..1).await;
     push(&broker, "q", "free", 0..1).await;
     let sql = db.client().await;
-    sql.batch_execute("begin; select from queen.partitions where name = 'stuck' for update").await.unwrap();
+    sql.batch_execute(
+        "begin; select from queen.heads h join queen.partitions p on p.id = h.partition_id
+         where p.name = 'stuck' for update of h",
+    )
+    .await
+    .unwrap();
     let mut stuck = JoinSet::new();
     stuck.spawn({
         let broker = broker.clone();

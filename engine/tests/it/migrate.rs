@@ -5,7 +5,7 @@ use queen_protocol::PushStatus;
 use queen_testkit::{Proxy, database};
 use tokio_postgres::Client;
 
-use crate::support::{any, at_once, config, data, engine, number, push, push_ids, travel};
+use crate::support::{Ask, any, at_once, config, data, engine, named, number, push, push_ids, travel};
 
 /// Everything a start could have touched, with the transaction that last did.
 async fn schema(sql: &Client) -> Vec<String> {
@@ -38,6 +38,45 @@ async fn eight_brokers_may_start_at_once_on_an_empty_database() {
         push(engine, "q", "p", 0..1).await;
     }
     assert_eq!(number(&sql, "select count(*) from queen.messages").await, 8);
+}
+
+/// What the second schema held, as a broker of that time left it.
+const SECOND: &str = "
+    insert into queen.queues (id, name) values ('00000000-0000-0000-0000-00000000000a', 'q');
+    insert into queen.partitions (id, queue_id, name, head, tail, last_push_at, message_bytes_max)
+    values ('00000000-0000-7000-8000-00000000000b', '00000000-0000-0000-0000-00000000000a', 'p', 3, 1, now(), 40);
+    insert into queen.segments (partition_id, base_offset, created_at, extent, count, transactions, frames)
+    select '00000000-0000-7000-8000-00000000000b', 0, now(), 1, 3, decode(repeat('80', 48), 'hex'),
+           string_agg(format('{\"transactionId\":\"t%1$s\",\"payload\":%1$s}', n), e'\\n' order by n)
+    from generate_series(0, 2) n;
+    insert into queen.consumers (partition_id, consumer_group, cursor)
+    values ('00000000-0000-7000-8000-00000000000b', 'ahead', 2);";
+
+#[tokio::test]
+async fn heads_and_cursors_of_the_second_schema_are_taken_over() {
+    let db = database().await;
+    let sql = db.client().await;
+    sql.batch_execute("create schema queen").await.unwrap();
+    for file in [
+        include_str!("../../sql/schema/0001_init.sql"),
+        include_str!("../../sql/schema/0002_answers_as_arrays.sql"),
+    ] {
+        sql.batch_execute(file).await.unwrap();
+    }
+    sql.batch_execute(SECOND).await.unwrap();
+    sql.batch_execute(
+        "create table queen.migrations (version int primary key, name text not null, checksum text not null,
+                                        applied_at timestamptz not null default now());
+         create table queen.procedures (name text primary key, checksum text not null,
+                                        applied_at timestamptz not null default now());
+         insert into queen.migrations (version, name, checksum) values (1, '0001_init', ''), (2, '0002', '')",
+    )
+    .await
+    .unwrap();
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 3..4).await;
+    assert_eq!(data(&broker, named("q", "p").group("ahead").batch(9)).await, [2, 3]);
+    assert_eq!(data(&broker, named("q", "p").group("new").batch(9)).await, [1, 2, 3], "from the tail on");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What was not done: retries, failures, dead letters.
 
-use queen_engine::DeadLetterFilter;
+use queen_engine::{DeadLetterFilter, SeekTo};
 use queen_protocol::AckStatus::{Completed, Dlq, Failed, Retry};
 use queen_protocol::{AckItem, AckStatus};
 use queen_testkit::{Proxy, database};
@@ -233,4 +233,22 @@ async fn dead_letters_outlive_their_messages_and_can_be_paged() {
         let (_, total) = broker.dead_letters(&DeadLetterFilter { limit: 1, ..filter.clone() }).await.unwrap();
         assert_eq!(total, expected, "{filter:?}");
     }
+}
+
+/// The answer was lost, and before the ack is sent again a seek moves the cursor: what the ack did is still what it is
+/// told. Sent as plain SQL, because only that can be sent twice on purpose.
+#[tokio::test]
+async fn an_ack_sent_twice_around_a_seek_is_told_what_it_did() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    five(&broker).await;
+    let same = "select statuses[1], cursors[1] from queen.ack(
+        array['00000000-0000-7000-8000-000000000001'::uuid], array[(select id from queen.partitions)], array['g'],
+        array[null]::uuid[], '{0}', '{t}', '{0}', '{t}', '{f}', '{1}', '{f}', '{t}',
+        '{1}', '{t}', '{0}', array['failed once'], false)";
+    let row = sql.query_one(same, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i32>(0), row.get::<_, i64>(1)), (0, 0), "to be delivered again");
+    broker.seek("g", "q", SeekTo::End).await.unwrap();
+    let row = sql.query_one(same, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i32>(0), row.get::<_, i64>(1)), (4, 0));
 }

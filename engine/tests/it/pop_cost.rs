@@ -60,7 +60,7 @@ async fn rows_read(sql: &Client) -> i64 {
     sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
     let text = "select coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)::bigint
                 from pg_stat_user_tables where schemaname = 'queen'
-                and (relname in ('partitions', 'consumers') or relname like 'segments%')";
+                and (relname in ('partitions', 'heads', 'consumers') or relname like 'segments%')";
     number(sql, text).await
 }
 
@@ -124,7 +124,7 @@ async fn never_analyze(sql: &Client) {
 async fn scans(sql: &Client) -> i64 {
     sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
     let text = "select coalesce(sum(seq_scan), 0)::bigint from pg_stat_user_tables where schemaname = 'queen'
-                and (relname in ('partitions', 'consumers', 'dead_letters') or relname like 'segments%')";
+                and (relname in ('partitions', 'heads', 'consumers', 'dead_letters') or relname like 'segments%')";
     number(sql, text).await
 }
 
@@ -156,9 +156,11 @@ async fn no_hot_statement_reads_more_rows_after_statistics_of_empty_tables() {
     let sql = db.client().await;
     let broker = engine(db.url()).await;
     never_analyze(&sql).await;
-    sql.batch_execute("vacuum analyze queen.queues, queen.partitions, queen.consumers, queen.segments_1")
-        .await
-        .unwrap();
+    sql.batch_execute(
+        "vacuum analyze queen.queues, queen.partitions, queen.heads, queen.consumers, queen.segments_1",
+    )
+    .await
+    .unwrap();
     push_wide(&broker, "q", 0..1_000).await;
     configure(&broker, "q", json!({"retryLimit": 0, "windowBuffer": 0})).await;
     assert!(pop(&broker, any("q").group("g")).await.is_some());
@@ -169,6 +171,47 @@ async fn no_hot_statement_reads_more_rows_after_statistics_of_empty_tables() {
     disconnected(&sql).await;
     let read = rows_read(&sql).await - filled;
     assert!(read < 1_000, "5 rounds of every operation read {read} rows");
+}
+
+/// Entries of indexes that were looked at, those of dead versions included.
+async fn entries_read(sql: &Client) -> i64 {
+    sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
+    let text = "select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes
+                where schemaname = 'queen' and relname in ('heads', 'consumers')";
+    number(sql, text).await
+}
+
+/// Garbage stays while any transaction of the database is open. What changes all the time must not be looked for in it.
+#[tokio::test]
+async fn a_transaction_held_open_elsewhere_makes_no_operation_read_more() {
+    let db = database().await;
+    let (sql, holder) = (db.client().await, db.client().await);
+    engine(db.url()).await.stop().await;
+    never_analyze(&sql).await;
+    holder
+        .batch_execute("begin isolation level repeatable read; select count(*) from queen.heads")
+        .await
+        .unwrap();
+    let mut read = Vec::new();
+    for quarter in 0..4 {
+        // Statistics of one live row among many dead ones must not change anything, either.
+        if quarter == 2 {
+            sql.batch_execute("analyze queen.heads, queen.consumers").await.unwrap();
+        }
+        let before = entries_read(&sql).await;
+        let broker = engine(db.url()).await;
+        for n in 0..250 {
+            push(&broker, "q", "p", n..n + 1).await;
+            let popped = pop(&broker, named("q", "p").group("g")).await.unwrap();
+            assert!(broker.renew(&popped.lease_id, 60).await.unwrap().success);
+            complete(&broker, &popped).await;
+        }
+        broker.stop().await;
+        disconnected(&sql).await;
+        read.push(entries_read(&sql).await - before);
+    }
+    assert_eq!(number(&holder, "select count(*) from queen.heads").await, 0, "it saw none of it");
+    assert!(read[3] < read[0] * 3 / 2, "index entries read, quarter by quarter: {read:?}");
 }
 
 /// Everything the message plane does, by two brokers that start cold.

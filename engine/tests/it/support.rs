@@ -148,11 +148,11 @@ pub async fn push_wide(engine: &Engine, queue: &str, partitions: Range<usize>) {
 /// What another broker's push leaves in the log while none of its hints has arrived. The partition must exist.
 pub async fn write_unnoticed(sql: &Client, queue: &str, partition: &str, id: &str) {
     let text = "with written as (
-                    update queen.partitions as p set head = p.head + 1, last_push_at = queen.now(),
-                                                     message_bytes_max = greatest(p.message_bytes_max, 1000)
-                    from queen.queues q
-                    where q.id = p.queue_id and q.name = $1 and p.name = $2
-                    returning p.id, p.head)
+                    update queen.heads as h set head = h.head + 1, last_push_at = queen.now(),
+                                                message_bytes_max = greatest(h.message_bytes_max, 1000)
+                    from queen.partitions p join queen.queues q on q.id = p.queue_id
+                    where h.partition_id = p.id and q.name = $1 and p.name = $2
+                    returning p.id, h.head)
                 insert into queen.segments (partition_id, base_offset, created_at, extent, count, transactions, frames)
                 select w.id, w.head - 1, queen.now(), (select max(e.number) from queen.extents e), 1,
                        set_byte(substr(h.hash, 1, 16), 0, get_byte(h.hash, 0) | 128),

@@ -96,8 +96,7 @@ async fn nobody_ever_sees_one_half_of_a_transaction() {
     let watching = {
         let done = done.clone();
         async move {
-            let text =
-                "select (select sum(head) from queen.partitions p join queen.queues q on q.id = p.queue_id
+            let text = "select (select sum(head) from queen.heads h join queen.queues q on q.id = h.queue_id
                                 where q.name in ('target', 'other'))::bigint - 1
                              - 2 * (select max(cursor) from queen.consumers where consumer_group = 'g')";
             let mut looks = 0;

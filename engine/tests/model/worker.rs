@@ -152,7 +152,7 @@ impl Worker {
 
     /// Nothing is answered before it is committed: the database has it now.
     async fn look(&self, partition: Partition, partition_id: Uuid, id: Uuid) {
-        let sql = "select p.head from queen.partitions p where p.id = $1";
+        let sql = "select h.head from queen.heads h where h.partition_id = $1";
         let row = self.sql.query_opt(sql, &[&partition_id]).await.expect("the database answers");
         let head: i64 = row.map_or(0, |row| row.get(0));
         self.world.demand(head > offset(id) as i64, || Violation {

@@ -95,7 +95,7 @@ impl Holder {
 }
 
 async fn messages(observer: &Link) -> Result<i64> {
-    let query = "select coalesce(sum(head), 0)::bigint from queen.partitions";
+    let query = "select coalesce(sum(head), 0)::bigint from queen.heads";
     Ok(observer.client.query_one(query, &[]).await?.try_get(0)?)
 }
 

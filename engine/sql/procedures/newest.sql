@@ -1,0 +1,63 @@
+-- Rows whose key ends in a generation (schema/0003_generations.sql), found from the highest one down: however many old
+-- versions an open transaction keeps alive, these look at a few. Plain SQL, so that they become part of the statement that
+-- calls them. One that locks cannot use them and says the same in a lateral select of its own. One that goes on to update
+-- the row names its generation, from a select that ends in `offset 0`: otherwise the update may be planned to come first.
+
+-- queen.head_of: the heads row of a partition.
+-- in:     p_partition uuid
+-- out:    the row; none when there is no such partition
+-- locks:  none
+-- raises: never
+create or replace function queen.head_of(p_partition uuid)
+returns setof queen.heads language sql stable rows 1 as $$
+    select h.* from queen.heads h where h.partition_id = p_partition order by h.generation desc limit 1
+$$;
+
+-- queen.reader_of: the consumers row of a group in a partition.
+-- in:     p_partition uuid, p_group text
+-- out:    the row; none when the group has not read there yet
+-- locks:  none
+-- raises: never
+create or replace function queen.reader_of(p_partition uuid, p_group text)
+returns setof queen.consumers language sql stable rows 1 as $$
+    select c.* from queen.consumers c where c.partition_id = p_partition and c.consumer_group = p_group
+    order by c.generation desc limit 1
+$$;
+
+-- queen.readers_of: the consumers rows of all groups in a partition.
+-- in:     p_partition uuid
+-- out:    the rows, the last group first
+-- locks:  none
+-- raises: never
+-- From one group to the one before it, because a scan of the range would pass every old version.
+create or replace function queen.readers_of(p_partition uuid)
+returns setof queen.consumers language sql stable as $$
+    with recursive readers as (
+        (select c.* from queen.consumers c where c.partition_id = p_partition
+         order by c.consumer_group desc, c.generation desc limit 1)
+        union all
+        select n.* from readers r
+        cross join lateral (
+            select c.* from queen.consumers c
+            where c.partition_id = p_partition and c.consumer_group < r.consumer_group
+            order by c.consumer_group desc, c.generation desc limit 1) n)
+    select * from readers
+$$;
+
+-- queen.lock_readers: locks consumers rows, for those who go on to look at them and change them.
+-- in:     p_partitions uuid[], p_groups text[]
+-- out:    nothing
+-- locks:  consumers rows in (partition_id, consumer_group) order
+-- raises: never
+create or replace function queen.lock_readers(p_partitions uuid[], p_groups text[])
+returns void language plpgsql as $$
+begin
+    perform 1
+    from (select a.* from unnest(p_partitions, p_groups) a (partition_id, consumer_group)
+          order by a.partition_id, a.consumer_group collate "C") a
+    cross join lateral (
+        select 1 from queen.consumers c
+        where c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
+        order by c.generation desc limit 1
+        for no key update) l;
+end $$;
