@@ -43,9 +43,8 @@ struct Lanes {
     open: Lane<ops::open::Open>,
     locate: Lane<ops::locate::Locate>,
     push: Lane<ops::append::Parcel>,
-    pop: Lane<ops::claim::PopClaim>,
     fetch: Lane<ops::fetch::Fetch>,
-    ack: Lane<ops::ack::Ack>,
+    turn: Lane<ops::turn::Turn>,
     renew: Lane<ops::renew::Renew>,
     transaction: Lane<ops::transaction::Transaction>,
 }
@@ -83,9 +82,9 @@ impl Engine {
             lanes: vec![
                 ("open", self.lanes.open.counts()),
                 ("push", self.lanes.push.counts()),
-                ("pop", self.lanes.pop.counts()),
+                ("pop", self.lanes.turn.counts_of(ops::turn::CLAIM)),
                 ("fetch", self.lanes.fetch.counts()),
-                ("ack", self.lanes.ack.counts()),
+                ("ack", self.lanes.turn.counts_of(ops::turn::ACK)),
                 ("locate", self.lanes.locate.counts()),
                 ("renew", self.lanes.renew.counts()),
                 ("transaction", self.lanes.transaction.counts()),

@@ -100,9 +100,8 @@ fn lanes(shared: &Arc<Shared>) -> Lanes {
         open: lane(shared, slots.push),
         locate: lane(shared, slots.ack),
         push: lane(shared, slots.push),
-        pop: lane(shared, slots.pop),
         fetch: lane(shared, slots.pop),
-        ack: lane(shared, slots.ack),
+        turn: lane(shared, slots.pop.max(slots.ack)),
         renew: lane(shared, slots.renew),
         transaction: lane(shared, slots.transaction),
     }

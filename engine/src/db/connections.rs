@@ -23,9 +23,8 @@ const CONVOY_PATIENCE: Duration = Duration::from_millis(2);
 /// Who goes first: finishing work before taking more on, and what may take long last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    Ack,
+    Turn,
     Push,
-    Pop,
     Fetch,
 }
 
@@ -91,7 +90,7 @@ struct State {
     open: usize,
     airborne: usize,
     /// Flights that wait for the next convoy, by priority.
-    waiting: [VecDeque<oneshot::Sender<Checkout>>; 4],
+    waiting: [VecDeque<oneshot::Sender<Checkout>>; 3],
     /// Out of patience, or in need of a connection of their own: the next one is theirs alone.
     alone: VecDeque<oneshot::Sender<Checkout>>,
 }

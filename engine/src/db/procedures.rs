@@ -30,6 +30,9 @@ statements! {
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
     ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+    turn: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) a
+           cross join lateral queen.lease($18, $19, $20, $21, $22, $23, $24, $25, $26, $27,
+                                          coalesce($28, a.positions is null))",
     locate: "select a.ordinal::int, l.cursor, l.index, l.message_offset
              from unnest($1::uuid[], $2::text[], $3::bytea[], $4::int[])
                   with ordinality a (partition_id, consumer_group, hashes, wanted, ordinal)
@@ -235,31 +238,36 @@ pub struct Leased {
     pub head: i64,
 }
 
+impl Lease<'_> {
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 11] {
+        [
+            &self.pops,
+            &self.partitions,
+            &self.groups,
+            &self.leases,
+            &self.seconds,
+            &self.batches,
+            &self.partitions_max,
+            &self.auto,
+            &self.bytes_max,
+            &self.readers,
+            &self.single,
+        ]
+    }
+}
+
 pub async fn lease(db: &Connection, ask: &Lease<'_>) -> Result<Vec<Leased>, Error> {
-    let row = row(
-        db,
-        "queen.lease",
-        &db.statements.lease,
-        &[
-            &ask.pops,
-            &ask.partitions,
-            &ask.groups,
-            &ask.leases,
-            &ask.seconds,
-            &ask.batches,
-            &ask.partitions_max,
-            &ask.auto,
-            &ask.bytes_max,
-            &ask.readers,
-            &ask.single,
-        ],
-    )
-    .await?;
-    let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(&row, 0), list(&row, 1));
-    let (firsts, lasts): (Vec<i64>, Vec<i64>) = (list(&row, 2), list(&row, 3));
-    let attempts: Vec<i32> = list(&row, 4);
-    let (waits, heads): (Vec<Option<i64>>, Vec<i64>) = (list(&row, 5), list(&row, 6));
-    let (missed, reasons): (Vec<i32>, Vec<i32>) = (list(&row, 7), list(&row, 8));
+    let row = row(db, "queen.lease", &db.statements.lease, &ask.parameters()).await?;
+    Ok(leased(&row, 0))
+}
+
+/// The answer of queen.lease, whose columns start here.
+fn leased(row: &Row, column: usize) -> Vec<Leased> {
+    let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(row, column), list(row, column + 1));
+    let (firsts, lasts): (Vec<i64>, Vec<i64>) = (list(row, column + 2), list(row, column + 3));
+    let attempts: Vec<i32> = list(row, column + 4);
+    let (waits, heads): (Vec<Option<i64>>, Vec<i64>) = (list(row, column + 5), list(row, column + 6));
+    let (missed, reasons): (Vec<i32>, Vec<i32>) = (list(row, column + 7), list(row, column + 8));
     let found = (0..positions.len()).map(|index| Leased {
         position: zero_based(positions[index]),
         status: statuses[index],
@@ -278,7 +286,7 @@ pub async fn lease(db: &Connection, ask: &Lease<'_>) -> Result<Vec<Leased>, Erro
         wait_ms: None,
         head: 0,
     });
-    Ok(found.chain(not_found).collect())
+    found.chain(not_found).collect()
 }
 
 pub struct Fetched {
@@ -356,37 +364,54 @@ pub struct Acked {
     pub partition: String,
 }
 
+impl Ack<'_> {
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 17] {
+        [
+            &self.ids,
+            &self.partitions,
+            &self.groups,
+            &self.leases,
+            &self.expected,
+            &self.negative,
+            &self.retry_to,
+            &self.retry_stops,
+            &self.retry_dead,
+            &self.final_to,
+            &self.final_stops,
+            &self.final_dead,
+            &self.dead,
+            &self.dead_final,
+            &self.dead_offsets,
+            &self.dead_errors,
+            &self.plain,
+        ]
+    }
+}
+
 pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
-    let row = row(
-        db,
-        "queen.ack",
-        &db.statements.ack,
-        &[
-            &ask.ids,
-            &ask.partitions,
-            &ask.groups,
-            &ask.leases,
-            &ask.expected,
-            &ask.negative,
-            &ask.retry_to,
-            &ask.retry_stops,
-            &ask.retry_dead,
-            &ask.final_to,
-            &ask.final_stops,
-            &ask.final_dead,
-            &ask.dead,
-            &ask.dead_final,
-            &ask.dead_offsets,
-            &ask.dead_errors,
-            &ask.plain,
-        ],
-    )
-    .await?;
-    let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(&row, 0), list(&row, 1));
-    let (cursors, started): (Vec<i64>, Vec<i64>) = (list(&row, 2), list(&row, 3));
-    let heads: Vec<i64> = list(&row, 4);
-    let (released, kept): (Vec<bool>, Vec<bool>) = (list(&row, 5), list(&row, 6));
-    let (mut queues, mut partitions): (Vec<String>, Vec<String>) = (list(&row, 7), list(&row, 8));
+    Ok(acked(&row(db, "queen.ack", &db.statements.ack, &ask.parameters()).await?))
+}
+
+/// Acks, and after them claims, in one transaction.
+pub async fn turn(
+    db: &Connection,
+    acks: &Ack<'_>,
+    claims: &Lease<'_>,
+) -> Result<(Vec<Acked>, Vec<Leased>), Error> {
+    let parameters: Vec<_> = acks.parameters().into_iter().chain(claims.parameters()).collect();
+    let row = row(db, "queen.ack and queen.lease", &db.statements.turn, &parameters).await?;
+    Ok((acked(&row), leased(&row, ACKED_COLUMNS)))
+}
+
+/// Columns of queen.ack's answer.
+const ACKED_COLUMNS: usize = 9;
+
+fn acked(row: &Row) -> Vec<Acked> {
+    let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(row, 0), list(row, 1));
+    let (cursors, started): (Vec<i64>, Vec<i64>) = (list(row, 2), list(row, 3));
+    let heads: Vec<i64> = list(row, 4);
+    let (released, kept): (Vec<bool>, Vec<bool>) = (list(row, 5), list(row, 6));
+    let (mut queues, mut partitions): (Vec<String>, Vec<String>) = (list(row, 7), list(row, 8));
     let acked = |index: usize| Acked {
         position: zero_based(positions[index]),
         status: statuses[index],
@@ -398,7 +423,7 @@ pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
         queue: std::mem::take(&mut queues[index]),
         partition: std::mem::take(&mut partitions[index]),
     };
-    Ok((0..positions.len()).map(acked).collect())
+    (0..positions.len()).map(acked).collect()
 }
 
 #[derive(Default)]

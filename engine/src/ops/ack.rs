@@ -1,6 +1,6 @@
 //! Ack: transaction ids become offsets, offsets become a plan, plans of many callers become one statement.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use queen_protocol::{AckItem, AckResult, AckStatus, LeaseId};
@@ -8,23 +8,20 @@ use uuid::Uuid;
 
 use super::ack_plan::{self, Item, Plan, Verdict};
 use super::locate::Locate;
+use super::turn::Turn;
 use crate::Engine;
 use crate::db::procedures::{self, Acked};
-use crate::db::{Connection, Error as DbError, Priority};
+use crate::db::Error as DbError;
 use crate::error::Error;
 use crate::log::ids::TransactionHash;
 use crate::shared::Shared;
-use crate::sidecar::Operation;
 
 const BAD_LEASE: &str = "Invalid or expired lease";
 
 /// Both words are matched on: one by older clients, one by newer.
-const NOT_FOUND: &str = "Message not found (unresolvable transactionId)";
+pub(super) const NOT_FOUND: &str = "Message not found (unresolvable transactionId)";
 
 const COMMITTED: &str = "the message was already committed for this group";
-
-/// A cursor that moved under a plan is planned against again; it only ever moves forward.
-const ROUNDS_MAX: usize = 20;
 
 impl Engine {
     pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<AckResult>, Error> {
@@ -40,10 +37,10 @@ impl Engine {
             let Some((members, ack)) = self.locate(&items, &set, lease, &mut results).await? else {
                 continue;
             };
-            waiting.push((members, self.lanes.ack.enqueue(ack)?));
+            waiting.push((members, self.lanes.turn.enqueue(Turn::Ack(ack))?));
         }
         for (members, answer) in waiting {
-            let outcome = answer.await.unwrap_or(Err(DbError::Stopping))?;
+            let outcome = answer.await.unwrap_or(Err(DbError::Stopping))?.into_ack()?;
             for (index, verdict) in members.iter().zip(&outcome.verdicts) {
                 outcome.tell(&mut results[*index], *verdict);
             }
@@ -145,7 +142,7 @@ pub(super) fn refusal(index: usize, item: &AckItem) -> AckResult {
     }
 }
 
-/// One set with its offsets: an entry of the ack lane.
+/// One set with its offsets.
 #[derive(Debug, Clone)]
 pub struct Ack {
     /// Tells the database a second sending from a second ack.
@@ -156,6 +153,12 @@ pub struct Ack {
     /// The cursor as this broker last knew it.
     pub cursor: i64,
     pub items: Vec<Item>,
+}
+
+impl Ack {
+    pub fn key(&self) -> (Uuid, Arc<str>) {
+        (self.partition, self.group.clone())
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -201,7 +204,7 @@ impl AckOutcome {
         }
     }
 
-    fn refused(ack: &Ack, reason: &'static str) -> Self {
+    pub fn refused(ack: &Ack, reason: &'static str) -> Self {
         Self {
             verdicts: vec![Verdict::Done; ack.items.len()],
             refused: Some(reason),
@@ -210,141 +213,6 @@ impl AckOutcome {
             names: None,
         }
     }
-}
-
-/// Acks that become one row of the statement: one with a nack in it, or any number of plain completions in a row.
-struct Row {
-    members: Vec<usize>,
-    items: Vec<Item>,
-}
-
-impl Operation for Ack {
-    const NAME: &'static str = "ack";
-    const PRIORITY: Priority = Priority::Ack;
-    const MERGED_MAX: usize = usize::MAX;
-    type Key = (Uuid, Arc<str>);
-    type Output = AckOutcome;
-    type Context = Shared;
-
-    fn key(&self) -> Self::Key {
-        (self.partition, self.group.clone())
-    }
-
-    fn items(&self) -> usize {
-        1
-    }
-
-    fn bytes(&self) -> usize {
-        self.items.len() * 16
-    }
-
-    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<AckOutcome>, DbError> {
-        let mut outcomes: Vec<Option<AckOutcome>> = vec![None; batch.len()];
-        let mut cursors: HashMap<(Uuid, Arc<str>), i64> = HashMap::new();
-        for round in 0..ROUNDS_MAX + batch.len() {
-            let rows = rows(batch, &outcomes);
-            if rows.is_empty() {
-                break;
-            }
-            apply(shared, db, batch, &rows, round == 0, &mut cursors, &mut outcomes).await?;
-        }
-        let lost = || DbError::Lost("a cursor kept moving under an ack".to_owned());
-        outcomes.into_iter().map(|outcome| outcome.ok_or_else(lost)).collect()
-    }
-}
-
-/// The next row of each (partition, group) that still has acks without an outcome.
-fn rows(batch: &[Ack], outcomes: &[Option<AckOutcome>]) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
-    let mut full: HashSet<(Uuid, &str)> = HashSet::new();
-    let mut places: HashMap<(Uuid, &str), usize> = HashMap::new();
-    for (index, ack) in batch.iter().enumerate().filter(|(index, _)| outcomes[*index].is_none()) {
-        let key = (ack.partition, ack.group.as_ref());
-        if full.contains(&key) {
-            continue;
-        }
-        let plain = ack.items.iter().all(|item| item.status == AckStatus::Completed);
-        match places.get(&key) {
-            Some(&place) => {
-                let before = rows[place].members[0];
-                if plain && batch[before].lease == ack.lease {
-                    rows[place].members.push(index);
-                    rows[place].items.extend(ack.items.iter().cloned());
-                } else {
-                    full.insert(key);
-                }
-            }
-            None => {
-                places.insert(key, rows.len());
-                rows.push(Row { members: vec![index], items: ack.items.clone() });
-                if !plain {
-                    full.insert(key);
-                }
-            }
-        }
-    }
-    // The statement locks in this order.
-    rows.sort_unstable_by_key(|row| {
-        let ack = &batch[row.members[0]];
-        (ack.partition, ack.group.as_ref())
-    });
-    rows
-}
-
-async fn apply(
-    shared: &Shared,
-    db: &Connection,
-    batch: &[Ack],
-    rows: &[Row],
-    first: bool,
-    cursors: &mut HashMap<(Uuid, Arc<str>), i64>,
-    outcomes: &mut [Option<AckOutcome>],
-) -> Result<(), DbError> {
-    let planned: Vec<(i64, Plan)> = rows
-        .iter()
-        .map(|row| {
-            let ack = &batch[row.members[0]];
-            let cursor = cursors.get(&ack.key()).copied().unwrap_or(ack.cursor);
-            (cursor, ack_plan::plan(&row.items, cursor))
-        })
-        .collect();
-    let acks: Vec<(&Ack, &[Item], i64, &Plan)> = rows
-        .iter()
-        .zip(&planned)
-        .map(|(row, (cursor, plan))| (&batch[row.members[0]], row.items.as_slice(), *cursor, plan))
-        .collect();
-    let mut ask = ask(&acks);
-    // What the short way does not settle comes back for the long one.
-    ask.plain =
-        first && planned.iter().all(|(_, plan)| plan.is_plain()) && ask.leases.iter().all(Option::is_some);
-    let answers = procedures::ack(db, &ask).await?;
-    let mut found = vec![false; rows.len()];
-    for answer in answers {
-        found[answer.position] = true;
-        let row = &rows[answer.position];
-        let (cursor, plan) = &planned[answer.position];
-        let ack = &batch[row.members[0]];
-        if answer.status == 3 {
-            cursors.insert(ack.key(), answer.cursor);
-            continue;
-        }
-        settled(shared, ack, &answer);
-        if answer.status != 2 {
-            cursors.insert(ack.key(), answer.cursor);
-        }
-        for &member in &row.members {
-            outcomes[member] = Some(outcome(&batch[member], *cursor, plan, &answer, row.members.len() == 1));
-        }
-    }
-    if ask.plain {
-        return Ok(());
-    }
-    for (row, _) in rows.iter().zip(found).filter(|(_, found)| !found) {
-        for &member in &row.members {
-            outcomes[member] = Some(AckOutcome::refused(&batch[member], NOT_FOUND));
-        }
-    }
-    Ok(())
 }
 
 /// The statement's parameters for planned acks.

@@ -10,17 +10,15 @@ use uuid::Uuid;
 
 use crate::clock;
 use crate::db::procedures::{self, Leased};
-use crate::db::{Connection, Error, Priority};
 use crate::log::Partition;
 use crate::pop::ready::Claim;
 use crate::pop::watch::Watch;
 use crate::shared::Shared;
-use crate::sidecar::Operation;
 
 /// Somebody else's lease may end at any time without us hearing of it.
 pub const FOREIGN_LEASE_LOOK: Duration = Duration::from_secs(1);
 
-/// One pop's claim on its candidates: an entry of the pop lane.
+/// One pop's claim on its candidates.
 pub struct PopClaim {
     /// Distinct per claim: claims do not exclude each other.
     pub number: u64,
@@ -42,30 +40,16 @@ pub struct Claimed {
     pub gone: bool,
 }
 
-impl Operation for PopClaim {
-    const NAME: &'static str = "pop";
-    const PRIORITY: Priority = Priority::Pop;
-    const MERGED_MAX: usize = 1;
-    /// Of five hundred pops at once, the first are answered while the database still works on the last.
-    const ITEMS_MAX: usize = 128;
-    /// Ready lists see to it that no partition is claimed twice at once, so no two entries exclude each other.
-    type Key = u64;
-    type Output = Claimed;
-    type Context = Shared;
+/// The claims of one flight as rows of a statement.
+pub struct Claiming<'a> {
+    batch: Vec<&'a PopClaim>,
+    pub ask: procedures::Lease<'a>,
+    /// (pop, candidate) of each row.
+    places: Vec<(usize, usize)>,
+}
 
-    fn key(&self) -> u64 {
-        self.number
-    }
-
-    fn items(&self) -> usize {
-        self.candidates.len()
-    }
-
-    fn bytes(&self) -> usize {
-        0
-    }
-
-    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Claimed>, Error> {
+impl<'a> Claiming<'a> {
+    pub fn new(shared: &Shared, batch: Vec<&'a PopClaim>) -> Self {
         let mut ask = procedures::Lease {
             bytes_max: shared.config.pop_bytes_max as i64,
             single: batch.iter().all(|entry| entry.candidates.len() == 1),
@@ -91,20 +75,20 @@ impl Operation for PopClaim {
                 ask.auto.push(entry.auto);
             }
         }
-        let answers = procedures::lease(db, &ask).await?;
+        Self { batch, ask, places }
+    }
+
+    /// After the commit.
+    pub fn landed(self, shared: &Arc<Shared>, answers: Vec<Leased>) -> Vec<Claimed> {
         let mut outcomes: Vec<Vec<Option<Leased>>> =
-            batch.iter().map(|entry| entry.candidates.iter().map(|_| None).collect()).collect();
+            self.batch.iter().map(|entry| entry.candidates.iter().map(|_| None).collect()).collect();
         for answer in answers {
-            let (pop, index) = places[answer.position];
+            let (pop, index) = self.places[answer.position];
             outcomes[pop][index] = Some(answer);
         }
         let now = clock::now();
-        let claimed = batch.iter().zip(outcomes);
-        Ok(claimed.map(|(entry, outcomes)| entry.settle(shared, now, outcomes)).collect())
-    }
-
-    fn orphaned(shared: &Arc<Shared>, claimed: Claimed) {
-        drop(Grants::new(shared, claimed));
+        let claimed = self.batch.iter().zip(outcomes);
+        claimed.map(|(entry, outcomes)| entry.settle(shared, now, outcomes)).collect()
     }
 }
 

@@ -22,7 +22,7 @@ pub type Located = (i64, Vec<Option<i64>>);
 
 impl Operation for Locate {
     const NAME: &'static str = "locate";
-    const PRIORITY: Priority = Priority::Ack;
+    const PRIORITY: Priority = Priority::Turn;
     const MERGED_MAX: usize = usize::MAX;
     type Key = (Uuid, Arc<str>);
     /// `None`: no such partition.

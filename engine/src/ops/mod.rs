@@ -12,4 +12,6 @@ pub mod open;
 pub mod pop;
 pub mod push;
 pub mod renew;
+pub mod settle;
 pub mod transaction;
+pub mod turn;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::claim::{Candidate, Claimed, FOREIGN_LEASE_LOOK, Grants, PopClaim};
 use super::fetch::{Fetch, covers};
 use super::open::Open;
+use super::turn::Turn;
 use crate::Engine;
 use crate::clock;
 use crate::db::control;
@@ -353,7 +354,7 @@ impl Engine {
             partitions_max: share.partitions as i32,
             auto: request.auto_ack,
         };
-        Ok(self.lanes.pop.submit(claim).await?)
+        Ok(self.lanes.turn.submit(Turn::Claim(claim)).await?.into_claim()?)
     }
 
     /// Reads the claimed ranges, from the cache where it holds them.

@@ -30,7 +30,7 @@ pub struct Renew {
 
 impl Operation for Renew {
     const NAME: &'static str = "renew";
-    const PRIORITY: Priority = Priority::Ack;
+    const PRIORITY: Priority = Priority::Turn;
     const MERGED_MAX: usize = 1;
     type Key = Uuid;
     /// How many partition leases, and the earliest new end.

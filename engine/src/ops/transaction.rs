@@ -182,7 +182,7 @@ struct Prepared {
 
 impl Operation for Transaction {
     const NAME: &'static str = "transaction";
-    const PRIORITY: Priority = Priority::Ack;
+    const PRIORITY: Priority = Priority::Turn;
     const MERGED_MAX: usize = 1;
     const ALONE: bool = true;
     type Key = Uuid;

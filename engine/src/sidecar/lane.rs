@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::batcher::{Batcher, Limits};
 use super::slots::Slots;
-use super::stats::{LaneCounts, LaneStats};
+use super::stats::{LaneCounts, LaneStats, Load};
 use crate::clock;
 use crate::db::{Checkout, Connection, Connections, Error, Priority, RETRY_PAUSE};
 use crate::tasks::Tasks;
@@ -20,6 +20,8 @@ use crate::tasks::Tasks;
 pub trait Operation: Send + Sync + Sized + 'static {
     /// Names the operation everywhere: procedure, span, metric label, file.
     const NAME: &'static str;
+    /// Kinds of entries that are counted apart.
+    const KINDS: usize = 1;
     const PRIORITY: Priority;
     /// Entries of one key that may share a flight.
     const MERGED_MAX: usize;
@@ -33,6 +35,11 @@ pub trait Operation: Send + Sync + Sized + 'static {
     type Key: Hash + Eq + Clone + Send;
     type Output: Send + 'static;
     type Context: Send + Sync + 'static;
+
+    /// Below `KINDS`.
+    fn kind(&self) -> usize {
+        0
+    }
 
     fn key(&self) -> Self::Key;
     fn items(&self) -> usize;
@@ -76,13 +83,16 @@ struct Inner<O: Operation> {
     limits: Limits,
     linger: Duration,
     retry_for: Duration,
-    stats: LaneStats,
+    /// By kind.
+    stats: Vec<LaneStats>,
     state: Mutex<State<O>>,
 }
 
 struct State<O: Operation> {
     batcher: Batcher<O::Key, Entry<O>>,
     slots: Slots,
+    /// Entries of the last flight.
+    carried: usize,
     /// A task is waiting to see whether the flight in the air is a slow one.
     guarded: bool,
 }
@@ -120,10 +130,11 @@ impl<O: Operation> Lane<O> {
             },
             linger: settings.linger,
             retry_for: settings.retry_for,
-            stats: LaneStats::default(),
+            stats: (0..O::KINDS).map(|_| LaneStats::default()).collect(),
             state: Mutex::new(State {
                 batcher: Batcher::new(),
                 slots: Slots::new(settings.slots),
+                carried: 0,
                 guarded: false,
             }),
         }))
@@ -151,7 +162,11 @@ impl<O: Operation> Lane<O> {
     }
 
     pub fn counts(&self) -> LaneCounts {
-        self.0.stats.read()
+        self.counts_of(0)
+    }
+
+    pub fn counts_of(&self, kind: usize) -> LaneCounts {
+        self.0.stats[kind].read()
     }
 }
 
@@ -194,6 +209,7 @@ impl<O: Operation> Inner<O> {
                     state.slots.close();
                     return;
                 }
+                state.carried = flight.len();
                 flight
             };
             let (mut keys, mut entries) =
@@ -225,8 +241,9 @@ impl<O: Operation> Inner<O> {
         let mut boarded = 0;
         for _ in 0..BOARDING_ROUNDS_MAX {
             tokio::task::yield_now().await;
-            let waiting = self.lock().batcher.len();
-            if waiting == boarded {
+            let state = self.lock();
+            let waiting = state.batcher.len();
+            if waiting == boarded || 2 * waiting >= state.carried.max(2) {
                 return;
             }
             boarded = waiting;
@@ -242,14 +259,13 @@ impl<O: Operation> Inner<O> {
 
     async fn fly(&self, mut connection: Result<Checkout, Error>, entries: Vec<Entry<O>>) {
         let started = clock::now();
-        let waited = entries.iter().map(|entry| started - entry.arrived).max().unwrap_or_default();
+        let loads = self.loads(&entries, started);
         let mut operations = Vec::with_capacity(entries.len());
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             operations.push(entry.operation);
             replies.push(entry.reply);
         }
-        let items = operations.iter().map(O::items).sum();
         let result = loop {
             let result = match &connection {
                 Ok(db) => O::call(&self.context, db, &operations).await,
@@ -257,7 +273,7 @@ impl<O: Operation> Inner<O> {
             };
             match result {
                 Err(error) if error.may_retry() && clock::now() - started < self.retry_for => {
-                    self.stats.retried();
+                    loads.iter().for_each(|(stats, _)| stats.retried());
                     debug!(op = O::NAME, %error, "trying a flight again");
                     if error.is_outcome_unknown() {
                         operations.iter_mut().for_each(O::again);
@@ -270,7 +286,7 @@ impl<O: Operation> Inner<O> {
             connection = self.connect().await;
         };
         let took = clock::now() - started;
-        self.stats.landed(replies.len(), items, waited, took);
+        loads.iter().for_each(|(stats, load)| stats.landed(load, took));
         self.lock().slots.landed(took);
         match result {
             Ok(outputs) => {
@@ -287,7 +303,7 @@ impl<O: Operation> Inner<O> {
                 }
             }
             Err(error) => {
-                self.stats.failed();
+                loads.iter().for_each(|(stats, _)| stats.failed());
                 warn!(op = O::NAME, batch.entries = replies.len(), %error, "flight failed");
                 for (reply, operation) in replies.into_iter().zip(operations) {
                     operation.abandoned(&self.context);
@@ -295,6 +311,19 @@ impl<O: Operation> Inner<O> {
                 }
             }
         }
+    }
+
+    /// What a flight carries of each kind, with the counters of that kind.
+    fn loads(&self, entries: &[Entry<O>], started: Instant) -> Vec<(&LaneStats, Load)> {
+        let mut loads: Vec<_> = self.stats.iter().map(|stats| (stats, Load::default())).collect();
+        for entry in entries {
+            let load = &mut loads[entry.operation.kind()].1;
+            load.entries += 1;
+            load.items += entry.operation.items();
+            load.waited = load.waited.max(started - entry.arrived);
+        }
+        loads.retain(|(_, load)| load.entries > 0);
+        loads
     }
 
     fn answer(&self, reply: oneshot::Sender<Result<O::Output, Error>>, result: Result<O::Output, Error>) {

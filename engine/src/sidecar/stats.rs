@@ -14,6 +14,15 @@ pub struct LaneStats {
     database_us: AtomicU64,
 }
 
+/// What one flight carries.
+#[derive(Default)]
+pub struct Load {
+    pub entries: usize,
+    pub items: usize,
+    /// The longest wait among them.
+    pub waited: Duration,
+}
+
 /// One reading of the counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LaneCounts {
@@ -27,11 +36,11 @@ pub struct LaneCounts {
 }
 
 impl LaneStats {
-    pub fn landed(&self, entries: usize, items: usize, waited: Duration, database: Duration) {
+    pub fn landed(&self, load: &Load, database: Duration) {
         self.flights.fetch_add(1, Relaxed);
-        self.entries.fetch_add(entries as u64, Relaxed);
-        self.items.fetch_add(items as u64, Relaxed);
-        self.waited_us.fetch_add(waited.as_micros() as u64, Relaxed);
+        self.entries.fetch_add(load.entries as u64, Relaxed);
+        self.items.fetch_add(load.items as u64, Relaxed);
+        self.waited_us.fetch_add(load.waited.as_micros() as u64, Relaxed);
         self.database_us.fetch_add(database.as_micros() as u64, Relaxed);
     }
 
