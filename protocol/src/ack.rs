@@ -1,5 +1,7 @@
 //! `POST /api/v1/ack` and `/api/v1/ack/batch`.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -115,8 +117,8 @@ pub struct AckResult {
     pub transaction_id: String,
     pub success: bool,
     pub error: Option<String>,
-    pub queue_name: Option<String>,
-    pub partition_name: Option<String>,
+    pub queue_name: Option<Arc<str>>,
+    pub partition_name: Option<Arc<str>>,
     pub lease_released: bool,
     pub dlq: bool,
     pub noop: bool,

@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use tokio::task::JoinSet;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 use uuid::Uuid;
 
@@ -22,7 +23,6 @@ const FILL_MESSAGES_MAX: u32 = 5_000;
 
 const APPENDED: i32 = 0;
 const GRANTED: i32 = 0;
-const APPLIED: i32 = 1;
 
 /// A connection that has no statements yet, so that it goes with any broker's procedures.
 pub struct Link {
@@ -74,7 +74,7 @@ impl Connection {
             "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8)",
             "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             "select * from queen.fetch($1, $2, $3)",
-            "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+            "select * from queen.complete($1, $2, $3, $4, $5, $6)",
             "update queen.consumers set cursor = 0 where partition_id = any ($1) and consumer_group = $2",
         ];
         let [open, push, lease, fetch, ack, rewind] = calls.map(|call| link.client.prepare(call));
@@ -223,44 +223,16 @@ impl Connection {
         let acks: Vec<Uuid> = places.iter().map(|_| self.random.uuid()).collect();
         let ids = Place::ids(places);
         let groups = vec![group; rows];
-        let held: Vec<Option<Uuid>> = leases.iter().map(|lease| Some(lease.id)).collect();
+        let held: Vec<Uuid> = leases.iter().map(|lease| lease.id).collect();
         let expected: Vec<i64> = leases.iter().map(|lease| lease.first).collect();
         let to: Vec<i64> = leases.iter().map(|lease| lease.last).collect();
-        let no = vec![false; rows];
-        let (no_rows, no_flags): (Vec<i32>, Vec<bool>) = (Vec::new(), Vec::new());
-        let (no_offsets, no_errors): (Vec<i64>, Vec<Option<&str>>) = (Vec::new(), Vec::new());
-        let row = self
-            .link
-            .client
-            .query_one(
-                &self.ack,
-                &[
-                    &acks,
-                    &ids,
-                    &groups,
-                    &held,
-                    &expected,
-                    &no,
-                    &to,
-                    &no,
-                    &no,
-                    &to,
-                    &no,
-                    &no,
-                    &no_rows,
-                    &no_flags,
-                    &no_offsets,
-                    &no_errors,
-                    &true,
-                ],
-            )
-            .await
-            .context("ack")?;
-        let (positions, statuses) = (list(&row, "positions")?, list(&row, "statuses")?);
-        let cursors: Vec<i64> = list(&row, "cursors")?;
-        let cursors = in_order("ack", rows, APPLIED, (&positions, &statuses), &cursors)?;
-        ensure!(cursors == to, "ack moved cursors to {cursors:?} instead of {to:?}");
-        for (place, cursor) in places.iter_mut().zip(cursors) {
+        let parameters: [&(dyn ToSql + Sync); 6] = [&acks, &ids, &groups, &held, &expected, &to];
+        let row = self.link.client.query_one(&self.ack, &parameters).await.context("ack")?;
+        let (positions, released): (Vec<i32>, Vec<bool>) =
+            (list(&row, "positions")?, list(&row, "released")?);
+        let all = positions.len() == rows && released.iter().all(|released| *released);
+        ensure!(all, "ack completed {} of {rows} leases, and ended {released:?}", positions.len());
+        for (place, cursor) in places.iter_mut().zip(to) {
             place.cursor = cursor;
         }
         Ok(())

@@ -9,9 +9,7 @@
 --         p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[]   the same once it is spent
 --         p_dead int[] (which row above, from 1), p_dead_final boolean[] (only once the budget is spent),
 --         p_dead_offsets bigint[], p_dead_errors text[]   messages to dead-letter
---         p_plain boolean         rows ascend by (partition, group), all carry a lease, and nothing is negative or dead
--- out:    one row of arrays, an element per row whose partition and group exist, with p_plain only per row of status 1
---         (the rest is to be asked for again without): positions, statuses (0 applied with
+-- out:    one row of arrays, an element per row whose partition and group exist: positions, statuses (0 applied with
 --         budget left, 1 applied with the budget spent or not needed, 2 lease not valid, 3 the cursor is not the expected
 --         one, 4 applied before: this is the second time it was sent), cursors (with 4: as it left it), started (the cursor before it was
 --         applied), heads, released, kept (dead letters are kept, not dropped), queue_names, partition_names
@@ -21,7 +19,7 @@ create or replace function queen.ack(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_negative boolean[],
     p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[],
     p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[],
-    p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[], p_plain boolean,
+    p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[],
     out positions int[], out statuses int[], out cursors bigint[], out started bigint[], out heads bigint[],
     out released boolean[], out kept boolean[], out queue_names text[], out partition_names text[])
 language plpgsql as $$
@@ -29,39 +27,6 @@ declare
     v_now timestamptz := queen.now();
     v_rows queen.ack_row[];
 begin
-    -- The usual case: completions under a live lease. Written so that it can only run as nested loops from the arrays
-    -- (see ARCHITECTURE.md), which locks in their order. The rest is for another call: to lock it now, behind rows that
-    -- are locked already, could end in a deadlock.
-    if p_plain then
-        with applied as (
-            update queen.consumers as c
-            set cursor = a.final_to, last_ack = a.ack_id, last_ack_from = a.expected, last_ack_to = a.final_to,
-                attempts = case when a.final_to < c.lease_end then c.attempts else 0 end,
-                lease_id = case when a.final_to < c.lease_end then c.lease_id end,
-                lease_until = case when a.final_to < c.lease_end then c.lease_until end,
-                lease_end = case when a.final_to < c.lease_end then c.lease_end end,
-                version = c.version + 1, generation = (c.version + 1) / 16
-            from (select a.*, l.generation, h.head, h.tail, p.name as partition_name, q.name as queue_name
-                  from unnest(p_ids, p_partitions, p_groups, p_leases, p_expected, p_final_to)
-                       with ordinality a (ack_id, partition_id, consumer_group, held, expected, final_to, ordinal)
-                  cross join lateral queen.reader_of(a.partition_id, a.consumer_group) l
-                  cross join lateral queen.head_of(a.partition_id) h
-                  join queen.partitions p on p.id = any (array[a.partition_id])
-                  join queen.queues q on q.id = any (array[p.queue_id])
-                  offset 0) a
-            where c.partition_id = any (array[a.partition_id]) and c.consumer_group = a.consumer_group
-              and c.generation = a.generation
-              and c.lease_id = a.held and c.lease_until > v_now and c.last_ack is distinct from a.ack_id
-              and greatest(c.cursor, a.tail) = a.expected
-            returning a.ordinal::int as position, c.cursor, a.expected, a.head, c.lease_id is null as released,
-                      a.queue_name, a.partition_name)
-        select array_agg(d.position), array_agg(1), array_agg(d.cursor), array_agg(d.expected), array_agg(d.head),
-               array_agg(d.released), array_agg(false), array_agg(d.queue_name), array_agg(d.partition_name)
-        into positions, statuses, cursors, started, heads, released, kept, queue_names, partition_names
-        from applied d;
-        return;
-    end if;
-
     select array_agg(row(l.ordinal, l.partition_id, l.consumer_group, l.status,
                          case l.status when 0 then l.retry_to when 1 then l.final_to
                                        when 4 then coalesce(l.last_ack_to, l.cursor) else l.cursor end,

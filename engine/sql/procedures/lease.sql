@@ -32,51 +32,41 @@ begin
         perform queen.add_readers(p_partitions, p_groups);
     end if;
 
-    -- The usual case: every pop asks for one partition, and its queue holds nothing back.
+    -- The usual case: every pop asks for one partition, and gets it.
     if p_single then
-        with locked as materialized (
-            select a.ordinal::int as position, a.lease_id, a.auto, c.partition_id, c.consumer_group, c.generation,
-                   c.attempts, r.first, h.head, c.lease_until,
-                   least(h.head, r.first + least(a.batch, greatest(1, p_bytes_max / greatest(h.message_bytes_max, 1))))
-                       as last,
-                   case when c.lease_until > v_now and c.lease_id is distinct from a.lease_id then 2
-                        when r.first >= h.head then 1
-                        else 0 end as status,
-                   v_now + make_interval(secs => case when a.seconds > 0 then a.seconds
-                                                      when q.lease_time > 0 then q.lease_time else 60 end) as until
-            from unnest(p_partitions, p_groups, p_leases, p_seconds, p_batches, p_auto)
-                 with ordinality a (partition_id, consumer_group, lease_id, seconds, batch, auto, ordinal)
-            cross join lateral (
-                select k.* from queen.consumers k
-                where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
-                order by k.generation desc limit 1
-                for no key update skip locked) c
-            cross join lateral queen.head_of(a.partition_id) h
-            join queen.queues q on q.id = any (array[h.queue_id])
-            cross join lateral (select greatest(c.cursor, h.tail) as first) r
-            where q.delayed_processing <= 0 and q.window_buffer <= 0),
-        granted as (
+        with granted as (
             update queen.consumers as c
             set cursor = case when g.auto then g.last else g.first end,
                 lease_id = case when not g.auto then g.lease_id end,
-                lease_until = case when not g.auto then g.until end,
+                lease_until = case when not g.auto then v_now + make_interval(secs => g.seconds) end,
                 lease_end = case when not g.auto then g.last end,
                 attempts = case when g.auto then 0 else c.attempts end,
                 served_at = v_now,
                 version = c.version + 1, generation = (c.version + 1) / 16
-            from locked g
-            where c.partition_id = any (array[g.partition_id]) and c.consumer_group = g.consumer_group
-              and c.generation = g.generation and g.status = 0
-            returning g.*),
-        -- One that another broker moved to its next generation just now is granted below, with a newer snapshot.
-        answered as (select g.* from granted g union all select l.* from locked l where l.status > 0)
-        select array_agg(l.position), array_agg(l.status), array_agg(l.first), array_agg(l.last),
-               array_agg(l.attempts),
-               array_agg(ceil(extract(epoch from case when l.status = 2 then l.lease_until else l.until end - v_now)
-                              * 1000)::bigint),
-               array_agg(l.head)
+            from (select a.ordinal::int as position, a.lease_id, a.auto, k.ctid, k.attempts, r.first, h.head,
+                         least(h.head, r.first + least(a.batch, greatest(1, p_bytes_max
+                                                                            / greatest(h.message_bytes_max, 1)))) as last,
+                         case when a.seconds > 0 then a.seconds when q.lease_time > 0 then q.lease_time else 60 end
+                             as seconds
+                  from unnest(p_partitions, p_groups, p_leases, p_seconds, p_batches, p_auto)
+                       with ordinality a (partition_id, consumer_group, lease_id, seconds, batch, auto, ordinal)
+                  cross join lateral (
+                      select n.ctid, n.cursor, n.attempts, n.lease_until, n.lease_id from queen.consumers n
+                      where n.partition_id = a.partition_id and n.consumer_group = a.consumer_group
+                      order by n.generation desc limit 1
+                      for no key update skip locked) k
+                  cross join lateral queen.head_of(a.partition_id) h
+                  join queen.queues q on q.id = any (array[h.queue_id])
+                  cross join lateral (select greatest(k.cursor, h.tail) as first) r
+                  where q.delayed_processing <= 0 and q.window_buffer <= 0 and r.first < h.head
+                    and not coalesce(k.lease_until > v_now and k.lease_id is distinct from a.lease_id, false)
+                  offset 0) g
+            where c.ctid = g.ctid
+            returning g.position, g.first, g.last, g.attempts, g.seconds, g.head)
+        select array_agg(l.position), array_agg(0), array_agg(l.first), array_agg(l.last), array_agg(l.attempts),
+               array_agg(l.seconds * 1000::bigint), array_agg(l.head)
         into positions, statuses, firsts, lasts, attempts, waits_ms, heads
-        from answered l;
+        from granted l;
 
         if cardinality(positions) = cardinality(p_partitions) then
             return;
@@ -84,7 +74,7 @@ begin
     end if;
 
     with locked as materialized (
-        select a.ordinal, a.pop, a.batch, a.partitions_max, a.auto, c.partition_id, c.consumer_group, c.generation,
+        select a.ordinal, a.pop, a.batch, a.partitions_max, a.auto, c.partition_id, c.consumer_group, c.row_at,
                a.lease_id, h.head, greatest(c.cursor, h.tail) as first, c.attempts, c.lease_until,
                c.lease_until > v_now and c.lease_id is distinct from a.lease_id as taken,
                make_interval(secs => case when a.seconds > 0 then a.seconds
@@ -95,7 +85,7 @@ begin
              with ordinality a (pop, partition_id, consumer_group, lease_id, seconds, batch, partitions_max, auto,
                                 ordinal)
         cross join lateral (
-            select k.* from queen.consumers k
+            select k.*, k.ctid as row_at from queen.consumers k
             where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
               and (positions is null or a.ordinal <> all (positions))
             order by k.generation desc limit 1
@@ -131,9 +121,9 @@ begin
             served_at = v_now,
             version = c.version + 1, generation = (c.version + 1) / 16
         from decided g
-        where c.partition_id = any (array[g.partition_id]) and c.consumer_group = g.consumer_group
-          and c.generation = g.generation and g.status = 0
+        where c.ctid = g.row_at and g.status = 0
         returning g.*),
+    -- One that another broker changed while this statement began is not in its snapshot: busy.
     answered as (select g.* from granted g union all select d.* from decided d where d.status > 0)
     select array_agg(s.ordinal::int) as positions, array_agg(s.status) as statuses, array_agg(s.first) as firsts,
            array_agg(s.last) as lasts, array_agg(s.attempts) as attempts,

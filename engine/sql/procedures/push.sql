@@ -40,16 +40,16 @@ begin
         set head = h.head + a.count, last_push_at = greatest(v_now, h.last_push_at),
             message_bytes_max = greatest(h.message_bytes_max, a.bytes),
             version = h.version + 1, generation = (h.version + 1) / 16
-        from (select a.*, l.head, l.generation
+        from (select a.*, l.head, l.ctid
               from unnest(p_partitions, p_expected, p_counts, p_bytes, p_suspects, p_recheck)
                    with ordinality a (id, expected, count, bytes, suspect, recheck, ordinal)
               cross join lateral (
-                  select k.head, k.generation from queen.heads k where k.partition_id = a.id
+                  select k.head, k.ctid from queen.heads k where k.partition_id = a.id
                   order by k.generation desc limit 1
                   for no key update) l
               offset 0) a
-        where h.partition_id = any (array[a.id]) and h.generation = a.generation
-          and a.head <= a.recheck and (a.expected = -2 or a.head = a.expected and not a.suspect)
+        where h.ctid = a.ctid and a.head <= a.recheck
+          and (a.expected = -2 or a.head = a.expected and not a.suspect)
         returning a.ordinal::int as position, h.partition_id as id, h.head - a.count as base_offset, a.count,
                   h.last_push_at),
     written as (

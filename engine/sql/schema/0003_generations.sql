@@ -3,6 +3,7 @@
 -- and ack change lives in rows whose key ends in a generation, which goes up with every 16th version. Whoever looks for
 -- the highest generation first finds the live row at once (procedures/newest.sql); in between, updates stay HOT.
 -- There is one row per partition, and per partition and group: new ones are only added under a lock (open, readers).
+-- Neither table has check constraints: their expressions are read and compiled anew for every statement.
 
 -- `message_bytes_max` bounds what one pop may read. `queue_id` never changes and saves a look at the partition.
 create table queen.heads (
@@ -15,8 +16,7 @@ create table queen.heads (
     version           int not null default 0,
     message_bytes_max int not null default 0,
     deferred_pending  int not null default 0,
-    primary key (partition_id, generation),
-    check (tail <= head)
+    primary key (partition_id, generation)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200,
         autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 insert into queen.heads as h (partition_id, queue_id, head, tail, last_push_at, message_bytes_max, deferred_pending)
@@ -33,6 +33,21 @@ alter table queen.consumers
     add column version int not null default 0,
     add column last_ack_to bigint,
     drop constraint consumers_pkey,
+    drop constraint consumers_consumer_group_check,
     add primary key (partition_id, consumer_group, generation);
 
 alter type queen.ack_row add attribute generation int;
+
+-- Completions have a procedure of their own.
+drop function if exists queen.ack(uuid[], uuid[], text[], uuid[], bigint[], boolean[], bigint[], boolean[], boolean[],
+                                  bigint[], boolean[], boolean[], int[], boolean[], bigint[], text[], boolean);
+
+-- As procedures/extents.sql says of new ones.
+do $$
+declare
+    v_number int;
+begin
+    for v_number in select e.number from queen.extents e loop
+        execute format('alter table queen.segments_%s set (toast_tuple_target = 4064)', v_number);
+    end loop;
+end $$;

@@ -213,7 +213,8 @@ impl Connections {
     async fn open(&self) -> Result<Arc<Loan>, Error> {
         let place = Reserved(self);
         let client = self.0.connector.client().await?;
-        let prepare = tokio::time::timeout(self.0.deadline, Statements::prepare(&client));
+        // Boxed: large, and hardly ever needed.
+        let prepare = tokio::time::timeout(self.0.deadline, Box::pin(Statements::prepare(&client)));
         let statements = match prepare.await {
             Ok(statements) => statements.map_err(|error| Error::from_postgres("prepare", error))?,
             Err(_) => return Err(Error::Unreachable("no answer to prepare".to_owned())),

@@ -22,7 +22,7 @@ const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", 
 
 /// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":
-    "message_id", "frame", "newest", "views", "find_transactions", "open", "push", "readers", "lease", "fetch", "release", "ack", "locate", "hold",
+    "message_id", "frame", "newest", "views", "find_transactions", "open", "push", "readers", "lease", "fetch", "release", "complete", "ack", "locate", "hold",
     "renew", "subscribe", "seed", "discover", "queues", "groups", "dead_letters", "retention", "extents",
 );
 

@@ -1,5 +1,6 @@
 //! One typed function per procedure of the message plane; parameter types are fixed here and nowhere else.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio_postgres::types::{FromSql, ToSql};
@@ -29,10 +30,11 @@ statements! {
     lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
-    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
-    turn: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) a
-           cross join lateral queen.lease($18, $19, $20, $21, $22, $23, $24, $25, $26, $27,
-                                          coalesce($28, a.positions is null))",
+    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+    complete: "select * from queen.complete($1, $2, $3, $4, $5, $6)",
+    turn: "select * from queen.complete($1, $2, $3, $4, $5, $6) c
+           cross join lateral queen.lease($7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+                                          coalesce($17, c.positions is null))",
     locate: "select a.ordinal::int, l.cursor, l.index, l.message_offset
              from unnest($1::uuid[], $2::text[], $3::bytea[], $4::int[])
                   with ordinality a (partition_id, consumer_group, hashes, wanted, ordinal)
@@ -345,8 +347,6 @@ pub struct Ack<'a> {
     pub dead_final: Vec<bool>,
     pub dead_offsets: Vec<i64>,
     pub dead_errors: Vec<Option<&'a str>>,
-    /// Rows ascend by (partition, group), all carry a lease, and nothing is negative or dead.
-    pub plain: bool,
 }
 
 pub struct Acked {
@@ -360,12 +360,12 @@ pub struct Acked {
     pub released: bool,
     /// Dead letters of this queue are kept, not dropped.
     pub kept: bool,
-    pub queue: String,
-    pub partition: String,
+    pub queue: Arc<str>,
+    pub partition: Arc<str>,
 }
 
 impl Ack<'_> {
-    fn parameters(&self) -> [&(dyn ToSql + Sync); 17] {
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 16] {
         [
             &self.ids,
             &self.partitions,
@@ -383,35 +383,21 @@ impl Ack<'_> {
             &self.dead_final,
             &self.dead_offsets,
             &self.dead_errors,
-            &self.plain,
         ]
     }
 }
 
 pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
-    Ok(acked(&row(db, "queen.ack", &db.statements.ack, &ask.parameters()).await?))
+    let row = row(db, "queen.ack", &db.statements.ack, &ask.parameters()).await?;
+    Ok(acked(&row))
 }
-
-/// Acks, and after them claims, in one transaction.
-pub async fn turn(
-    db: &Connection,
-    acks: &Ack<'_>,
-    claims: &Lease<'_>,
-) -> Result<(Vec<Acked>, Vec<Leased>), Error> {
-    let parameters: Vec<_> = acks.parameters().into_iter().chain(claims.parameters()).collect();
-    let row = row(db, "queen.ack and queen.lease", &db.statements.turn, &parameters).await?;
-    Ok((acked(&row), leased(&row, ACKED_COLUMNS)))
-}
-
-/// Columns of queen.ack's answer.
-const ACKED_COLUMNS: usize = 9;
 
 fn acked(row: &Row) -> Vec<Acked> {
     let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(row, 0), list(row, 1));
     let (cursors, started): (Vec<i64>, Vec<i64>) = (list(row, 2), list(row, 3));
     let heads: Vec<i64> = list(row, 4);
     let (released, kept): (Vec<bool>, Vec<bool>) = (list(row, 5), list(row, 6));
-    let (mut queues, mut partitions): (Vec<String>, Vec<String>) = (list(row, 7), list(row, 8));
+    let (queues, partitions): (Vec<String>, Vec<String>) = (list(row, 7), list(row, 8));
     let acked = |index: usize| Acked {
         position: zero_based(positions[index]),
         status: statuses[index],
@@ -420,10 +406,58 @@ fn acked(row: &Row) -> Vec<Acked> {
         head: heads[index],
         released: released[index],
         kept: kept[index],
-        queue: std::mem::take(&mut queues[index]),
-        partition: std::mem::take(&mut partitions[index]),
+        queue: queues[index].as_str().into(),
+        partition: partitions[index].as_str().into(),
     };
     (0..positions.len()).map(acked).collect()
+}
+
+/// Completions under a live lease, in the order of (partition, group).
+#[derive(Default)]
+pub struct Complete<'a> {
+    pub ids: Vec<Uuid>,
+    pub partitions: Vec<Uuid>,
+    pub groups: Vec<&'a str>,
+    pub leases: Vec<Uuid>,
+    pub expected: Vec<i64>,
+    pub to: Vec<i64>,
+}
+
+/// One that was applied; the others are for `ack`.
+pub struct Completed {
+    pub position: usize,
+    pub released: bool,
+}
+
+impl Complete<'_> {
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 6] {
+        [&self.ids, &self.partitions, &self.groups, &self.leases, &self.expected, &self.to]
+    }
+}
+
+pub async fn complete(db: &Connection, ask: &Complete<'_>) -> Result<Vec<Completed>, Error> {
+    let row = row(db, "queen.complete", &db.statements.complete, &ask.parameters()).await?;
+    Ok(completed(&row))
+}
+
+/// Completions, and after them claims, in one transaction.
+pub async fn turn(
+    db: &Connection,
+    acks: &Complete<'_>,
+    claims: &Lease<'_>,
+) -> Result<(Vec<Completed>, Vec<Leased>), Error> {
+    let parameters: Vec<_> = acks.parameters().into_iter().chain(claims.parameters()).collect();
+    let row = row(db, "queen.complete and queen.lease", &db.statements.turn, &parameters).await?;
+    Ok((completed(&row), leased(&row, COMPLETED_COLUMNS)))
+}
+
+/// Columns of queen.complete's answer.
+const COMPLETED_COLUMNS: usize = 2;
+
+fn completed(row: &Row) -> Vec<Completed> {
+    let (positions, released): (Vec<i32>, Vec<bool>) = (list(row, 0), list(row, 1));
+    let completed = positions.iter().zip(released);
+    completed.map(|(&position, released)| Completed { position: zero_based(position), released }).collect()
 }
 
 #[derive(Default)]

@@ -10,10 +10,11 @@ use super::ack_plan::{self, Item, Plan, Verdict};
 use super::locate::Locate;
 use super::turn::Turn;
 use crate::Engine;
-use crate::db::procedures::{self, Acked};
 use crate::db::Error as DbError;
+use crate::db::procedures::{self, Acked};
 use crate::error::Error;
 use crate::log::ids::TransactionHash;
+use crate::pop::leases::Service;
 use crate::shared::Shared;
 
 const BAD_LEASE: &str = "Invalid or expired lease";
@@ -65,8 +66,12 @@ impl Engine {
             .map(|&index| TransactionHash::new(&items[index].transaction_id, true))
             .collect();
         let served = self.shared.leases().resolve(&key, hashes.iter().copied());
+        let mut service = None;
         let (cursor, offsets): (i64, Vec<Option<i64>>) = match served {
-            Some(resolved) => (resolved.cursor, resolved.offsets.into_iter().map(Some).collect()),
+            Some(resolved) => {
+                service = Some(resolved.service);
+                (resolved.cursor, resolved.offsets.into_iter().map(Some).collect())
+            }
             None => {
                 let locate = Locate { partition: key.0, group: key.1.clone(), hashes };
                 let Some(located) = self.lanes.locate.submit(locate).await? else {
@@ -77,7 +82,7 @@ impl Engine {
             }
         };
         let id = Uuid::now_v7();
-        let mut ack = Ack { id, partition: key.0, group: key.1, lease, cursor, items: Vec::new() };
+        let mut ack = Ack { id, partition: key.0, group: key.1, lease, service, cursor, items: Vec::new() };
         let mut members = Vec::new();
         for (&index, offset) in set.members.iter().zip(offsets) {
             match offset {
@@ -150,6 +155,8 @@ pub struct Ack {
     pub partition: Uuid,
     pub group: Arc<str>,
     pub lease: Option<Uuid>,
+    /// Known for a lease that was served here.
+    pub service: Option<Service>,
     /// The cursor as this broker last knew it.
     pub cursor: i64,
     pub items: Vec<Item>,
@@ -167,7 +174,8 @@ pub struct AckOutcome {
     pub refused: Option<&'static str>,
     pub released: bool,
     pub kept: bool,
-    pub names: Option<(String, String)>,
+    /// Of the queue and the partition.
+    pub names: Option<(Arc<str>, Arc<str>)>,
 }
 
 impl AckOutcome {

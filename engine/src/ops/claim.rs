@@ -111,6 +111,7 @@ impl PopClaim {
                             watch: candidate.watch.clone(),
                             first: leased.first,
                             last: leased.last,
+                            head: leased.head,
                             attempts: leased.attempts,
                         });
                         if self.auto {
@@ -179,6 +180,7 @@ pub struct Grant {
     watch: Arc<Watch>,
     pub first: i64,
     pub last: i64,
+    pub head: i64,
     pub attempts: i32,
 }
 

@@ -22,6 +22,7 @@ use crate::log::Partition;
 use crate::log::ids::TransactionHash;
 use crate::log::segments::Segment;
 use crate::pop::answer::{Delivery, write_answer};
+use crate::pop::leases::Service;
 use crate::pop::machine::{Call, Event, Machine, State};
 use crate::pop::watch::{Interest, Waiter, Watch};
 
@@ -391,6 +392,7 @@ impl Engine {
                 partition: claim.partition.clone(),
                 first: claim.first,
                 last: claim.last,
+                head: claim.head,
                 attempts: claim.attempts,
                 segments,
             });
@@ -409,7 +411,8 @@ impl Engine {
                 let bytes = TransactionHash::BYTES;
                 TransactionHash::read_all(&segment.transactions[from * bytes..to * bytes])
             });
-            book.serve(delivery.partition.id, grants.group.clone(), lease, delivery.first, hashes);
+            let service = Service { partition: delivery.partition.clone(), head: delivery.head };
+            book.serve(service, grants.group.clone(), lease, delivery.first, hashes);
         }
         drop(book);
         let partitions = deliveries.iter().map(|delivery| delivery.partition.number).collect();

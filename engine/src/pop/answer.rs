@@ -16,6 +16,8 @@ pub struct Delivery {
     pub partition: Arc<Partition>,
     pub first: i64,
     pub last: i64,
+    /// Of the partition, when it was claimed.
+    pub head: i64,
     pub attempts: i32,
     pub segments: Vec<Arc<Segment>>,
 }
@@ -99,6 +101,7 @@ mod tests {
             partition: Arc::new(partition),
             first: 11,
             last: 13,
+            head: 13,
             attempts: 2,
             segments: vec![segment],
         };

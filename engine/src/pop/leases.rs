@@ -6,11 +6,20 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use crate::log::Partition;
 use crate::log::ids::TransactionHash;
+
+/// What was known when a partition was leased.
+#[derive(Debug, Clone)]
+pub struct Service {
+    pub partition: Arc<Partition>,
+    pub head: i64,
+}
 
 #[derive(Debug)]
 struct Served {
     lease: Uuid,
+    service: Service,
     cursor: i64,
     first: i64,
     /// One per message from `first` on, without the flag.
@@ -30,8 +39,9 @@ pub struct LeaseBook {
 }
 
 /// Where the messages of an ack are.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Resolved {
+    pub service: Service,
     pub cursor: i64,
     pub offsets: Vec<i64>,
 }
@@ -43,18 +53,18 @@ impl LeaseBook {
 
     pub fn serve(
         &mut self,
-        partition: Uuid,
+        service: Service,
         group: Arc<str>,
         lease: Uuid,
         first: i64,
         hashes: impl Iterator<Item = TransactionHash>,
     ) {
-        let key = (partition, group);
+        let key = (service.partition.id, group);
         self.forget(&key);
         let hashes: Vec<u128> = hashes.map(TransactionHash::without_flag).collect();
         self.hashes += hashes.len();
         self.arrivals.push_back((key.clone(), lease));
-        self.served.insert(key, Served { lease, cursor: first, first, hashes });
+        self.served.insert(key, Served { lease, service, cursor: first, first, hashes });
         while self.arrivals.len() > 1
             && (self.hashes > self.budget || self.arrivals.len() > 2 * self.served.len() + 16)
         {
@@ -83,7 +93,7 @@ impl LeaseBook {
             from = (index + 1) % served.hashes.len().max(1);
             offsets.push(served.first + index as i64);
         }
-        Some(Resolved { cursor: served.cursor, offsets })
+        Some(Resolved { service: served.service.clone(), cursor: served.cursor, offsets })
     }
 
     /// Whether the lease was granted through this broker.
@@ -128,20 +138,23 @@ mod tests {
         (Uuid::from_u128(n), "g".into())
     }
 
+    fn service(n: u128) -> Service {
+        let partition = Partition { id: Uuid::from_u128(n), number: 1, queue: "q".into(), name: "p".into() };
+        Service { partition: Arc::new(partition), head: 100 }
+    }
+
     #[test]
     fn an_ack_is_resolved_in_any_order_whoever_chose_the_id() {
         let mut book = LeaseBook::new(100);
-        book.serve(key(1).0, key(1).1, Uuid::nil(), 10, (0..5).map(hash));
+        book.serve(service(1), key(1).1, Uuid::nil(), 10, (0..5).map(hash));
         let asked = [4, 0, 3].map(|id: usize| TransactionHash::new(&id.to_string(), true));
-        assert_eq!(
-            book.resolve(&key(1), asked.into_iter()),
-            Some(Resolved { cursor: 10, offsets: vec![14, 10, 13] })
-        );
-        assert_eq!(book.resolve(&key(1), [hash(77)].into_iter()), None);
+        let resolved = book.resolve(&key(1), asked.into_iter()).unwrap();
+        assert_eq!((resolved.cursor, resolved.offsets), (10, vec![14, 10, 13]));
+        assert!(book.resolve(&key(1), [hash(77)].into_iter()).is_none());
         book.acked(&key(1), 12, false);
         assert_eq!(book.resolve(&key(1), [hash(1)].into_iter()).unwrap().cursor, 12);
         book.acked(&key(1), 15, true);
-        assert_eq!(book.resolve(&key(1), [hash(1)].into_iter()), None);
+        assert!(book.resolve(&key(1), [hash(1)].into_iter()).is_none());
     }
 
     proptest! {
@@ -151,7 +164,7 @@ mod tests {
         ) {
             let mut book = LeaseBook::new(50);
             for (index, (partition, count, ack)) in leases.into_iter().enumerate() {
-                book.serve(key(partition).0, key(partition).1, Uuid::from_u128(index as u128), 0, (0..count).map(hash));
+                book.serve(service(partition), key(partition).1, Uuid::from_u128(index as u128), 0, (0..count).map(hash));
                 prop_assert!(book.hashes <= 50);
                 prop_assert_eq!(book.hashes, book.served.values().map(|s| s.hashes.len()).sum::<usize>());
                 prop_assert!(book.arrivals.len() <= 2 * book.served.len() + 16);

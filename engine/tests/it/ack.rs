@@ -212,7 +212,7 @@ async fn one_call_may_acknowledge_many_partitions() {
     let last: Vec<Message> = popped.messages.iter().filter(|m| m.json() == 2).cloned().collect();
     let results = ack_all(&broker, &last, &[Completed, Retry, Completed]).await;
     all_succeed(&results);
-    let mut names: Vec<_> = results.iter().filter_map(|result| result.partition_name.clone()).collect();
+    let mut names: Vec<_> = results.iter().filter_map(|result| result.partition_name.as_deref()).collect();
     names.sort();
     assert_eq!(names, ["a", "b", "c"]);
     // The one whose last message was nacked comes back whole: nothing in it was acknowledged.

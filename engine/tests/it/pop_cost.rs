@@ -97,7 +97,7 @@ async fn a_wildcard_pop_costs_the_same_with_a_hundred_partitions_and_with_five_t
         let (few_calls, few_rows, few_flights) = cost(db.url(), &sql, 10).await;
         let (many_calls, many_rows, many_flights) = cost(db.url(), &sql, 40).await;
         assert_eq!((few_flights, many_flights), (10, 40), "one claim a pop");
-        for name in ["lease", "fetch", "ack"] {
+        for name in ["lease", "fetch", "complete"] {
             assert_eq!((few_calls[name], many_calls[name]), (10, 40), "{name}");
         }
         for name in ["seed", "subscribe"] {

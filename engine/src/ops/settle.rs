@@ -1,0 +1,186 @@
+//! Settle: the acks of one flight, in as many statements as it takes; hardly ever more than one.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use queen_protocol::AckStatus;
+use uuid::Uuid;
+
+use super::ack::{self, Ack, AckOutcome, NOT_FOUND};
+use super::ack_plan::{self, Item, Plan};
+use crate::db::Error;
+use crate::db::procedures::{self, Acked, Completed};
+use crate::shared::Shared;
+
+/// A cursor that moved under a plan is planned against again; it only ever moves forward.
+const ROUNDS_MAX: usize = 20;
+
+/// Acks of one flight, some of which may have their outcome already.
+pub struct Settling<'a> {
+    shared: &'a Shared,
+    batch: Vec<&'a Ack>,
+    outcomes: Vec<Option<AckOutcome>>,
+    cursors: HashMap<(Uuid, Arc<str>), i64>,
+    rounds: usize,
+}
+
+/// What one statement is asked for.
+pub struct Round<'a> {
+    rows: Vec<Row<'a>>,
+    /// Nothing but completions under leases that were served here.
+    pub plain: bool,
+}
+
+/// Acks that become one row of the statement: one with a nack in it, or any number of plain completions in a row.
+struct Row<'a> {
+    first: &'a Ack,
+    members: Vec<usize>,
+    items: Vec<Item>,
+    cursor: i64,
+    plan: Plan,
+}
+
+impl Row<'_> {
+    fn is_plain(&self) -> bool {
+        self.plan.is_plain() && self.first.lease.is_some() && self.first.service.is_some()
+    }
+}
+
+impl<'a> Settling<'a> {
+    pub fn new(shared: &'a Shared, batch: Vec<&'a Ack>) -> Self {
+        let outcomes = vec![None; batch.len()];
+        Self { shared, batch, outcomes, cursors: HashMap::new(), rounds: 0 }
+    }
+
+    /// `None`: nothing is left to ask for.
+    pub fn round(&mut self) -> Option<Round<'a>> {
+        let first = self.rounds == 0;
+        self.rounds += 1;
+        let rows = self.rows();
+        if rows.is_empty() || self.rounds > ROUNDS_MAX + self.batch.len() {
+            return None;
+        }
+        // What the short way does not settle comes back for the long one.
+        let plain = first && rows.iter().all(Row::is_plain);
+        Some(Round { rows, plain })
+    }
+
+    /// The next row of each (partition, group) that still has acks without an outcome.
+    fn rows(&self) -> Vec<Row<'a>> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let mut full: HashSet<(Uuid, &str)> = HashSet::new();
+        let mut places: HashMap<(Uuid, &str), usize> = HashMap::new();
+        let open = self.batch.iter().enumerate().filter(|(index, _)| self.outcomes[*index].is_none());
+        for (index, ack) in open {
+            let key = (ack.partition, ack.group.as_ref());
+            if full.contains(&key) {
+                continue;
+            }
+            let plain = ack.items.iter().all(|item| item.status == AckStatus::Completed);
+            match places.get(&key) {
+                Some(&place) if plain && self.batch[groups[place][0]].lease == ack.lease => {
+                    groups[place].push(index);
+                }
+                Some(_) => {
+                    full.insert(key);
+                }
+                None => {
+                    places.insert(key, groups.len());
+                    groups.push(vec![index]);
+                    if !plain {
+                        full.insert(key);
+                    }
+                }
+            }
+        }
+        let mut rows: Vec<Row<'a>> = groups.into_iter().map(|members| self.row(members)).collect();
+        // The statement locks in this order.
+        rows.sort_unstable_by_key(|row| (row.first.partition, row.first.group.as_ref()));
+        rows
+    }
+
+    fn row(&self, members: Vec<usize>) -> Row<'a> {
+        let first = self.batch[members[0]];
+        let items: Vec<Item> =
+            members.iter().flat_map(|&member| self.batch[member].items.iter().cloned()).collect();
+        let cursor = self.cursors.get(&first.key()).copied().unwrap_or(first.cursor);
+        let plan = ack_plan::plan(&items, cursor);
+        Row { first, members, items, cursor, plan }
+    }
+
+    /// After the commit of a plain round. What it left over is for the next one.
+    pub fn completed(&mut self, round: &Round<'a>, answers: &[Completed]) {
+        for answer in answers {
+            let row = &round.rows[answer.position];
+            let Some(service) = &row.first.service else { continue };
+            let acked = Acked {
+                position: answer.position,
+                status: 1,
+                cursor: row.plan.without_budget.cursor,
+                started: row.cursor,
+                head: service.head,
+                released: answer.released,
+                kept: false,
+                queue: service.partition.queue.clone(),
+                partition: service.partition.name.clone(),
+            };
+            self.settled(row, &acked);
+        }
+    }
+
+    /// After the commit.
+    pub fn acked(&mut self, round: &Round<'a>, answers: &[Acked]) {
+        let mut found = vec![false; round.rows.len()];
+        for answer in answers {
+            found[answer.position] = true;
+            self.settled(&round.rows[answer.position], answer);
+        }
+        for (row, _) in round.rows.iter().zip(found).filter(|(_, found)| !found) {
+            for &member in &row.members {
+                self.outcomes[member] = Some(AckOutcome::refused(self.batch[member], NOT_FOUND));
+            }
+        }
+    }
+
+    fn settled(&mut self, row: &Row<'a>, answer: &Acked) {
+        if answer.status != 2 {
+            self.cursors.insert(row.first.key(), answer.cursor);
+        }
+        if answer.status == 3 {
+            return;
+        }
+        ack::settled(self.shared, row.first, answer);
+        let alone = row.members.len() == 1;
+        for &member in &row.members {
+            let ack = self.batch[member];
+            self.outcomes[member] = Some(ack::outcome(ack, row.cursor, &row.plan, answer, alone));
+        }
+    }
+
+    /// `failure`: why there was not another round for those without an outcome.
+    pub fn outcomes(self, failure: Option<Error>) -> Vec<Result<AckOutcome, Error>> {
+        let failure = failure.unwrap_or_else(|| Error::Lost("a cursor kept moving under an ack".to_owned()));
+        self.outcomes.into_iter().map(|outcome| outcome.ok_or_else(|| failure.clone())).collect()
+    }
+}
+
+impl Round<'_> {
+    pub fn ask(&self) -> procedures::Ack<'_> {
+        let acks: Vec<_> =
+            self.rows.iter().map(|row| (row.first, row.items.as_slice(), row.cursor, &row.plan)).collect();
+        ack::ask(&acks)
+    }
+
+    pub fn completions(&self) -> procedures::Complete<'_> {
+        let mut ask = procedures::Complete::default();
+        for row in &self.rows {
+            ask.ids.push(row.first.id);
+            ask.partitions.push(row.first.partition);
+            ask.groups.push(&row.first.group);
+            ask.leases.push(row.first.lease.unwrap_or_default());
+            ask.expected.push(row.cursor);
+            ask.to.push(row.plan.without_budget.cursor);
+        }
+        ask
+    }
+}
