@@ -1,7 +1,8 @@
 -- queen.push: appends one segment to each of several partitions.
 -- in:     p_partitions uuid[]     distinct and ascending
---         p_expected bigint[]     head up to which the broker's dedup cache is complete; -1 = it knows nothing,
---                                 -2 = nothing in this segment needs deduplication
+--         p_expected bigint[]     head up to which the broker's dedup cache is complete; -1 = it knows nothing and
+--                                 would rather learn, -3 = it knows nothing, -2 = nothing in this segment needs
+--                                 deduplication
 --         p_counts int[], p_bytes int[] (largest message), p_transactions bytea[] (16 bytes a message), p_frames text[]
 --         p_suspects boolean[]    the cache has seen one of these hashes: look for them in the whole window
 --         p_recheck bigint[]      the head before the first try of this push. If there is more by now, another try of
@@ -9,7 +10,9 @@
 --                                 looked for from there on, whatever the window
 -- out:    one row of arrays, an element per segment: positions, statuses (0 appended, 1 conflict: nothing appended,
 --         2 no such partition), base_offsets (on conflict: the head), created_at,
---         unseen                  hashes in the window that the cache had not seen, this segment's excluded
+--         unseen                  hashes in the window that the cache had not seen, this segment's excluded. Who would
+--                                 rather learn gets a long window as a conflict without duplicates, and compares
+--                                 by itself, which is much cheaper; or, once there is enough in the answer, none
 --         and an element per message that is stored already: dup_positions, dup_indexes, dup_offsets, dup_created_at
 -- locks:  heads rows in id order
 -- raises: check_violation when the extent was dropped under it (the broker tries again)
@@ -30,6 +33,8 @@ declare
     v_extent int;
     v_unseen bytea;
     v_dups int;
+    v_learns boolean;
+    v_taught bigint := 0;
     i int;
 begin
     -- Written so that it can only run as nested loops from the arrays (see ARCHITECTURE.md), which locks in their order,
@@ -71,7 +76,7 @@ begin
     for i in 1 .. cardinality(p_partitions) loop
         continue when i = any (positions);
         positions := positions || i;
-        select h.head, h.generation, greatest(v_now, h.last_push_at) as at, q.dedup_window_seconds as dedup_window
+        select h.head, h.tail, h.generation, greatest(v_now, h.last_push_at) as at, q.dedup_window_seconds as dedup_window
         into v_partition
         from queen.head_of(p_partitions[i]) h join queen.queues q on q.id = any (array[h.queue_id]);
         if not found then
@@ -85,6 +90,22 @@ begin
         created_at := created_at || v_partition.at;
 
         v_since := v_now - make_interval(secs => v_partition.dedup_window);
+        v_learns := p_expected[i] = -1 and v_partition.dedup_window > 0 and v_partition.head - v_partition.tail > 2000;
+        v_unseen := null;
+        if v_partition.dedup_window > 0
+           and (v_learns and v_taught < 8000000
+                or not v_learns and p_expected[i] <> v_partition.head and p_expected[i] <> -2) then
+            v_unseen := (select string_agg(s.transactions, ''::bytea order by s.base_offset)
+                         from queen.segments s
+                         where s.partition_id = p_partitions[i] and s.base_offset >= p_expected[i]
+                           and s.created_at >= v_since);
+            v_taught := v_taught + coalesce(length(v_unseen), 0);
+        end if;
+        if v_learns and (v_unseen is not null or v_taught >= 8000000) then
+            unseen := unseen || v_unseen;
+            statuses := statuses || 1;
+            continue;
+        end if;
         v_dups := coalesce(cardinality(dup_positions), 0);
         select dup_positions || array_agg(i), dup_indexes || array_agg(d.index),
                dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at)
@@ -100,13 +121,6 @@ begin
                         p_partitions[i], p_recheck[i], null, '-infinity', p_transactions[i]) f
                     where v_partition.head > p_recheck[i]) u
               order by u.index, u.message_offset) d;
-        v_unseen := null;
-        if p_expected[i] <> v_partition.head and p_expected[i] <> -2 and v_partition.dedup_window > 0 then
-            v_unseen := (select string_agg(s.transactions, ''::bytea order by s.base_offset)
-                         from queen.segments s
-                         where s.partition_id = p_partitions[i] and s.base_offset >= p_expected[i]
-                           and s.created_at >= v_since);
-        end if;
         unseen := unseen || v_unseen;
         if cardinality(dup_positions) > v_dups then
             statuses := statuses || 1;

@@ -53,9 +53,15 @@ struct Draft<'a> {
     frames: String,
     compares: bool,
     expected: i64,
+    /// The cache was given the window's hashes. If it could not keep them, the database has to compare.
+    taught: bool,
     /// Where the first try may have landed.
     floor: i64,
 }
+
+/// Instead of an expected head, as in push.sql.
+const NOTHING_TO_COMPARE: i64 = -2;
+const COMPARE_ALL: i64 = -3;
 
 /// Two rounds settle a conflict; more happen only if others keep writing the same transaction ids.
 const ROUNDS_MAX: usize = 10;
@@ -81,7 +87,8 @@ pub async fn append(
     // The procedure locks in this order.
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_unstable_by_key(|&index| drafts[index].partition().id);
-    for _ in 0..ROUNDS_MAX {
+    // One more for each window that is learnt.
+    for _ in 0..ROUNDS_MAX + drafts.len() {
         order.retain(|&index| !drafts[index].pending.is_empty());
         if order.is_empty() {
             break;
@@ -111,7 +118,11 @@ async fn round(
         draft.compares =
             draft.parcels[0].dedup_seconds > 0 && draft.hashes.iter().any(|hash| hash.is_chosen());
         draft.expected = expectation.complete;
-        heads.push(if draft.compares { expectation.complete } else { -2 });
+        heads.push(match expectation.complete {
+            _ if !draft.compares => NOTHING_TO_COMPARE,
+            -1 if draft.taught => COMPARE_ALL,
+            complete => complete,
+        });
         suspects.push(draft.compares && expectation.suspect);
     }
     let mut ask = procedures::Push { expected: heads, suspects, ..Default::default() };
@@ -144,7 +155,9 @@ async fn round(
                 draft.settle(base_offset, created_at);
             }
             PushOutcome::Conflict { head, stored } => {
-                if draft.compares {
+                let too_much = answer.unseen.is_none() && stored.is_empty();
+                draft.taught |= answer.unseen.is_some();
+                if draft.compares && !too_much {
                     shared.dedup().caught_up(
                         now,
                         window,
@@ -179,6 +192,7 @@ impl<'a> Draft<'a> {
             frames: String::new(),
             compares: false,
             expected: -1,
+            taught: false,
             floor: 0,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use queen_engine::Config;
 use queen_protocol::PushStatus::{Duplicate, Queued};
 use queen_protocol::{PushResult, PushStatus};
 use queen_testkit::database;
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::support::{
-    any, at_once, complete, configure, data, drain, engine, pop, push_ids, send, travel, with_ids,
-    write_unnoticed,
+    any, at_once, complete, config, configure, data, drain, engine, engine_with, pop, push_ids, send, travel,
+    with_ids, write_unnoticed,
 };
 
 pub fn statuses(results: &[PushResult]) -> Vec<PushStatus> {
@@ -151,4 +152,37 @@ async fn a_duplicate_does_not_hide_the_original_that_another_broker_has_written(
     write_unnoticed(&sql, "q", "p", "x").await;
     assert_eq!(push_ids(&broker, "q", "p", &["x"]).await[0].status, Duplicate);
     assert_eq!(data(&broker, any("q")).await, ["x"]);
+}
+
+/// A long window is learnt before anything is appended, by a broker that has room for it; otherwise, and for more ids than
+/// are searched for one by one, the log is compared with. Exact in any case.
+#[tokio::test]
+async fn a_long_window_is_exact_for_a_broker_that_starts_cold_whatever_it_can_remember() {
+    let db = database().await;
+    let writer = engine(db.url()).await;
+    let ids = |partition: &str, range: std::ops::Range<usize>| -> Vec<String> {
+        range.map(|n| format!("{partition}-{n}")).collect()
+    };
+    let partitions = ["a", "b", "c"];
+    for partition in partitions {
+        for start in (0..2_500).step_by(500) {
+            let stored = ids(partition, start..start + 500);
+            push_ids(&writer, "q", partition, &stored.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        }
+    }
+    for (round, dedup_cache_bytes) in [1 << 20, 1_000].into_iter().enumerate() {
+        let cold = engine_with(Config { dedup_cache_bytes, ..config(db.url()) }).await;
+        for (partition, count) in partitions.into_iter().zip([1, 3, 40]) {
+            let known = ids(partition, 1_200..1_200 + count);
+            let new = ids(&format!("{partition}-{round}"), 0..count);
+            let both: Vec<&str> = known.iter().chain(&new).map(String::as_str).collect();
+            let results = push_ids(&cold, "q", partition, &both).await;
+            let expected: Vec<PushStatus> = [vec![Duplicate; count], vec![Queued; count]].concat();
+            assert_eq!(statuses(&results), expected, "{partition}, {dedup_cache_bytes} bytes");
+            let again = push_ids(&cold, "q", partition, &both).await;
+            assert_eq!(statuses(&again), vec![Duplicate; 2 * count], "{partition} again");
+            assert_eq!(again[count].message_id, results[count].message_id);
+        }
+        cold.stop().await;
+    }
 }
