@@ -10,23 +10,24 @@ use uuid::Uuid;
 use super::ids::TransactionHash;
 use crate::cache::Cache;
 
-/// Fingerprints are hashes already.
+/// Fingerprints are hashes already, but too short for a set that wants different bits from both ends.
 #[derive(Default)]
-pub struct Identity(u64);
+pub struct Spread(u64);
 
-impl Hasher for Identity {
+impl Hasher for Spread {
     fn finish(&self) -> u64 {
         self.0
     }
     fn write(&mut self, _: &[u8]) {
-        unreachable!("only u64 fingerprints are hashed here")
+        unreachable!("only u32 fingerprints are hashed here")
     }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
+    fn write_u32(&mut self, value: u32) {
+        self.0 = u64::from(value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 
-type Fingerprints = HashSet<u64, BuildHasherDefault<Identity>>;
+/// Four bytes of a hash: among a million of them one new id in four thousand is suspected, and looked for in the log.
+type Fingerprints = HashSet<u32, BuildHasherDefault<Spread>>;
 
 /// A window is remembered in this many slices, so that it can forget without touching every hash.
 const SLICES: u32 = 4;
@@ -34,8 +35,8 @@ const SLICES: u32 = 4;
 /// Map entries, deque and bookkeeping of one partition, about.
 const PARTITION_WEIGHT: usize = 300;
 
-/// A set of u64 at its average fill.
-const FINGERPRINT_WEIGHT: usize = 13;
+/// With its share of the set's empty places.
+const FINGERPRINT_WEIGHT: usize = 6;
 
 struct Written {
     /// Everything a client chose below this offset and inside the window is in `slices`.

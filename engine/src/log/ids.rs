@@ -58,8 +58,8 @@ impl TransactionHash {
     }
 
     /// Enough to say "never seen"; a "seen" is checked against the log.
-    pub fn fingerprint(self) -> u64 {
-        self.0 as u64
+    pub fn fingerprint(self) -> u32 {
+        self.0 as u32
     }
 
     pub fn read_all(packed: &[u8]) -> impl Iterator<Item = Self> + '_ {
