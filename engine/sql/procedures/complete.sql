@@ -5,7 +5,7 @@
 -- out:    one row of arrays, an element per row that was applied: positions, released (the lease is finished). The rest
 --         is to be asked of queen.ack, in a call of its own: to lock it now, behind rows that are locked already, could
 --         end in a deadlock
--- locks:  consumers rows in (partition_id, consumer_group) order
+-- locks:  the consumers rows it changes, in (partition_id, consumer_group) order
 -- raises: never for a single item
 create or replace function queen.complete(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_to bigint[],

@@ -75,7 +75,7 @@ begin
         select sum(pg_column_size(s.frames)) filter (where h.partition_id is not null)::real / sum(pg_column_size(s.frames))
         into v_share
         from queen.segments s tablesample system (least(100, 100 * 64.0 / v_pages))
-        left join queen.heads h on h.partition_id = s.partition_id and h.tail < s.base_offset + s.count
+        left join lateral queen.head_of(s.partition_id) h on h.tail < s.base_offset + s.count
         where s.extent = v_extent;
         continue when v_share > p_live_share;
 
@@ -90,8 +90,8 @@ begin
             select s.partition_id, s.base_offset, s.created_at, (select max(e.number) from queen.extents e), s.count,
                    s.transactions, s.frames
             from queen.segments s
-            join queen.heads h on h.partition_id = s.partition_id and h.tail < s.base_offset + s.count
-            where s.extent = v_extent;
+            cross join lateral queen.head_of(s.partition_id) h
+            where s.extent = v_extent and h.tail < s.base_offset + s.count;
             get diagnostics copied = row_count;
             -- Usually at once. A few tries, because a failed one throws the copy away.
             for v_try in 1 .. 5 loop

@@ -70,7 +70,8 @@ begin
     perform queen.lock_readers(v_partitions, array_fill(p_group, array[cardinality(v_partitions)]));
     update queen.consumers as c
     set cursor = case when p_end then a.head else queen.offset_after(a.id, p_time) end,
-        lease_id = null, lease_until = null, lease_end = null, attempts = 0
+        lease_id = null, lease_until = null, lease_end = null, attempts = 0,
+        version = c.version + 1, generation = (c.version + 1) / 16
     from (select a.id, l.generation, h.head
           from unnest(v_partitions) a (id)
           cross join lateral queen.reader_of(a.id, p_group) l

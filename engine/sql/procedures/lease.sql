@@ -13,8 +13,8 @@
 --         message matures), heads
 --         and per row not found: missed_positions, missed_statuses (3 row busy, 4 partition gone, 8 there is no such
 --         reader: ask again with p_readers)
--- locks:  partitions rows of new readers in id order, then consumers rows in any order,
---         skipping busy ones
+-- locks:  partitions rows of new readers in id order (so with p_readers as the first of its transaction), then consumers
+--         rows in any order, skipping busy ones
 -- raises: never for a single item
 -- A row that already carries the caller's lease id is granted again: that is how a retry after a lost answer finds
 -- its own lease.

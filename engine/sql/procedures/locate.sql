@@ -4,7 +4,7 @@
 --         for: a message may be asked for under two hashes)
 -- out:    cursor bigint, index int (0-based, null when nothing was found), message_offset bigint
 --         (no row at all when the partition does not exist)
--- locks:  a consumers row may be inserted
+-- locks:  the partitions row, if a consumers row has to be added
 -- raises: never
 -- Looks where acks belong first: in the lease, then just below the cursor, where a late or repeated ack points to.
 -- Only for what is in neither does it read the whole partition.

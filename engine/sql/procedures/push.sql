@@ -1,13 +1,13 @@
 -- queen.push: appends one segment to each of several partitions.
 -- in:     p_partitions uuid[]     distinct and ascending
---         p_expected bigint[]     head up to which the broker's dedup cache is complete; -1 = it knows nothing and
---                                 would rather learn, -3 = it knows nothing, -2 = nothing in this segment needs
+--         p_expected bigint[]     head up to which the broker's dedup cache is complete; -1 or 0 = it knows nothing
+--                                 and would rather learn, -3 = it knows nothing, -2 = nothing in this segment needs
 --                                 deduplication
 --         p_counts int[], p_bytes int[] (largest message), p_transactions bytea[] (16 bytes a message), p_frames text[]
 --         p_suspects boolean[]    the cache has seen one of these hashes: look for them in the whole window
 --         p_recheck bigint[]      the head before the first try of this push. If there is more by now, another try of
 --                                 it, or this one overtaken by its own repetition, may have committed: every hash is
---                                 looked for from there on, whatever the window
+--                                 looked for from there on, in the window or in what no statement outlives
 -- out:    one row of arrays, an element per segment: positions, statuses (0 appended, 1 conflict: nothing appended,
 --         2 no such partition), base_offsets (on conflict: the head), created_at,
 --         unseen                  hashes in the window that the cache had not seen, this segment's excluded. Who would
@@ -90,7 +90,7 @@ begin
         created_at := created_at || v_partition.at;
 
         v_since := v_now - make_interval(secs => v_partition.dedup_window);
-        v_learns := p_expected[i] = -1 and v_partition.dedup_window > 0 and v_partition.head - v_partition.tail > 2000;
+        v_learns := p_expected[i] in (-1, 0) and v_partition.dedup_window > 0 and v_partition.head - v_partition.tail > 2000;
         v_unseen := null;
         if v_partition.dedup_window > 0
            and (v_learns and v_taught < 8000000
@@ -99,7 +99,7 @@ begin
                          from queen.segments s
                          where s.partition_id = p_partitions[i] and s.base_offset >= p_expected[i]
                            and s.created_at >= v_since);
-            v_taught := v_taught + coalesce(length(v_unseen), 0);
+            v_taught := v_taught + case when v_learns then coalesce(length(v_unseen), 0) else 0 end;
         end if;
         if v_learns and (v_unseen is not null or v_taught >= 8000000) then
             unseen := unseen || v_unseen;
@@ -118,7 +118,8 @@ begin
                       and (p_suspects[i] or v_partition.head <> p_expected[i])
                     union all
                     select f.* from queen.find_transactions(
-                        p_partitions[i], p_recheck[i], null, '-infinity', p_transactions[i]) f
+                        p_partitions[i], p_recheck[i], null, least(v_since, v_now - interval '10 minutes'),
+                        p_transactions[i]) f
                     where v_partition.head > p_recheck[i]) u
               order by u.index, u.message_offset) d;
         unseen := unseen || v_unseen;

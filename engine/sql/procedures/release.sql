@@ -12,7 +12,8 @@ begin
     perform queen.lock_readers(p_partitions, p_groups);
     update queen.consumers as c
     set lease_id = null, lease_until = null, lease_end = null,
-        cursor = case when a.lease_id is null then a.first else c.cursor end
+        cursor = case when a.lease_id is null then a.first else c.cursor end,
+        version = c.version + 1, generation = (c.version + 1) / 16
     from (select a.*, l.generation
           from unnest(p_partitions, p_groups, p_leases, p_first, p_last)
                a (partition_id, consumer_group, lease_id, first, last)

@@ -20,7 +20,8 @@ begin
     perform queen.lock_readers(v_held.partitions, v_held.groups);
     return query
     update queen.consumers as c
-    set lease_until = greatest(c.lease_until, v_now + make_interval(secs => a.seconds))
+    set lease_until = greatest(c.lease_until, v_now + make_interval(secs => a.seconds)),
+        version = c.version + 1, generation = (c.version + 1) / 16
     from (select a.*, l.generation
           from unnest(v_held.partitions, v_held.groups, v_held.leases, v_held.seconds)
                a (partition_id, consumer_group, lease_id, seconds)

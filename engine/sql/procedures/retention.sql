@@ -91,7 +91,8 @@ begin
                    when 'wait' then case when k.passed < k.expired then k.expired end end) as tail_after
         from asked k),
     moved as (
-        update queen.heads as h set tail = d.tail_after
+        update queen.heads as h
+        set tail = d.tail_after, version = h.version + 1, generation = (h.version + 1) / 16
         from decided d
         where h.partition_id = d.id and h.generation = d.generation and d.tail_after > d.tail)
     select d.ordinal, d.tail_after - d.tail, p_kind = 'completed' and d.tail_after < d.expired
@@ -104,8 +105,7 @@ end $$;
 -- locks:  partitions and heads rows, then their consumers rows, skipping busy ones of any
 -- raises: never
 -- A partition with dead letters stays: they would go with it. Reads all partitions, as no index may stand on
--- what a push changes; so run it rarely. A pop or seek by a group that is new to the partition in this very
--- moment fails with foreign_key_violation and is to be tried again.
+-- what a push changes; so run it rarely. Who comes in this very moment finds the partition gone.
 create or replace function queen.remove_idle_partitions(p_older_than interval, p_batch int)
 returns int language plpgsql set plan_cache_mode = force_custom_plan set jit = off as $$
 declare

@@ -12,8 +12,8 @@ create table queen.heads (
     head              bigint not null default 0,
     tail              bigint not null default 0,
     last_push_at      timestamptz not null default '-infinity',
-    generation        int not null default 0,
-    version           int not null default 0,
+    generation        bigint not null default 0,
+    version           bigint not null default 0,
     message_bytes_max int not null default 0,
     deferred_pending  int not null default 0,
     primary key (partition_id, generation)
@@ -29,14 +29,14 @@ alter table queen.partitions
     drop column message_bytes_max, reset (fillfactor);
 
 alter table queen.consumers
-    add column generation int not null default 0,
-    add column version int not null default 0,
+    add column generation bigint not null default 0,
+    add column version bigint not null default 0,
     add column last_ack_to bigint,
     drop constraint consumers_pkey,
     drop constraint consumers_consumer_group_check,
     add primary key (partition_id, consumer_group, generation);
 
-alter type queen.ack_row add attribute generation int;
+alter type queen.ack_row add attribute generation bigint;
 
 -- Completions have a procedure of their own.
 drop function if exists queen.ack(uuid[], uuid[], text[], uuid[], bigint[], boolean[], bigint[], boolean[], boolean[],

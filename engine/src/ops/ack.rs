@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::ack_plan::{self, Item, Plan, Verdict};
 use super::locate::Locate;
-use super::turn::Turn;
+use super::turn::{Done, Turn};
 use crate::Engine;
 use crate::db::Error as DbError;
 use crate::db::procedures::{self, Acked};
@@ -41,7 +41,10 @@ impl Engine {
             waiting.push((members, self.lanes.turn.enqueue(Turn::Ack(ack))?));
         }
         for (members, answer) in waiting {
-            let outcome = answer.await.unwrap_or(Err(DbError::Stopping))?.into_ack()?;
+            let outcome = match answer.await.unwrap_or(Err(DbError::Stopping))? {
+                Done::Open(ack, _) => self.lanes.turn.submit(Turn::Ack(*ack)).await?.into_ack()?,
+                done => done.into_ack()?,
+            };
             for (index, verdict) in members.iter().zip(&outcome.verdicts) {
                 outcome.tell(&mut results[*index], *verdict);
             }

@@ -87,8 +87,8 @@ pub async fn append(
     // The procedure locks in this order.
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_unstable_by_key(|&index| drafts[index].partition().id);
-    // One more for each window that is learnt.
-    for _ in 0..ROUNDS_MAX + drafts.len() {
+    // More for each window that is learnt, or that there is no room for.
+    for _ in 0..ROUNDS_MAX + 2 * drafts.len() {
         order.retain(|&index| !drafts[index].pending.is_empty());
         if order.is_empty() {
             break;
@@ -120,7 +120,7 @@ async fn round(
         draft.expected = expectation.complete;
         heads.push(match expectation.complete {
             _ if !draft.compares => NOTHING_TO_COMPARE,
-            -1 if draft.taught => COMPARE_ALL,
+            -1 | 0 if draft.taught => COMPARE_ALL,
             complete => complete,
         });
         suspects.push(draft.compares && expectation.suspect);

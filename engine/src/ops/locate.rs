@@ -53,18 +53,21 @@ impl Operation for Locate {
                 .collect()
             })
             .collect();
+        // Partitions may be locked, in this order.
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        order.sort_unstable_by_key(|&index| batch[index].partition);
         let mut ask = procedures::Locate::default();
-        for (locate, packed) in batch.iter().zip(&packed) {
-            ask.partitions.push(locate.partition);
-            ask.groups.push(&locate.group);
-            ask.hashes.push(packed);
-            ask.wanted.push(locate.hashes.len() as i32);
+        for &index in &order {
+            ask.partitions.push(batch[index].partition);
+            ask.groups.push(&batch[index].group);
+            ask.hashes.push(&packed[index]);
+            ask.wanted.push(batch[index].hashes.len() as i32);
         }
         let mut located: Vec<Option<Located>> = batch.iter().map(|_| None).collect();
         for answer in procedures::locate(db, &ask).await? {
-            let count = batch[answer.position].hashes.len();
-            let (_, offsets) =
-                located[answer.position].get_or_insert_with(|| (answer.cursor, vec![None; count]));
+            let index = order[answer.position];
+            let count = batch[index].hashes.len();
+            let (_, offsets) = located[index].get_or_insert_with(|| (answer.cursor, vec![None; count]));
             if let Some((index, offset)) = answer.found {
                 offsets[index % count].get_or_insert(offset);
             }

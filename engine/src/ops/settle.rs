@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use super::ack::{self, Ack, AckOutcome, NOT_FOUND};
 use super::ack_plan::{self, Item, Plan};
-use crate::db::Error;
 use crate::db::procedures::{self, Acked, Completed};
 use crate::shared::Shared;
 
@@ -157,10 +156,9 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// `failure`: why there was not another round for those without an outcome.
-    pub fn outcomes(self, failure: Option<Error>) -> Vec<Result<AckOutcome, Error>> {
-        let failure = failure.unwrap_or_else(|| Error::Lost("a cursor kept moving under an ack".to_owned()));
-        self.outcomes.into_iter().map(|outcome| outcome.ok_or_else(|| failure.clone())).collect()
+    /// `None` for those that would need another round.
+    pub fn outcomes(self) -> Vec<Option<AckOutcome>> {
+        self.outcomes
     }
 }
 

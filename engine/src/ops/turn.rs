@@ -24,14 +24,17 @@ pub enum Turn {
 }
 
 pub enum Done {
-    Ack(Result<AckOutcome, Error>),
+    Ack(AckOutcome),
+    /// Not settled, and the flight could not be repeated, because its claims were granted: to be sent again.
+    Open(Box<Ack>, Error),
     Claim(Claimed),
 }
 
 impl Done {
     pub fn into_ack(self) -> Result<AckOutcome, Error> {
         match self {
-            Self::Ack(outcome) => outcome,
+            Self::Ack(outcome) => Ok(outcome),
+            Self::Open(_, error) => Err(error),
             Self::Claim(_) => Err(Error::Stopping),
         }
     }
@@ -39,7 +42,7 @@ impl Done {
     pub fn into_claim(self) -> Result<Claimed, Error> {
         match self {
             Self::Claim(claimed) => Ok(claimed),
-            Self::Ack(_) => Err(Error::Stopping),
+            Self::Ack(_) | Self::Open(..) => Err(Error::Stopping),
         }
     }
 }
@@ -101,37 +104,44 @@ impl Operation for Turn {
         }
         let (mut settling, claiming) = (Settling::new(shared, acks), Claiming::new(shared, claims));
         let claims = !claiming.ask.partitions.is_empty();
-        let mut leased = Vec::new();
-        match settling.round() {
-            Some(round) if round.plain && claims => {
-                let completed;
-                (completed, leased) = procedures::turn(db, &round.completions(), &claiming.ask).await?;
+        let mut leased = None;
+        if let Some(round) = settling.round() {
+            // Where a reader may have to be added, the partition is locked, and that comes before any cursor.
+            if round.plain && claims && !claiming.ask.readers {
+                let (completed, granted) = procedures::turn(db, &round.completions(), &claiming.ask).await?;
                 settling.completed(&round, &completed);
-            }
-            Some(round) if round.plain => {
+                leased = Some(granted);
+            } else if round.plain {
                 settling.completed(&round, &procedures::complete(db, &round.completions()).await?);
-            }
-            Some(round) => {
+            } else {
                 settling.acked(&round, &procedures::ack(db, &round.ask()).await?);
-                if claims {
-                    leased = procedures::lease(db, &claiming.ask).await?;
-                }
             }
-            None => leased = procedures::lease(db, &claiming.ask).await?,
         }
-        // Its claims are granted by now, so the flight is not repeated for the sake of acks that need another round.
         let mut failure = None;
-        while failure.is_none() {
-            let Some(round) = settling.round() else { break };
+        while let Some(round) = settling.round() {
             match procedures::ack(db, &round.ask()).await {
                 Ok(answers) => settling.acked(&round, &answers),
-                Err(error) => failure = Some(error),
+                // With claims granted already, the flight must not be repeated.
+                Err(error) if leased.is_some() => {
+                    failure = Some(error);
+                    break;
+                }
+                Err(error) => return Err(error),
             }
         }
+        let leased = match leased {
+            Some(leased) => leased,
+            None if claims => procedures::lease(db, &claiming.ask).await?,
+            None => Vec::new(),
+        };
         let mut claimed = claiming.landed(shared, leased).into_iter();
-        let mut acked = settling.outcomes(failure).into_iter();
+        let mut acked = settling.outcomes().into_iter();
+        let failure = failure.unwrap_or_else(|| Error::Lost("a cursor kept moving under an ack".to_owned()));
         let done = batch.iter().map(|turn| match turn {
-            Self::Ack(_) => acked.next().map(Done::Ack),
+            Self::Ack(ack) => acked.next().map(|outcome| match outcome {
+                Some(outcome) => Done::Ack(outcome),
+                None => Done::Open(Box::new(ack.clone()), failure.clone()),
+            }),
             Self::Claim(_) => claimed.next().map(Done::Claim),
         });
         Ok(done.flatten().collect())

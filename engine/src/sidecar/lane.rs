@@ -235,8 +235,9 @@ impl<O: Operation> Inner<O> {
     }
 
     /// Requests that arrive together are read one after the other: the first flight waits while every look around finds
-    /// somebody new at the door. Takes microseconds when nobody comes. Later flights leave at once: the database must
-    /// not idle while answers are written.
+    /// somebody new at the door, until it has half of what the last one carried. Takes microseconds when nobody comes.
+    /// With everybody on board, clients that wait for their answers would move in lockstep: the database idles while they
+    /// are answered, and the broker while it works. Later flights leave at once, for the same reason.
     async fn board(&self) {
         let mut boarded = 0;
         for _ in 0..BOARDING_ROUNDS_MAX {

@@ -45,7 +45,9 @@ async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen
             let Some(body) = broker.pop(request).await? else { return Ok(()) };
             let popped = read(&body);
             let status = [AckStatus::Completed, AckStatus::Failed, AckStatus::Retry, AckStatus::Dlq];
-            let acks = popped.messages.iter().map(|m| ack_of(m, status[dice.roll(4) as usize])).collect();
+            // Half of them are plain completions, which go another way.
+            let kinds = if dice.roll(2) == 0 { 1 } else { 4 };
+            let acks = popped.messages.iter().map(|m| ack_of(m, status[dice.roll(kinds) as usize])).collect();
             if dice.roll(3) == 0 {
                 broker.renew(&popped.lease_id, 60).await?;
             }
