@@ -138,11 +138,11 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_PUSH_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
           help_heading = LANES)]
     pub push_max_concurrent: u16,
-    /// Pop calls in the air at once.
+    /// Pop calls in the air at once. Pops and acknowledgements share their calls: the larger of the two settings counts.
     #[arg(long, env = "QUEEN_POP_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
           help_heading = LANES)]
     pub pop_max_concurrent: u16,
-    /// Acknowledgement calls in the air at once.
+    /// Acknowledgement calls in the air at once; see the pop calls.
     #[arg(long, env = "QUEEN_ACK_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
           help_heading = LANES)]
     pub ack_max_concurrent: u16,
