@@ -74,7 +74,7 @@ impl Connection {
             "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8)",
             "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             "select * from queen.fetch($1, $2, $3)",
-            "select * from queen.complete($1, $2, $3, $4, $5, $6)",
+            "select * from queen.complete($1, $2, $3, $4, $5, $6, null, null, false)",
             "update queen.consumers set cursor = 0 where partition_id = any ($1) and consumer_group = $2",
         ];
         let [open, push, lease, fetch, ack, rewind] = calls.map(|call| link.client.prepare(call));

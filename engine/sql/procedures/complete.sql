@@ -2,18 +2,24 @@
 -- in:     p_ids uuid[]            of each row, the same when it is sent again after its answer was lost
 --         p_partitions uuid[], p_groups text[]   each pair at most once, in ascending order
 --         p_leases uuid[], p_expected bigint[] (the cursor), p_to bigint[] (where it goes)
+--         p_new_partitions uuid[], p_new_groups text[], p_new boolean   if true, readers that the claims which follow in
+--                                 this transaction may need: added first, because partitions are locked before cursors
 -- out:    one row of arrays, an element per row that was applied: positions, released (the lease is finished). The rest
 --         is to be asked of queen.ack, in a call of its own: to lock it now, behind rows that are locked already, could
 --         end in a deadlock
--- locks:  the consumers rows it changes, in (partition_id, consumer_group) order
+-- locks:  partitions rows of new readers in id order, then the consumers rows it changes, in (partition_id, consumer_group) order
 -- raises: never for a single item
 create or replace function queen.complete(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_to bigint[],
+    p_new_partitions uuid[], p_new_groups text[], p_new boolean,
     out positions int[], out released boolean[])
 language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
 begin
+    if p_new then
+        perform queen.add_readers(p_new_partitions, p_new_groups);
+    end if;
     with applied as (
         update queen.consumers as c
         set cursor = a.goal, last_ack = a.ack_id, last_ack_from = a.expected, last_ack_to = a.goal,

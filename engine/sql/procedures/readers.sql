@@ -7,22 +7,21 @@
 create or replace function queen.add_readers(p_partitions uuid[], p_groups text[])
 returns void language plpgsql as $$
 declare
-    v_partitions uuid[];
-    v_groups text[];
+    v_locked uuid[];
 begin
-    select array_agg(a.id order by a.id, a.consumer_group), array_agg(a.consumer_group order by a.id, a.consumer_group)
-    into v_partitions, v_groups
-    from unnest(p_partitions, p_groups) a (id, consumer_group)
-    where not exists (select 1 from queen.reader_of(a.id, a.consumer_group));
-    if v_partitions is null then
+    v_locked := array(
+        select p.id
+        from (select a.id from unnest(p_partitions, p_groups) a (id, consumer_group)
+              where not exists (select 1 from queen.reader_of(a.id, a.consumer_group))
+              order by a.id) a
+        join queen.partitions p on p.id = any (array[a.id])
+        for no key update of p);
+    if v_locked = '{}' then
         return;
     end if;
-    perform 1 from unnest(v_partitions) a (id) join queen.partitions p on p.id = any (array[a.id])
-    for no key update of p;
-
     insert into queen.consumers as c (partition_id, consumer_group, cursor)
     select p.id, a.consumer_group, case when g.since is null then h.tail else queen.offset_after(p.id, g.since) end
-    from unnest(v_partitions, v_groups) a (id, consumer_group)
+    from unnest(p_partitions, p_groups) a (id, consumer_group)
     join queen.partitions p on p.id = any (array[a.id])
     cross join lateral queen.head_of(a.id) h
     join queen.queues q on q.id = any (array[p.queue_id])
@@ -30,7 +29,7 @@ begin
                        where n.queue_name = q.name and n.consumer_group = a.consumer_group
                          and n.partition_name in ('', p.name)
                        order by n.partition_name desc limit 1) g on true
-    where not exists (select 1 from queen.reader_of(a.id, a.consumer_group));
+    where a.id = any (v_locked) and not exists (select 1 from queen.reader_of(a.id, a.consumer_group));
 end $$;
 
 -- queen.offset_after: the first offset of a partition whose message is younger than a given time.

@@ -7,7 +7,7 @@
 
 -- `message_bytes_max` bounds what one pop may read. `queue_id` never changes and saves a look at the partition.
 create table queen.heads (
-    partition_id      uuid not null references queen.partitions (id) on delete cascade,
+    partition_id      uuid not null,
     queue_id          uuid not null,
     head              bigint not null default 0,
     tail              bigint not null default 0,
@@ -34,7 +34,18 @@ alter table queen.consumers
     add column last_ack_to bigint,
     drop constraint consumers_pkey,
     drop constraint consumers_consumer_group_check,
+    drop constraint consumers_partition_id_fkey,
     add primary key (partition_id, consumer_group, generation);
+
+-- What foreign keys would do, without a look at the partition for every row that is added: who adds one has locked it.
+create function queen.forget_partition() returns trigger language plpgsql as $$
+begin
+    delete from queen.heads h where h.partition_id = old.id;
+    delete from queen.consumers c where c.partition_id = old.id;
+    return null;
+end $$;
+create trigger forget_partition after delete on queen.partitions
+    for each row execute function queen.forget_partition();
 
 alter type queen.ack_row add attribute generation bigint;
 

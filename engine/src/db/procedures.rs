@@ -31,9 +31,9 @@ statements! {
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
     ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
-    complete: "select * from queen.complete($1, $2, $3, $4, $5, $6)",
-    turn: "select * from queen.complete($1, $2, $3, $4, $5, $6) c
-           cross join lateral queen.lease($7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+    complete: "select * from queen.complete($1, $2, $3, $4, $5, $6, null, null, false)",
+    turn: "select * from queen.complete($1, $2, $3, $4, $5, $6, $8, $9, $16) c
+           cross join lateral queen.lease($7, $8, $9, $10, $11, $12, $13, $14, $15, false,
                                           coalesce($17, c.positions is null))",
     locate: "select a.ordinal::int, l.cursor, l.index, l.message_offset
              from unnest($1::uuid[], $2::text[], $3::bytea[], $4::int[])

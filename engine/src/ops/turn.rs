@@ -106,8 +106,7 @@ impl Operation for Turn {
         let claims = !claiming.ask.partitions.is_empty();
         let mut leased = None;
         if let Some(round) = settling.round() {
-            // Where a reader may have to be added, the partition is locked, and that comes before any cursor.
-            if round.plain && claims && !claiming.ask.readers {
+            if round.plain && claims {
                 let (completed, granted) = procedures::turn(db, &round.completions(), &claiming.ask).await?;
                 settling.completed(&round, &completed);
                 leased = Some(granted);

@@ -186,3 +186,15 @@ async fn a_long_window_is_exact_for_a_broker_that_starts_cold_whatever_it_can_re
         cold.stop().await;
     }
 }
+
+/// What another broker has written since this one last looked is searched through, for this very push may have been
+/// tried before; but not further back than that can be.
+#[tokio::test]
+async fn an_id_that_another_broker_wrote_before_the_window_is_no_duplicate() {
+    let db = database().await;
+    let (idle, busy, sql) = (engine(db.url()).await, engine(db.url()).await, db.client().await);
+    push_ids(&idle, "q", "p", &["warm"]).await;
+    push_ids(&busy, "q", "p", &["x"]).await;
+    travel(&sql, "61 minutes").await;
+    assert_eq!(push_ids(&idle, "q", "p", &["x"]).await[0].status, Queued);
+}
