@@ -38,7 +38,7 @@ end $$;
 create or replace function queen.expired(p_queues uuid[], p_seen timestamptz, p_cutoff timestamptz)
 returns table (partition_id uuid, message_offset bigint)
 language plpgsql
-set enable_seqscan = off set enable_hashagg = on set enable_sort = on set jit = off
+set enable_seqscan = off set enable_bitmapscan = on set enable_hashagg = on set enable_sort = on set jit = off
 set plan_cache_mode = force_custom_plan as $$
 declare
     v_from timestamptz := p_seen - interval '1 minute';

@@ -50,8 +50,8 @@ impl Connector {
         // Every hot statement probes an index with keys from an array. The planner must not change its mind about
         // that when statistics are missing or old.
         let session = format!(
-            "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_indexonlyscan = off; \
-             set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set timezone = 'UTC'; set statement_timeout = {}; \
+            "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; \
+             set enable_indexonlyscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set timezone = 'UTC'; set statement_timeout = {}; \
              set lock_timeout = {}; set idle_in_transaction_session_timeout = {}",
             config.statement_timeout.as_millis(),
             config.lock_timeout.as_millis(),
