@@ -188,6 +188,8 @@ async fn a_transaction_held_open_elsewhere_makes_no_operation_read_more() {
     let (sql, holder) = (db.client().await, db.client().await);
     engine(db.url()).await.stop().await;
     never_analyze(&sql).await;
+    // Some statistics make a bitmap of all entries of a key look cheaper than the newest of them. This does so for sure.
+    sql.batch_execute(&format!("alter database {} set enable_indexscan = off", db.name())).await.unwrap();
     holder
         .batch_execute("begin isolation level repeatable read; select count(*) from queen.heads")
         .await
