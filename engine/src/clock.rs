@@ -15,6 +15,11 @@ pub fn micros(time: SystemTime) -> i64 {
     }
 }
 
+/// A time PostgreSQL sent, for people.
+pub fn millis(time: SystemTime) -> String {
+    queen_protocol::format_millis(micros(time))
+}
+
 /// The other way round, for a time a client sent.
 pub fn system_time(micros: i64) -> SystemTime {
     let distance = Duration::from_micros(micros.unsigned_abs());

@@ -1,5 +1,6 @@
 //! What an engine is told when it starts. It has no defaults: whoever builds it decides every value.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use queen_protocol::Subscription;
@@ -36,6 +37,44 @@ pub struct Config {
     pub partition_cleanup: Duration,
     pub extent_bytes: i64,
     pub extent_age: Duration,
+    pub deferring: Deferring,
+    /// Where pushes go while the database cannot be reached; `None`: they fail.
+    pub spool: Option<SpoolConfig>,
+}
+
+#[derive(Debug, Clone)]
+pub struct SpoolConfig {
+    /// Each broker takes a folder in it.
+    pub dir: PathBuf,
+    /// Of all messages in it.
+    pub bytes_max: u64,
+    /// A file ends at the first of these.
+    pub file_bytes: u64,
+    pub file_records: u64,
+}
+
+/// When operations are put aside, and how they are worked off.
+#[derive(Debug, Clone)]
+pub struct Deferring {
+    /// Off: this broker defers nothing under load, only what must stay behind something that another has deferred.
+    pub enabled: bool,
+    /// Busy connections by all, above which pushes may be deferred.
+    pub push_utilisation: f64,
+    pub ack_utilisation: f64,
+    /// Open operations above which pushes are turned away.
+    pub push_depth_max: u64,
+    pub ack_depth_max: u64,
+    /// How long a request has to wait for its flight before that is a sign of load.
+    pub patience: Duration,
+    /// How often the processor looks for work while there is some; it is also told.
+    pub interval: Duration,
+    /// Partitions one look takes on.
+    pub claim_limit: usize,
+    /// After this time another broker takes an operation over.
+    pub timeout: Duration,
+    pub retries_max: i32,
+    /// How long operations that are done are remembered.
+    pub retention: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use queen_protocol::{BadRequest, ErrorCode};
 
 use crate::db;
+use crate::spool::SpoolError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -10,6 +11,15 @@ pub enum Error {
     BadRequest(#[from] BadRequest),
     #[error("{0}")]
     Database(#[from] db::Error),
+    #[error("{0}")]
+    Spool(SpoolError),
+    /// The deferred queue is full.
+    #[error("System overloaded, queue full")]
+    Overloaded {
+        depth: u64,
+        /// Seconds, never 0.
+        retry_after: u64,
+    },
 }
 
 impl Error {
@@ -20,6 +30,8 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::BadRequest(_) => ErrorCode::BadRequest,
+            Self::Overloaded { .. } | Self::Spool(SpoolError::Full { .. }) => ErrorCode::RateLimited,
+            Self::Spool(SpoolError::Disk(_)) => ErrorCode::Unavailable,
             Self::Database(error) if error.is_full() => ErrorCode::RateLimited,
             Self::Database(error) if error.is_unavailable() => ErrorCode::Unavailable,
             Self::Database(_) => ErrorCode::Internal,
@@ -42,6 +54,8 @@ pub enum StartError {
         "the schema in this database has version {found}, this binary knows {known}: start a newer queen"
     )]
     SchemaNewer { found: i32, known: i32 },
+    #[error("the spool in {dir} cannot be opened: {cause}")]
+    Spool { dir: String, cause: String },
     #[error("migration {name} failed: {cause}")]
     Migration { name: String, cause: String },
     #[error("the database refused a statement at start: {0}")]

@@ -10,11 +10,13 @@ mod db;
 mod directory;
 mod error;
 mod jobs;
+mod load;
 mod log;
 mod ops;
 mod pop;
 mod shared;
 mod sidecar;
+mod spool;
 mod start;
 mod tasks;
 mod watches;
@@ -23,10 +25,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-pub use config::{Config, Slots, Tls};
+pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
+pub use db::control::Operations;
 pub use error::{Error, StartError};
+pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
+pub use ops::maintenance::Maintenance;
 pub use sidecar::LaneCounts;
+pub use spool::SpoolStats;
 
 use shared::Shared;
 use sidecar::Lane;
@@ -43,6 +49,7 @@ struct Lanes {
     open: Lane<ops::open::Open>,
     locate: Lane<ops::locate::Locate>,
     push: Lane<ops::append::Parcel>,
+    defer: Lane<ops::defer::Request>,
     fetch: Lane<ops::fetch::Fetch>,
     turn: Lane<ops::turn::Turn>,
     renew: Lane<ops::renew::Renew>,
@@ -82,6 +89,7 @@ impl Engine {
             lanes: vec![
                 ("open", self.lanes.open.counts()),
                 ("push", self.lanes.push.counts()),
+                ("defer", self.lanes.defer.counts()),
                 ("pop", self.lanes.turn.counts_of(ops::turn::CLAIM)),
                 ("fetch", self.lanes.fetch.counts()),
                 ("ack", self.lanes.turn.counts_of(ops::turn::ACK)),
@@ -110,5 +118,8 @@ impl Engine {
     /// Refuses new calls; what is in the air lands.
     pub async fn stop(&self) {
         self.shared.tasks.stop(&self.shared.connections).await;
+        if let Some(spool) = &self.shared.spool {
+            spool.close();
+        }
     }
 }

@@ -6,9 +6,11 @@ use crate::config::Config;
 use crate::db::Connections;
 use crate::directory::Directory;
 use crate::jobs::wake::Wake;
+use crate::load::Load;
 use crate::log::dedup::Dedup;
 use crate::log::segments::Segments;
 use crate::pop::leases::LeaseBook;
+use crate::spool::Spool;
 use crate::tasks::Tasks;
 use crate::watches::Watches;
 
@@ -22,18 +24,22 @@ pub struct Shared {
     pub directory: Directory,
     pub watches: Watches,
     pub wake: Wake,
+    pub load: Load,
+    pub spool: Option<Spool>,
     dedup: Mutex<Dedup>,
     segments: Mutex<Segments>,
     leases: Mutex<LeaseBook>,
 }
 
 impl Shared {
-    pub fn new(config: Config, connections: Connections, tasks: Tasks) -> Self {
+    pub fn new(config: Config, connections: Connections, tasks: Tasks, spool: Option<Spool>) -> Self {
         Self {
             tasks,
+            spool,
             directory: Directory::new(),
             watches: Watches::default(),
             wake: Wake::new(),
+            load: Load::new(config.deferring.clone()),
             dedup: Mutex::new(Dedup::new(config.dedup_cache_bytes)),
             segments: Mutex::new(Segments::new(config.segment_cache_bytes)),
             leases: Mutex::new(LeaseBook::new(LEASE_HASHES_MAX)),

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
 use crate::config::Config;
-use crate::db::{ConnectError, Connections, Connector, error_chain, migrate};
+use crate::db::{ConnectError, Connections, Connector, control, error_chain, migrate};
 use crate::error::StartError;
 use crate::jobs;
 use crate::shared::Shared;
 use crate::sidecar::{Lane, LaneSettings, Operation};
+use crate::spool::Spool;
 use crate::tasks::Tasks;
 use crate::{Engine, Lanes};
 
@@ -32,10 +33,18 @@ impl Engine {
         };
         let connections =
             Connections::new(connector, size, config.flights, config.statement_timeout, config.retry_for);
-        let shared = Arc::new(Shared::new(config, connections, tasks));
+        let spool = match &config.spool {
+            Some(spool) => Some(Spool::open(spool).map_err(|cause| StartError::Spool {
+                dir: spool.dir.display().to_string(),
+                cause: cause.to_string(),
+            })?),
+            None => None,
+        };
+        let shared = Arc::new(Shared::new(config, connections, tasks, spool));
         // The first look only finds out where the log ends now.
         let refused = |error: crate::db::Error| StartError::Statement(error.to_string());
         shared.wake.discover(&shared).await.map_err(refused)?;
+        shared.load.feel(&control::pulse(&shared.connections).await.map_err(refused)?);
         let lanes = Arc::new(lanes(&shared));
         let spawn = &shared.tasks;
         spawn.spawn_until_stop({
@@ -54,9 +63,13 @@ impl Engine {
             let timers = shared.watches.timers.clone();
             async move { timers.run().await }
         });
+        jobs::monitor::start(&shared, &lanes);
+        jobs::processor::start(&shared);
         jobs::retention::start(&shared);
         jobs::extents::start(&shared);
-        Ok(Self { shared, lanes, claims: Arc::default() })
+        let engine = Self { shared, lanes, claims: Arc::default() };
+        jobs::replay::start(&engine);
+        Ok(engine)
     }
 }
 
@@ -100,6 +113,7 @@ fn lanes(shared: &Arc<Shared>) -> Lanes {
         open: lane(shared, slots.push),
         locate: lane(shared, slots.ack),
         push: lane(shared, slots.push),
+        defer: lane(shared, slots.push),
         fetch: lane(shared, slots.pop),
         turn: lane(shared, slots.pop.max(slots.ack)),
         renew: lane(shared, slots.renew),
@@ -114,6 +128,8 @@ fn lane<O: Operation<Context = Shared>>(shared: &Arc<Shared>, slots: usize) -> L
         slots,
         linger: if O::NAME == "transaction" { Duration::ZERO } else { shared.config.linger },
         retry_for: shared.config.retry_for,
+        // A push has the spool.
+        waits_for_database: shared.spool.is_none() || !matches!(O::NAME, "open" | "push" | "defer"),
     };
     Lane::new(shared.clone(), shared.connections.clone(), shared.tasks.clone(), &settings)
 }

@@ -40,6 +40,10 @@ impl Tasks {
         self.drivers.spawn(task);
     }
 
+    pub async fn stopping(&self) {
+        self.stopping.cancelled().await;
+    }
+
     pub fn is_stopping(&self) -> bool {
         self.stopping.is_cancelled()
     }

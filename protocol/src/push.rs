@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{BadRequest, check_name, check_transaction_id};
+use crate::{BadRequest, Ticket, check_name, check_transaction_id};
 
 /// More is refused rather than split: a caller that sends this much has lost count, or means harm.
 const PUSH_ITEMS_MAX: usize = 50_000;
@@ -95,6 +95,8 @@ pub enum PushStatus {
     Queued,
     Duplicate,
     Failed,
+    /// Accepted into the spool.
+    Buffered,
 }
 
 /// The mixed casing is the published contract.
@@ -110,6 +112,9 @@ pub struct PushResult {
     pub trace_id: Option<Uuid>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Of a message that was deferred.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<Ticket>,
 }
 
 #[cfg(test)]

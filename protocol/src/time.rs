@@ -11,6 +11,14 @@ pub fn format_micros(micros: i64) -> String {
     }
 }
 
+/// The same to the millisecond, as the admin plane writes times.
+pub fn format_millis(micros: i64) -> String {
+    match Timestamp::from_microsecond(micros) {
+        Ok(time) => format!("{time:.3}"),
+        Err(_) => "9999-12-31T23:59:59.999Z".to_owned(),
+    }
+}
+
 /// Microseconds since 1970. A time without a zone is UTC.
 pub fn parse_time(what: &str, text: &str) -> Result<i64, BadRequest> {
     let text = text.trim();

@@ -11,7 +11,8 @@ use queen_protocol::Subscription;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::http::{
-    ack, cors, dead_letters, error, groups, health, openapi, pop, push, queues, renew, transaction,
+    ack, cors, dead_letters, error, groups, health, maintenance, openapi, operations, pop, push, queues,
+    renew, transaction,
 };
 
 /// What the HTTP side is told when it starts.
@@ -24,6 +25,10 @@ pub struct Options {
     pub subscription: Subscription,
     /// How long requests in flight may take to finish once a stop was asked for.
     pub drain: Duration,
+    /// A 202 is one object for the whole request, also for those who did not ask for it.
+    pub operation_object: bool,
+    /// A pop that finds no room is told that there is nothing.
+    pub pop_overload_empty: bool,
 }
 
 #[derive(Clone)]
@@ -46,6 +51,10 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/ack/batch", post(ack::batch)),
         ("/api/v1/transaction", post(transaction::transaction)),
         ("/api/v1/lease/{lease}/extend", post(renew::renew)),
+        ("/api/v1/operations", get(operations::list)),
+        ("/api/v1/operations/stats", get(operations::stats)),
+        ("/api/v1/operations/{operation}", get(operations::one).delete(operations::cancel)),
+        ("/api/v1/operations/{operation}/retry", post(operations::retry)),
         ("/api/v1/configure", post(queues::configure)),
         ("/api/v1/resources/queues/", delete(queues::delete_nameless)),
         ("/api/v1/resources/queues/{queue}", delete(queues::delete)),
@@ -54,6 +63,8 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(groups::seek)),
+        ("/api/v1/system/maintenance", get(maintenance::push).post(maintenance::set_push)),
+        ("/api/v1/system/maintenance/pop", get(maintenance::pop).post(maintenance::set_pop)),
         ("/health", get(health::health)),
         ("/health/live", get(health::live)),
         ("/health/ready", get(health::ready)),

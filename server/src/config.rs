@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum, value_parser};
-use queen_engine::{Slots, Tls};
+use queen_engine::{Deferring, Slots, SpoolConfig, Tls};
 use queen_protocol::Subscription;
 
 pub use database::Database;
@@ -23,12 +23,16 @@ use crate::app::Options;
 const FLIGHT_BYTES_MAX: usize = 8 << 20;
 /// Longer than a PostgreSQL restart, shorter than a client's patience with a push.
 const RETRY_FOR: Duration = Duration::from_secs(10);
+/// A file is read in one piece.
+const SPOOL_FILE_BYTES: u64 = 8 << 20;
 const BATCH_MAX: i64 = crate::http::pop::BATCH_MAX as i64;
 
 const LISTENER: &str = "HTTP";
 const DATABASE: &str = "Database";
 const POP: &str = "Pop";
 const LANES: &str = "Lanes and caches";
+const LOAD: &str = "Load";
+const SPOOL: &str = "Spool";
 const HOUSEKEEPING: &str = "Housekeeping";
 const LOGS: &str = "Logs";
 
@@ -163,6 +167,71 @@ pub struct Settings {
           value_parser = bytes, help_heading = LANES)]
     pub dedup_cache_bytes: usize,
 
+    /// Put pushes and acknowledgements aside while the database cannot keep up, instead of letting them wait.
+    #[arg(long, env = "OPERATION_QUEUE_ENABLED", value_name = "BOOL", num_args = 0..=1, default_value = "true",
+          default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = LOAD)]
+    pub operation_queue_enabled: bool,
+    /// Busy connections by all, or calls of the push lane by those it may have, above which pushes may be deferred.
+    #[arg(long, env = "OPQ_PUSH_UTILIZATION", default_value_t = 0.7, value_name = "SHARE",
+          value_parser = share, help_heading = LOAD)]
+    pub opq_push_utilization: f64,
+    /// The same for acknowledgements.
+    #[arg(long, env = "OPQ_ACK_UTILIZATION", default_value_t = 0.8, value_name = "SHARE",
+          value_parser = share, help_heading = LOAD)]
+    pub opq_ack_utilization: f64,
+    /// Open operations above which pushes get a 429.
+    #[arg(long, env = "OPQ_PUSH_MAX_DEPTH", default_value_t = 10_000, help_heading = LOAD)]
+    pub opq_push_max_depth: u64,
+    /// The same for acknowledgements.
+    #[arg(long, env = "OPQ_ACK_MAX_DEPTH", default_value_t = 50_000, help_heading = LOAD)]
+    pub opq_ack_max_depth: u64,
+    /// How long a request has to wait for its call before that is a sign of load. A busy database is none.
+    #[arg(long, env = "OPQ_PATIENCE_MS", default_value = "500ms", value_name = "MS",
+          value_parser = milliseconds, help_heading = LOAD)]
+    pub opq_patience: Duration,
+    /// How often the processor looks for deferred operations while there are some; it is also told.
+    #[arg(long, env = "OPQ_INTERVAL_MS", default_value = "100ms", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = LOAD)]
+    pub opq_interval: Duration,
+    /// Partitions one look takes on.
+    #[arg(long, env = "OPQ_CLAIM_LIMIT", default_value_t = 50, value_parser = value_parser!(u16).range(1..),
+          help_heading = LOAD)]
+    pub opq_claim_limit: u16,
+    /// After this time another broker takes an operation over.
+    #[arg(long, env = "OPQ_TIMEOUT_SECONDS", default_value = "30s", value_name = "SECONDS",
+          value_parser = some_seconds, help_heading = LOAD)]
+    pub opq_timeout: Duration,
+    /// How often a deferred operation is tried again before it has failed.
+    #[arg(long, env = "OPQ_MAX_RETRIES", default_value_t = 3, value_parser = value_parser!(i32).range(0..=1000),
+          help_heading = LOAD)]
+    pub opq_max_retries: i32,
+    /// How long operations that are done can be asked for.
+    #[arg(long, env = "OPQ_RETENTION_SECONDS", default_value = "1h", value_name = "SECONDS",
+          value_parser = some_seconds, help_heading = LOAD)]
+    pub opq_retention: Duration,
+    /// What a 202 looks like for those who do not ask: `compat` is the usual array with operation fields, `object` one
+    /// object for the request.
+    #[arg(long, env = "OPQ_RESPONSE", default_value = "compat", value_enum, help_heading = LOAD)]
+    pub opq_response: OpqResponse,
+
+    /// What a pop is told when too many wait already: 204, as if there were nothing, or 429. Published consumers end on a
+    /// 429. One that waits is parked instead.
+    #[arg(long, env = "POP_OVERLOAD_RESPONSE", default_value_t = 204, value_name = "STATUS",
+          value_parser = overload_status, help_heading = LOAD)]
+    pub pop_overload_response: u16,
+
+    /// Folder for pushes that are accepted while the database cannot be reached; `spool` in the data folder if not given.
+    #[arg(long, env = "FILE_BUFFER_DIR", value_name = "DIR", help_heading = SPOOL)]
+    pub file_buffer_dir: Option<PathBuf>,
+    /// How much it may hold; 0 switches it off, and pushes fail while the database is away.
+    #[arg(long, env = "FILE_BUFFER_MAX_BYTES", default_value = "1GiB", value_name = "BYTES", value_parser = bytes,
+          help_heading = SPOOL)]
+    pub file_buffer_max_bytes: usize,
+    /// Requests in one of its files, which is removed once they are in the database.
+    #[arg(long, env = "FILE_BUFFER_EVENTS_PER_FILE", default_value_t = 10_000,
+          value_parser = value_parser!(u32).range(1..), help_heading = SPOOL)]
+    pub file_buffer_events_per_file: u32,
+
     /// How often expired messages are removed.
     #[arg(long, env = "RETENTION_INTERVAL", default_value = "5m", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
@@ -194,6 +263,12 @@ pub struct Settings {
     /// How a line of the log looks.
     #[arg(long, env = "LOG_FORMAT", default_value = "text", value_enum, help_heading = LOGS)]
     pub log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OpqResponse {
+    Compat,
+    Object,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -237,7 +312,32 @@ impl Settings {
             partition_cleanup: Duration::from_secs(u64::from(self.partition_cleanup_days) * 86_400),
             extent_bytes: i64::try_from(self.extent_bytes).unwrap_or(i64::MAX),
             extent_age: self.extent_age,
+            deferring: Deferring {
+                enabled: self.operation_queue_enabled,
+                push_utilisation: self.opq_push_utilization,
+                ack_utilisation: self.opq_ack_utilization,
+                push_depth_max: self.opq_push_max_depth,
+                ack_depth_max: self.opq_ack_max_depth,
+                patience: self.opq_patience,
+                interval: self.opq_interval,
+                claim_limit: usize::from(self.opq_claim_limit),
+                timeout: self.opq_timeout,
+                retries_max: self.opq_max_retries,
+                retention: self.opq_retention,
+            },
+            spool: self.file_buffer_dir.clone().and_then(|dir| self.spool(dir)),
         }
+    }
+
+    /// `None` if it is switched off.
+    pub fn spool(&self, dir: PathBuf) -> Option<SpoolConfig> {
+        let config = SpoolConfig {
+            dir,
+            bytes_max: self.file_buffer_max_bytes as u64,
+            file_bytes: SPOOL_FILE_BYTES,
+            file_records: u64::from(self.file_buffer_events_per_file),
+        };
+        (config.bytes_max > 0).then_some(config)
     }
 
     /// What the HTTP side is told.
@@ -248,8 +348,23 @@ impl Settings {
             pop_batch: self.default_batch_size,
             subscription: self.default_subscription_mode,
             drain: self.drain,
+            operation_object: self.opq_response == OpqResponse::Object,
+            pop_overload_empty: self.pop_overload_response == 204,
         }
     }
+}
+
+fn overload_status(text: &str) -> Result<u16, String> {
+    match text {
+        "204" => Ok(204),
+        "429" => Ok(429),
+        _ => Err("must be 204 or 429".to_owned()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "must be a number between 0 and 1".to_owned())?;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be between 0 and 1".to_owned()) }
 }
 
 fn slots() -> clap::builder::RangedI64ValueParser<u16> {

@@ -1,6 +1,7 @@
 //! One file per group of routes; each handler reads: parse, submit, answer. No SQL, no batching, no waiting
 //! of its own.
 
+pub mod accepted;
 pub mod ack;
 pub mod answer;
 pub mod cors;
@@ -8,7 +9,9 @@ pub mod dead_letters;
 pub mod error;
 pub mod groups;
 pub mod health;
+pub mod maintenance;
 pub mod openapi;
+pub mod operations;
 pub mod pop;
 pub mod push;
 pub mod queues;

@@ -7,7 +7,10 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use utoipa::OpenApi;
 
-use crate::http::{ack, dead_letters, error, groups, health, openapi, pop, push, queues, renew, transaction};
+use crate::http::{
+    ack, dead_letters, error, groups, health, maintenance, openapi, operations, pop, push, queues, renew,
+    transaction,
+};
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
 pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
@@ -21,6 +24,7 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     info(title = "Queen", description = DESCRIPTION),
     tags(
         (name = "messages", description = "Push, pop, acknowledge."),
+        (name = "operations", description = "What was deferred under load, and what became of it."),
         (name = "queues", description = "Options of a queue, and its end."),
         (name = "consumer groups", description = "Where groups stand."),
         (name = "broker", description = "Is it well, and what can it do?"),
@@ -35,6 +39,11 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         ack::batch,
         transaction::transaction,
         renew::renew,
+        operations::list,
+        operations::stats,
+        operations::one,
+        operations::cancel,
+        operations::retry,
         queues::configure,
         queues::delete_nameless,
         queues::delete,
@@ -43,6 +52,10 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         groups::subscription,
         groups::delete_from_queue,
         groups::seek,
+        maintenance::push,
+        maintenance::set_push,
+        maintenance::pop,
+        maintenance::set_pop,
         health::health,
         health::live,
         health::ready,

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail};
 use queen_engine::{Engine, Tls};
@@ -49,7 +50,11 @@ async fn with_database(
         (Database::Embedded { .. }, None) => bail!("the embedded PostgreSQL is not running"),
     };
     // Large, and awaited once: it belongs on the heap.
-    let started = Box::pin(Engine::start(settings.engine(connection, tls)));
+    let mut config = settings.engine(connection, tls);
+    if settings.file_buffer_dir.is_none() {
+        config.spool = settings.spool(settings.spool_dir()).filter(|spool| can_be_made(&spool.dir));
+    }
+    let started = Box::pin(Engine::start(config));
     let engine = match shutdown.run_until_cancelled(started).await {
         Some(engine) => engine?,
         None => return Ok(()),
@@ -64,6 +69,15 @@ async fn with_database(
     _ = io::stdout().write_all(banner.as_bytes());
     connections::run(listener, engine, settings.options(), shutdown).await;
     Ok(())
+}
+
+/// Nobody asked for this folder, so it is no reason not to start.
+fn can_be_made(dir: &Path) -> bool {
+    let made = std::fs::create_dir_all(dir);
+    if let Err(error) = &made {
+        warn!(dir = %dir.display(), %error, "without a spool, pushes fail while the database is away; set FILE_BUFFER_DIR");
+    }
+    made.is_ok()
 }
 
 fn complain() -> Result<()> {

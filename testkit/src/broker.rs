@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -26,14 +27,18 @@ pub struct Broker {
     child: Child,
     url: String,
     output: watch::Receiver<String>,
+    /// Its spool, unless the caller has named one.
+    _spool: TempDir,
 }
 
 impl Broker {
     /// Runs the program and waits until it says where it listens: on a free port of the loopback address,
     /// unless `env` says otherwise. An error holds all it said.
     pub async fn start(binary: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
+        let spool = TempDir::new()?;
         let mut command = Command::new(binary);
-        command.args(args).envs([("HOST", "127.0.0.1"), ("PORT", "0")]).envs(env.iter().copied());
+        command.args(args).envs([("HOST", "127.0.0.1"), ("PORT", "0")]);
+        command.env("FILE_BUFFER_DIR", spool.path()).envs(env.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().with_context(|| format!("cannot run {}", binary.display()))?;
 
@@ -46,7 +51,7 @@ impl Broker {
             _ = tokio::time::sleep(START_PATIENCE) => bail!("the broker does not listen:\n{}", *output.borrow()),
         };
         if let Some(url) = url {
-            return Ok(Self { child, url, output });
+            return Ok(Self { child, url, output, _spool: spool });
         }
         for reader in [stdout, stderr].into_iter().flatten() {
             finish(reader).await;

@@ -71,7 +71,7 @@ impl Connection {
         let link = Link::open(database).await?;
         let calls = [
             "select * from queen.open($1, $2, $3, $4, $5, $6)",
-            "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8)",
+            "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8, false)",
             "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             "select * from queen.fetch($1, $2, $3)",
             "select * from queen.complete($1, $2, $3, $4, $5, $6, null, null, false)",

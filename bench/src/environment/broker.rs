@@ -42,6 +42,7 @@ impl Broker {
             .args(arguments)
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .envs([("PORT", &*port), ("HOST", "127.0.0.1"), ("LOG_LEVEL", "warn")])
+            .env("FILE_BUFFER_DIR", folder.join("spool"))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)

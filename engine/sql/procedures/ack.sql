@@ -85,16 +85,19 @@ begin
     if cardinality(p_dead) > 0 then
         insert into queen.dead_letters as d (queue_id, partition_id, consumer_group, message_id, message_offset,
                                              attempts, created_at, failed_at, error, frame)
-        select r.queue_id, r.partition_id, r.consumer_group, queen.message_id(s.created_at, a.message_offset, r.number),
-               a.message_offset, r.charged, s.created_at, v_now, a.error,
-               split_part(s.frames, e'\n', (a.message_offset - s.base_offset + 1)::int)
+        select r.queue_id, r.partition_id, r.consumer_group,
+               coalesce((queen.frame_header(f.frame) ->> 'messageId')::uuid,
+                        queen.message_id(s.created_at, a.message_offset, r.number)),
+               a.message_offset, r.charged, s.created_at, v_now, a.error, f.frame
         from unnest(p_dead, p_dead_final, p_dead_offsets, p_dead_errors) a (ordinal, final, message_offset, error)
         join unnest(v_rows) r on r.ordinal = a.ordinal and r.kept
                              and (r.status = 1 or (r.status = 0 and not a.final))
         cross join lateral (
             select g.base_offset, g.created_at, g.frames from queen.segments g
             where g.partition_id = r.partition_id and g.base_offset <= a.message_offset
-            order by g.base_offset desc limit 1) s;
+            order by g.base_offset desc limit 1) s
+        cross join lateral (
+            select split_part(s.frames, e'\n', (a.message_offset - s.base_offset + 1)::int) as frame) f;
     end if;
 
     select array_agg(r.ordinal), array_agg(r.status), array_agg(r.cursor), array_agg(r.started), array_agg(r.head),

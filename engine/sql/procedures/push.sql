@@ -8,12 +8,15 @@
 --         p_recheck bigint[]      the head before the first try of this push. If there is more by now, another try of
 --                                 it, or this one overtaken by its own repetition, may have committed: every hash is
 --                                 looked for from there on, in the window or in what no statement outlives
+--         p_deferred boolean      these are deferred pushes of whoever has taken them: the only ones that may be appended
+--                                 while a partition has deferred ones
 -- out:    one row of arrays, an element per segment: positions, statuses (0 appended, 1 conflict: nothing appended,
---         2 no such partition), base_offsets (on conflict: the head), created_at,
+--         2 no such partition, 3 behind deferred pushes: nothing appended), base_offsets (on conflict: the head), created_at,
 --         unseen                  hashes in the window that the cache had not seen, this segment's excluded. Who would
 --                                 rather learn gets a long window as a conflict without duplicates, and compares
 --                                 by itself, which is much cheaper; or, once there is enough in the answer, none
---         and an element per message that is stored already: dup_positions, dup_indexes, dup_offsets, dup_created_at
+--         and an element per message that is stored already: dup_positions, dup_indexes, dup_offsets, dup_created_at,
+--         dup_ids (the id it was promised, or null)
 -- locks:  heads rows in id order
 -- raises: check_violation when the extent was dropped under it (the broker tries again)
 -- The usual case is the first statement: every partition has the head the broker expects. What it leaves over takes
@@ -22,9 +25,10 @@
 create or replace function queen.push(
     p_partitions uuid[], p_expected bigint[], p_counts int[], p_bytes int[],
     p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck bigint[],
+    p_deferred boolean,
     out positions int[], out statuses int[], out base_offsets bigint[], out created_at timestamptz[],
     out unseen bytea[], out dup_positions int[], out dup_indexes int[], out dup_offsets bigint[],
-    out dup_created_at timestamptz[])
+    out dup_created_at timestamptz[], out dup_ids uuid[])
 language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
@@ -45,15 +49,15 @@ begin
         set head = h.head + a.count, last_push_at = greatest(v_now, h.last_push_at),
             message_bytes_max = greatest(h.message_bytes_max, a.bytes),
             version = h.version + 1, generation = (h.version + 1) / 16
-        from (select a.*, l.head, l.ctid
+        from (select a.*, l.head, l.deferred_pending, l.ctid
               from unnest(p_partitions, p_expected, p_counts, p_bytes, p_suspects, p_recheck)
                    with ordinality a (id, expected, count, bytes, suspect, recheck, ordinal)
               cross join lateral (
-                  select k.head, k.ctid from queen.heads k where k.partition_id = a.id
+                  select k.head, k.deferred_pending, k.ctid from queen.heads k where k.partition_id = a.id
                   order by k.generation desc limit 1
                   for no key update) l
               offset 0) a
-        where h.ctid = a.ctid and a.head <= a.recheck
+        where h.ctid = a.ctid and a.head <= a.recheck and (a.deferred_pending = 0 or p_deferred)
           and (a.expected = -2 or a.head = a.expected and not a.suspect)
         returning a.ordinal::int as position, h.partition_id as id, h.head - a.count as base_offset, a.count,
                   h.last_push_at),
@@ -71,12 +75,13 @@ begin
         return;
     end if;
 
-    -- The rare part: partitions somebody else wrote to, where the cache saw a hash before, or that are gone.
+    -- The rare part: partitions somebody else wrote to, that have deferred pushes, where the cache saw a hash before, or
+    -- that are gone.
     v_extent := (select max(e.number) from queen.extents e);
     for i in 1 .. cardinality(p_partitions) loop
         continue when i = any (positions);
         positions := positions || i;
-        select h.head, h.tail, h.generation, greatest(v_now, h.last_push_at) as at, q.dedup_window_seconds as dedup_window
+        select h.head, h.tail, h.generation, h.deferred_pending, greatest(v_now, h.last_push_at) as at, q.dedup_window_seconds as dedup_window
         into v_partition
         from queen.head_of(p_partitions[i]) h join queen.queues q on q.id = any (array[h.queue_id]);
         if not found then
@@ -108,8 +113,9 @@ begin
         end if;
         v_dups := coalesce(cardinality(dup_positions), 0);
         select dup_positions || array_agg(i), dup_indexes || array_agg(d.index),
-               dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at)
-        into dup_positions, dup_indexes, dup_offsets, dup_created_at
+               dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at),
+               dup_ids || array_agg(queen.promised_id(p_partitions[i], d.message_offset))
+        into dup_positions, dup_indexes, dup_offsets, dup_created_at, dup_ids
         from (select distinct on (u.index) u.index, u.message_offset, u.created_at
               from (select f.* from queen.find_transactions(
                         p_partitions[i], case when p_suspects[i] then 0 else p_expected[i] end, null, v_since,
@@ -125,6 +131,11 @@ begin
         unseen := unseen || v_unseen;
         if cardinality(dup_positions) > v_dups then
             statuses := statuses || 1;
+            continue;
+        end if;
+        -- Only now: what an earlier try has committed must not be deferred as well.
+        if v_partition.deferred_pending > 0 and not p_deferred then
+            statuses := statuses || 3;
             continue;
         end if;
 

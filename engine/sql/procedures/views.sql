@@ -1,6 +1,7 @@
 -- Views for people: the log and its readers as rows. The broker itself uses none of them.
 create or replace view queen.messages as
-select queen.message_id(s.created_at, s.base_offset + f.ordinal - 1, p.number) as id,
+select coalesce((h.header ->> 'messageId')::uuid,
+                queen.message_id(s.created_at, s.base_offset + f.ordinal - 1, p.number)) as id,
        p.id as partition_id,
        q.name as queue,
        p.name as partition,

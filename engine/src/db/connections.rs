@@ -5,7 +5,7 @@ use std::future::Future;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -82,6 +82,8 @@ struct Inner {
     deadline: Duration,
     patience: Duration,
     state: Mutex<State>,
+    /// Since when no connection could be opened.
+    down: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -131,7 +133,15 @@ impl Connections {
         // The server ends a statement first; this is for when the server itself is gone.
         let deadline = statement_timeout + Duration::from_secs(5);
         let (size, flights) = (size.max(1), flights.max(1));
-        Self(Arc::new(Inner { connector, size, flights, deadline, patience, state: Mutex::default() }))
+        Self(Arc::new(Inner {
+            connector,
+            size,
+            flights,
+            deadline,
+            patience,
+            state: Mutex::default(),
+            down: Mutex::default(),
+        }))
     }
 
     /// A place in the next convoy, for a flight of single statements.
@@ -202,7 +212,11 @@ impl Connections {
                 Err(error) => Err(error),
             };
             match result {
-                Err(error) if error.may_retry() && clock::now() - started < self.0.patience => {
+                Err(error)
+                    if error.may_retry()
+                        && clock::now() - started < self.0.patience
+                        && self.down_for().is_none_or(|time| time < self.0.patience) =>
+                {
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 other => return other,
@@ -211,6 +225,26 @@ impl Connections {
     }
 
     async fn open(&self) -> Result<Arc<Loan>, Error> {
+        let opened = self.try_open().await;
+        let mut down = self.0.down.lock().unwrap_or_else(PoisonError::into_inner);
+        *down = match opened {
+            Ok(_) => None,
+            Err(_) => Some(down.unwrap_or_else(clock::now)),
+        };
+        opened
+    }
+
+    /// How long it has been that no connection could be opened; `None`: the last one could.
+    pub fn down_for(&self) -> Option<Duration> {
+        let down = self.0.down.lock().unwrap_or_else(PoisonError::into_inner);
+        down.map(|since| clock::now() - since)
+    }
+
+    pub fn is_down(&self) -> bool {
+        self.down_for().is_some()
+    }
+
+    async fn try_open(&self) -> Result<Arc<Loan>, Error> {
         let place = Reserved(self);
         let client = self.0.connector.client().await?;
         // Boxed: large, and hardly ever needed.
@@ -286,6 +320,12 @@ impl Connections {
     pub fn busy(&self) -> usize {
         let state = self.lock();
         state.open - state.idle.len()
+    }
+
+    /// Callers that wait for a connection.
+    pub fn waiting(&self) -> usize {
+        let state = self.lock();
+        state.alone.len() + state.waiting.iter().map(VecDeque::len).sum::<usize>()
     }
 
     pub fn connector(&self) -> &Connector {

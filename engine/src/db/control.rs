@@ -2,13 +2,15 @@
 
 use std::time::{Duration, SystemTime};
 
-use queen_protocol::{Configure, QueueOptions};
+use queen_protocol::{Configure, OperationStats, OperationStatus, QueueOptions};
+use serde_json::value::RawValue;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::{Checkout, Connections, Connector, Error};
+use super::{Checkout, Connection, Connections, Connector, Error};
 use crate::clock;
+use crate::load::Pulse;
 
 async fn many(
     connections: &Connections,
@@ -230,6 +232,105 @@ pub async fn rotate_extent(
 pub async fn drop_extent(connections: &Connections) -> Result<Option<(i32, i64)>, Error> {
     let rows = many(connections, "queen.drop_extents", "select * from queen.drop_extents()", &[]).await?;
     Ok(rows.first().map(|row| (row.get(0), row.get(1))))
+}
+
+pub async fn pulse(connections: &Connections) -> Result<Pulse, Error> {
+    let row = one(connections, "queen.pulse", "select * from queen.pulse()", &[]).await?;
+    Ok(Pulse {
+        depth: u64::try_from(row.get::<_, i64>(0)).unwrap_or(0),
+        oldest_age: Duration::from_secs_f64(row.get::<_, f64>(1).max(0.0)),
+        maintenance: row.get(2),
+        pop_maintenance: row.get(3),
+    })
+}
+
+pub async fn set_setting(connections: &Connections, name: &str, on: bool) -> Result<(), Error> {
+    let sql = "select queen.set_setting($1, to_jsonb($2::boolean))";
+    one(connections, "queen.set_setting", sql, &[&name, &on]).await.map(drop)
+}
+
+/// The next record of a spool to be handed in.
+pub async fn spool_position(connections: &Connections, spool: Uuid) -> Result<u64, Error> {
+    let row = one(connections, "queen.spool_position", "select queen.spool_position($1)", &[&spool]).await?;
+    Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0))
+}
+
+/// In the caller's transaction; `false`: it is not where it was believed to be.
+pub async fn move_spool(db: &Connection, spool: Uuid, from: u64, to: u64) -> Result<bool, Error> {
+    let (from, to) = (i64::try_from(from).unwrap_or(i64::MAX), i64::try_from(to).unwrap_or(i64::MAX));
+    let parameters: [&(dyn ToSql + Sync); 3] = [&spool, &from, &to];
+    let call = db.client.query_one("select queen.move_spool($1, $2, $3)", &parameters);
+    Ok(db.within("queen.move_spool", call).await?.get(0))
+}
+
+pub async fn sweep_deferred(connections: &Connections, older_than: Duration) -> Result<i64, Error> {
+    let sql = "select queen.sweep_deferred(make_interval(secs => $1))";
+    Ok(one(connections, "queen.sweep_deferred", sql, &[&older_than.as_secs_f64()]).await?.get(0))
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Operations<'a> {
+    pub id: Option<Uuid>,
+    pub status: Option<&'a str>,
+    pub queue: Option<&'a str>,
+    pub older_than: Option<Duration>,
+    pub limit: i64,
+    pub offset: i64,
+}
+
+pub async fn operations(
+    connections: &Connections,
+    ask: &Operations<'_>,
+) -> Result<Vec<OperationStatus>, Error> {
+    let older_than = ask.older_than.map(|age| age.as_secs_f64());
+    let sql = "select * from queen.operations($1, $2, $3, make_interval(secs => $4), $5, $6)";
+    let parameters: [&(dyn ToSql + Sync); 6] =
+        [&ask.id, &ask.status, &ask.queue, &older_than, &ask.limit, &ask.offset];
+    let rows = many(connections, "queen.operations", sql, &parameters).await?;
+    let time = |row: &Row, name| row.get::<_, Option<SystemTime>>(name).map(clock::millis);
+    let operation = |row: &Row| OperationStatus {
+        id: row.get("id"),
+        operation_type: row.get("kind"),
+        queue_name: row.get("queue_name"),
+        partition_name: row.get("partition_name"),
+        status: row.get("status"),
+        priority: row.get("priority"),
+        created_at: time(row, "created_at"),
+        processing_started_at: time(row, "started_at"),
+        processed_at: time(row, "finished_at"),
+        retry_count: row.get("attempts"),
+        error_message: row.get("error"),
+        latency_seconds: row.get("latency_seconds"),
+        messages: row.get("messages"),
+        worker: row.get("worker"),
+        result: row.get::<_, Option<String>>("result").and_then(|json| RawValue::from_string(json).ok()),
+    };
+    Ok(rows.iter().map(operation).collect())
+}
+
+pub async fn operations_stats(connections: &Connections) -> Result<Vec<OperationStats>, Error> {
+    let sql = "select * from queen.operations_stats()";
+    let rows = many(connections, "queen.operations_stats", sql, &[]).await?;
+    let stats = |row: &Row| OperationStats {
+        operation_type: row.get("kind"),
+        priority: row.get("priority"),
+        status: row.get("status"),
+        count: row.get("count"),
+        oldest: clock::millis(row.get("oldest")),
+        newest: clock::millis(row.get("newest")),
+        avg_latency_seconds: row.get("avg_latency_seconds"),
+    };
+    Ok(rows.iter().map(stats).collect())
+}
+
+/// The status it has now; `None`: there is no such operation.
+pub async fn cancel_operation(connections: &Connections, id: Uuid) -> Result<Option<String>, Error> {
+    Ok(one(connections, "queen.cancel_deferred", "select queen.cancel_deferred($1)", &[&id]).await?.get(0))
+}
+
+/// The status it has now; `None`: there is no such operation, or its partition is gone.
+pub async fn retry_operation(connections: &Connections, id: Uuid) -> Result<Option<String>, Error> {
+    Ok(one(connections, "queen.retry_deferred", "select queen.retry_deferred($1)", &[&id]).await?.get(0))
 }
 
 pub async fn notify(connections: &Connections, notes: &[String]) -> Result<(), Error> {

@@ -7,6 +7,7 @@ pub mod control;
 mod error;
 pub mod migrate;
 pub mod procedures;
+pub mod transaction;
 
 pub use connect::{ConnectError, Connector, error_chain};
 pub use connections::{Checkout, Connection, Connections, Priority, RETRY_PAUSE};

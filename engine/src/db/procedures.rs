@@ -26,7 +26,12 @@ macro_rules! statements {
 
 statements! {
     open: "select * from queen.open($1, $2, $3, $4, $5, $6)",
-    push: "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8)",
+    push: "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    defer_pushes: "select queen.defer_pushes($1, $2, $3, $4, $5, $6, $7, $8)",
+    claim_deferred: "select * from queen.claim_deferred($1, $2)",
+    take_deferred: "select * from queen.take_deferred($1, $2, $3, $4, $5)",
+    fail_deferred: "select * from queen.fail_deferred($1, $2, $3, $4)",
+    finish_deferred: "select queen.finish_deferred($1, $2)",
     lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
@@ -130,6 +135,8 @@ pub struct Push<'a> {
     pub suspects: Vec<bool>,
     /// The head before the first try: where that may have landed.
     pub recheck: Vec<i64>,
+    /// These are the deferred pushes that others must not overtake.
+    pub deferred: bool,
 }
 
 pub struct Pushed {
@@ -144,11 +151,13 @@ pub enum PushOutcome {
         base_offset: i64,
         created_at: i64,
     },
-    /// Nothing was appended: (index, offset, created_at) of what is stored already.
+    /// Nothing was appended.
     Conflict {
         head: i64,
-        stored: Vec<(usize, i64, i64)>,
+        stored: Vec<Stored>,
     },
+    /// Nothing was appended: there are deferred pushes, and this is not one of them.
+    Behind,
     Gone,
 }
 
@@ -166,19 +175,21 @@ pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error>
             &ask.frames,
             &ask.suspects,
             &ask.recheck,
+            &ask.deferred,
         ],
     )
     .await?;
     let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(&row, 0), list(&row, 1));
     let (offsets, times): (Vec<i64>, Vec<SystemTime>) = (list(&row, 2), list(&row, 3));
     let mut unseen: Vec<Option<Vec<u8>>> = list(&row, 4);
-    let stored = Stored::read(&row, 5);
+    let stored = AllStored::read(&row, 5);
     let pushed = |index: usize| {
         let outcome = match statuses[index] {
             0 => {
                 PushOutcome::Appended { base_offset: offsets[index], created_at: clock::micros(times[index]) }
             }
             1 => PushOutcome::Conflict { head: offsets[index], stored: stored.of(positions[index]) },
+            3 => PushOutcome::Behind,
             _ => PushOutcome::Gone,
         };
         Pushed { position: zero_based(positions[index]), outcome, unseen: unseen[index].take() }
@@ -186,30 +197,143 @@ pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error>
     Ok((0..positions.len()).map(pushed).collect())
 }
 
-/// Messages of a push that are in the log already.
-struct Stored {
+/// A message that is in the log already.
+pub struct Stored {
+    /// In its segment.
+    pub index: usize,
+    pub offset: i64,
+    pub created_at: i64,
+    /// The id it is known by, if it was promised one.
+    pub promised: Option<Uuid>,
+}
+
+/// Those of a whole push.
+struct AllStored {
     positions: Vec<i32>,
     indexes: Vec<i32>,
     offsets: Vec<i64>,
     times: Vec<SystemTime>,
+    ids: Vec<Option<Uuid>>,
 }
 
-impl Stored {
+impl AllStored {
     fn read(row: &Row, column: usize) -> Self {
         Self {
             positions: list(row, column),
             indexes: list(row, column + 1),
             offsets: list(row, column + 2),
             times: list(row, column + 3),
+            ids: list(row, column + 4),
         }
     }
 
-    fn of(&self, position: i32) -> Vec<(usize, i64, i64)> {
+    fn of(&self, position: i32) -> Vec<Stored> {
         let of_position = (0..self.positions.len()).filter(|&at| self.positions[at] == position);
         of_position
-            .map(|at| (self.indexes[at] as usize, self.offsets[at], clock::micros(self.times[at])))
+            .map(|at| Stored {
+                index: self.indexes[at] as usize,
+                offset: self.offsets[at],
+                created_at: clock::micros(self.times[at]),
+                promised: self.ids[at],
+            })
             .collect()
     }
+}
+
+#[derive(Default)]
+pub struct DeferPushes<'a> {
+    pub ids: Vec<Uuid>,
+    pub partitions: Vec<Uuid>,
+    pub counts: Vec<i32>,
+    pub transactions: Vec<&'a [u8]>,
+    pub bodies: Vec<&'a str>,
+    /// Seconds.
+    pub timeout: i32,
+    pub attempts_max: i32,
+    pub priority: i32,
+}
+
+/// Answers the positions of those whose partition is gone.
+pub async fn defer_pushes(db: &Connection, ask: &DeferPushes<'_>) -> Result<Vec<usize>, Error> {
+    let parameters: [&(dyn ToSql + Sync); 8] = [
+        &ask.ids,
+        &ask.partitions,
+        &ask.counts,
+        &ask.transactions,
+        &ask.bodies,
+        &ask.timeout,
+        &ask.attempts_max,
+        &ask.priority,
+    ];
+    let row = row(db, "queen.defer_pushes", &db.statements.defer_pushes, &parameters).await?;
+    Ok(list::<i32>(&row, 0).into_iter().map(zero_based).collect())
+}
+
+/// A partition with deferred operations; the group is empty for pushes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeferredLane {
+    pub partition: Uuid,
+    pub group: String,
+}
+
+/// Lanes whose oldest operation is this worker's now.
+pub async fn claim_deferred(db: &Connection, worker: Uuid, limit: i32) -> Result<Vec<DeferredLane>, Error> {
+    let claimed = rows(db, "queen.claim_deferred", &db.statements.claim_deferred, &[&worker, &limit]).await?;
+    Ok(claimed.iter().map(|row| DeferredLane { partition: row.get(0), group: row.get(1) }).collect())
+}
+
+/// A deferred operation that was taken to be executed.
+pub struct Taken {
+    pub lane: usize,
+    pub id: Uuid,
+    pub transactions: Vec<u8>,
+    pub body: String,
+    pub queue: String,
+    pub partition: String,
+    pub number: i64,
+    pub dedup_seconds: i32,
+}
+
+/// At most `limit` operations of each lane, and `bytes`.
+pub async fn take_deferred(
+    db: &Connection,
+    worker: Uuid,
+    lanes: &[DeferredLane],
+    limit: i32,
+    bytes: i64,
+) -> Result<Vec<Taken>, Error> {
+    let partitions: Vec<Uuid> = lanes.iter().map(|lane| lane.partition).collect();
+    let groups: Vec<&str> = lanes.iter().map(|lane| lane.group.as_str()).collect();
+    let parameters: [&(dyn ToSql + Sync); 5] = [&worker, &partitions, &groups, &limit, &bytes];
+    let answers = rows(db, "queen.take_deferred", &db.statements.take_deferred, &parameters).await?;
+    let taken = |row: &Row| Taken {
+        lane: position(row, 0),
+        id: row.get(1),
+        transactions: row.get::<_, Option<Vec<u8>>>(2).unwrap_or_default(),
+        body: row.get::<_, Option<String>>(3).unwrap_or_default(),
+        queue: row.get(4),
+        partition: row.get(5),
+        number: row.get(6),
+        dedup_seconds: row.get(7),
+    };
+    Ok(answers.iter().map(taken).collect())
+}
+
+/// The oldest operation of a lane did not work: which one, and whether for good.
+pub async fn fail_deferred(
+    db: &Connection,
+    worker: Uuid,
+    lane: &DeferredLane,
+    reason: &str,
+) -> Result<Option<(Uuid, bool)>, Error> {
+    let parameters: [&(dyn ToSql + Sync); 4] = [&worker, &lane.partition, &lane.group, &reason];
+    let failed = rows(db, "queen.fail_deferred", &db.statements.fail_deferred, &parameters).await?;
+    Ok(failed.first().map(|row| (row.get(0), row.get(1))))
+}
+
+pub async fn finish_deferred(db: &Connection, ids: &[Uuid], results: &[String]) -> Result<(), Error> {
+    let parameters: [&(dyn ToSql + Sync); 2] = [&ids, &results];
+    rows(db, "queen.finish_deferred", &db.statements.finish_deferred, &parameters).await.map(drop)
 }
 
 #[derive(Default)]

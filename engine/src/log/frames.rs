@@ -5,7 +5,9 @@ use std::fmt::Write;
 
 use uuid::Uuid;
 
+const TRANSACTION_ID: &str = "{\"transactionId\":";
 const PAYLOAD: &str = ",\"payload\":";
+const MESSAGE_ID: &str = ",\"messageId\":";
 
 /// Appends one envelope, without a line end.
 ///
@@ -14,12 +16,16 @@ const PAYLOAD: &str = ",\"payload\":";
 pub fn write_frame(
     out: &mut String,
     transaction_id: &str,
+    message_id: Option<Uuid>,
     trace_id: Option<Uuid>,
     producer_sub: Option<&str>,
     payload: &str,
 ) {
-    out.push_str("{\"transactionId\":");
+    out.push_str(TRANSACTION_ID);
     write_string(out, transaction_id);
+    if let Some(id) = message_id {
+        let _ = write!(out, "{MESSAGE_ID}\"{id}\"");
+    }
     if let Some(trace) = trace_id {
         let _ = write!(out, ",\"traceId\":\"{trace}\"");
     }
@@ -34,6 +40,21 @@ pub fn write_frame(
         out.push_str(payload);
     }
     out.push('}');
+}
+
+/// Frames whose messages are known by ids that were told when they were accepted, before they had a place in the log.
+/// As many ids as lines.
+pub fn with_ids(frames: &str, ids: &[Uuid]) -> String {
+    let mut out = String::with_capacity(frames.len() + ids.len() * 52);
+    for (index, (line, id)) in frames.split('\n').zip(ids).enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        let rest = line.strip_prefix(TRANSACTION_ID).and_then(split_string);
+        let Some((transaction_id, rest)) = rest else { continue };
+        let _ = write!(out, "{TRANSACTION_ID}{transaction_id}{MESSAGE_ID}\"{id}\"{rest}");
+    }
+    out
 }
 
 /// A JSON string. Line breaks are escaped, so a frame stays one line.
@@ -61,6 +82,8 @@ pub fn write_string(out: &mut String, text: &str) {
 pub struct Frame<'a> {
     /// With its quotes.
     pub transaction_id: &'a str,
+    /// Only of a message that was promised one.
+    pub message_id: Option<&'a str>,
     pub trace_id: Option<&'a str>,
     pub producer_sub: Option<&'a str>,
     pub payload: &'a str,
@@ -69,12 +92,13 @@ pub struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// `None` for a line that `write_frame` did not write.
     pub fn parse(line: &'a str) -> Option<Self> {
-        let rest = line.strip_prefix("{\"transactionId\":")?;
+        let rest = line.strip_prefix(TRANSACTION_ID)?;
         let (transaction_id, rest) = split_string(rest)?;
+        let (message_id, rest) = optional(rest, MESSAGE_ID)?;
         let (trace_id, rest) = optional(rest, ",\"traceId\":")?;
         let (producer_sub, rest) = optional(rest, ",\"producerSub\":")?;
         let payload = rest.strip_prefix(PAYLOAD)?.strip_suffix('}')?;
-        Some(Self { transaction_id, trace_id, producer_sub, payload })
+        Some(Self { transaction_id, message_id, trace_id, producer_sub, payload })
     }
 }
 
@@ -109,11 +133,24 @@ mod tests {
     fn a_frame_is_one_readable_line() {
         let mut line = String::new();
         let trace = Uuid::from_u128(1);
-        write_frame(&mut line, "o-1", Some(trace), Some("bob"), "{\n  \"n\": 1\r\n}");
+        write_frame(&mut line, "o-1", None, Some(trace), Some("bob"), "{\n  \"n\": 1\r\n}");
         assert_eq!(
             line,
             r#"{"transactionId":"o-1","traceId":"00000000-0000-0000-0000-000000000001","producerSub":"bob","payload":{   "n": 1  }}"#
         );
+    }
+
+    #[test]
+    fn an_id_that_was_promised_stands_in_the_frame() {
+        let mut frames = String::new();
+        write_frame(&mut frames, "a\"b", None, None, Some("bob"), "1");
+        frames.push('\n');
+        write_frame(&mut frames, "c", None, None, None, "{\"messageId\":2}");
+        let frames = with_ids(&frames, &[Uuid::from_u128(1), Uuid::from_u128(2)]);
+        let parsed: Vec<_> = frames.split('\n').map(|line| Frame::parse(line).unwrap()).collect();
+        assert_eq!(parsed[0].message_id, Some("\"00000000-0000-0000-0000-000000000001\""));
+        assert_eq!((parsed[0].transaction_id, parsed[0].producer_sub), ("\"a\\\"b\"", Some("\"bob\"")));
+        assert_eq!((parsed[1].payload, parsed[1].trace_id), ("{\"messageId\":2}", None));
     }
 
     proptest! {
@@ -121,7 +158,7 @@ mod tests {
         fn whatever_goes_in_comes_out(id in any::<String>(), sub in prop::option::of(any::<String>()), text in any::<String>()) {
             let payload = serde_json::to_string(&serde_json::json!({ "payload": text, ",\"payload\":": id })).unwrap();
             let mut line = String::new();
-            write_frame(&mut line, &id, None, sub.as_deref(), &payload);
+            write_frame(&mut line, &id, None, None, sub.as_deref(), &payload);
             prop_assert!(!line.contains('\n'));
             let frame = Frame::parse(&line).unwrap();
             prop_assert_eq!(read_string(frame.transaction_id), id);

@@ -2,15 +2,18 @@
 //! Push and transaction both end here; it knows a connection and the dedup cache, and no lane.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use uuid::Uuid;
+
+use super::defer::Deferral;
 use crate::clock;
-use crate::db::procedures::{self, PushOutcome};
+use crate::db::procedures::{self, PushOutcome, Stored};
 use crate::db::{Connection, Error};
 use crate::log::Partition;
-use crate::log::ids::TransactionHash;
+use crate::log::ids::{TransactionHash, message_id};
 use crate::log::segments::Segment;
 use crate::shared::Shared;
 
@@ -23,6 +26,10 @@ pub struct Parcel {
     /// One line per hash.
     pub frames: String,
     pub bytes_max: usize,
+    /// The ids of deferred messages; otherwise none.
+    pub promised: Vec<Uuid>,
+    /// What became of it when it was found behind deferred pushes.
+    pub deferral: OnceLock<Deferral>,
     /// An earlier try may have committed.
     pub recheck: bool,
     /// The head before the first try: where that may have landed. -1: not tried yet.
@@ -35,10 +42,34 @@ pub struct Placed {
     pub offset: i64,
     pub created_at: i64,
     pub duplicate: bool,
+    /// The id it is known by, if it was promised one.
+    pub promised: Option<Uuid>,
 }
 
-/// Per parcel: where its messages are, or `None` if the partition is gone.
-pub type Appended = Vec<Option<Vec<Placed>>>;
+impl Placed {
+    /// `number`: the partition's.
+    pub fn message_id(&self, number: i64) -> Uuid {
+        self.promised.unwrap_or_else(|| message_id(self.created_at, self.offset, number))
+    }
+}
+
+/// What became of a parcel.
+#[derive(Debug)]
+pub enum Landed {
+    Placed(Vec<Placed>),
+    /// The partition has deferred pushes, which must not be overtaken. Nothing was appended; what was stored before is
+    /// where it says.
+    Behind(Vec<Option<Placed>>),
+    /// There is no such partition any more.
+    Gone,
+}
+
+/// Whose turn it is while a partition has deferred pushes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    Direct,
+    Deferred,
+}
 
 /// Everything one flight has for one partition.
 struct Draft<'a> {
@@ -47,6 +78,7 @@ struct Draft<'a> {
     pending: Vec<(usize, usize)>,
     placed: Vec<Vec<Option<Placed>>>,
     gone: bool,
+    behind: bool,
     /// What the last statement was given, kept until its answer is taken up.
     hashes: Vec<TransactionHash>,
     transactions: Vec<u8>,
@@ -72,8 +104,9 @@ pub async fn append(
     shared: &Shared,
     db: &Connection,
     parcels: &[&Parcel],
+    turn: Turn,
     published: &mut Vec<Publication>,
-) -> Result<Appended, Error> {
+) -> Result<Vec<Landed>, Error> {
     let mut drafts: Vec<Draft<'_>> = Vec::new();
     for parcel in parcels {
         match drafts.last_mut() {
@@ -89,16 +122,16 @@ pub async fn append(
     order.sort_unstable_by_key(|&index| drafts[index].partition().id);
     // More for each window that is learnt, or that there is no room for.
     for _ in 0..ROUNDS_MAX + 2 * drafts.len() {
-        order.retain(|&index| !drafts[index].pending.is_empty());
+        order.retain(|&index| drafts[index].is_open());
         if order.is_empty() {
             break;
         }
-        round(shared, db, &mut drafts, &order, published).await?;
+        round(shared, db, &mut drafts, &order, turn, published).await?;
     }
-    if drafts.iter().any(|draft| !draft.pending.is_empty()) {
+    if drafts.iter().any(Draft::is_open) {
         return Err(Error::Lost("a partition kept changing under a push".to_owned()));
     }
-    Ok(drafts.into_iter().flat_map(Draft::into_placed).collect())
+    Ok(drafts.into_iter().flat_map(Draft::into_landed).collect())
 }
 
 async fn round(
@@ -106,6 +139,7 @@ async fn round(
     db: &Connection,
     drafts: &mut [Draft<'_>],
     order: &[usize],
+    turn: Turn,
     published: &mut Vec<Publication>,
 ) -> Result<(), Error> {
     let mut heads = Vec::with_capacity(order.len());
@@ -125,7 +159,8 @@ async fn round(
         });
         suspects.push(draft.compares && expectation.suspect);
     }
-    let mut ask = procedures::Push { expected: heads, suspects, ..Default::default() };
+    let deferred = turn == Turn::Deferred;
+    let mut ask = procedures::Push { expected: heads, suspects, deferred, ..Default::default() };
     for &index in order {
         let draft = &drafts[index];
         ask.partitions.push(draft.partition().id);
@@ -133,7 +168,8 @@ async fn round(
         ask.bytes.push(draft.parcels.iter().map(|parcel| parcel.bytes_max).max().unwrap_or(0) as i32);
         ask.transactions.push(&draft.transactions);
         ask.frames.push(&draft.frames);
-        ask.recheck.push(if draft.may_repeat() { i64::MAX } else { draft.floor });
+        // A deferred push is executed in the transaction that marks it as done, so no earlier try has committed.
+        ask.recheck.push(if deferred || draft.may_repeat() { i64::MAX } else { draft.floor });
     }
     let answers = procedures::push(db, &ask).await?;
     let now = clock::now();
@@ -169,6 +205,7 @@ async fn round(
                 }
                 draft.drop_stored(&stored);
             }
+            PushOutcome::Behind => draft.behind = true,
             PushOutcome::Gone => {
                 shared.directory.forget(&partition);
                 shared.dedup().forget(partition.id);
@@ -187,6 +224,7 @@ impl<'a> Draft<'a> {
             pending: Vec::new(),
             placed: Vec::new(),
             gone: false,
+            behind: false,
             hashes: Vec::new(),
             transactions: Vec::new(),
             frames: String::new(),
@@ -215,6 +253,10 @@ impl<'a> Draft<'a> {
     fn may_repeat(&self) -> bool {
         let retried = self.parcels.iter().any(|parcel| parcel.recheck);
         !retried && self.parcels[0].dedup_seconds == 0 && self.hashes.iter().any(|hash| hash.is_chosen())
+    }
+
+    fn is_open(&self) -> bool {
+        !self.pending.is_empty() && !self.behind
     }
 
     fn partition(&self) -> &Arc<Partition> {
@@ -299,31 +341,39 @@ impl<'a> Draft<'a> {
                 }
                 next += 1;
             }
-            self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate: repeated.is_some() });
+            let duplicate = repeated.is_some();
+            let promised = self.parcels[parcel].promised.get(message).copied();
+            self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate, promised });
         }
     }
 
     /// What is stored already is not written again. Found where an earlier try of ours may have put it, it is ours.
-    fn drop_stored(&mut self, stored: &[(usize, i64, i64)]) {
-        let stored: HashMap<TransactionHash, (i64, i64)> =
-            stored.iter().map(|&(index, offset, at)| (self.hashes[index], (offset, at))).collect();
+    fn drop_stored(&mut self, stored: &[Stored]) {
+        let stored: HashMap<TransactionHash, &Stored> =
+            stored.iter().map(|stored| (self.hashes[stored.index], stored)).collect();
         for (parcel, message) in std::mem::take(&mut self.pending) {
             let hash = self.parcels[parcel].hashes[message];
             match stored.get(&hash) {
-                Some(&(offset, created_at)) => {
+                Some(&&Stored { offset, created_at, promised, .. }) => {
                     // Nobody else can have written an id that was minted here.
                     let retried = self.parcels[parcel].recheck || !hash.is_chosen();
                     let ours = retried && offset >= self.floor;
-                    self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate: !ours });
+                    self.placed[parcel][message] =
+                        Some(Placed { offset, created_at, duplicate: !ours, promised });
                 }
                 None => self.pending.push((parcel, message)),
             }
         }
     }
 
-    fn into_placed(self) -> impl Iterator<Item = Option<Vec<Placed>>> {
-        let gone = self.gone;
-        self.placed.into_iter().map(move |messages| if gone { None } else { messages.into_iter().collect() })
+    fn into_landed(self) -> impl Iterator<Item = Landed> {
+        let (gone, behind) = (self.gone, self.behind);
+        self.placed.into_iter().map(move |messages| match messages.iter().copied().collect() {
+            _ if gone => Landed::Gone,
+            Some(placed) => Landed::Placed(placed),
+            None if behind => Landed::Behind(messages),
+            None => Landed::Gone,
+        })
     }
 }
 

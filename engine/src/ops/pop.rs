@@ -41,6 +41,9 @@ const LABELS_LOOK: Duration = Duration::from_secs(1);
 /// A hole in what was read means that an extent moved under the reader: read again.
 const FETCHES_MAX: usize = 5;
 
+/// A pop that waits asks again when the lane had no room for it.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
+
 impl Engine {
     /// The finished JSON body of a 200, or `None` for a 204.
     ///
@@ -51,12 +54,22 @@ impl Engine {
         let deadline = request.wait.map(|wait| clock::now() + wait);
         let mut reopened = false;
         loop {
+            if self.shared.load.pop_maintenance() {
+                return Ok(None);
+            }
             // Boxed: a parked pop holds none of what it needs while it looks.
             let places = Box::pin(self.places(&request)).await?;
             let wildcard = !matches!(request.filter, PopFilter::Partition { .. });
             let mut gone = false;
-            if let Some(answer) = Box::pin(self.attempt(&request, &places, wildcard, &mut gone)).await? {
-                return Ok(Some(answer));
+            match Box::pin(self.attempt(&request, &places, wildcard, &mut gone)).await {
+                Ok(Some(answer)) => return Ok(Some(answer)),
+                Ok(None) => {}
+                // Who waits anyway waits until there is room.
+                Err(Error::Database(DbError::Full)) if deadline.is_some_and(|at| at > clock::now()) => {
+                    tokio::time::sleep(FULL_PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
             }
             // The partition behind the name was deleted; there may be a new one by now.
             if gone && !std::mem::replace(&mut reopened, true) {

@@ -1,20 +1,23 @@
 //! Push: messages in, ids out, after the commit.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, OnceLock};
 
-use queen_protocol::{PushItem, PushResult, PushStatus};
+use queen_protocol::{PushItem, PushResult, PushStatus, Ticket};
 use uuid::Uuid;
 
-use super::append::{self, Parcel, Placed};
+use super::append::{self, Landed, Parcel, Placed, Turn};
+use super::defer::{self, Accepted, Behind, Deferral, Deferred, Request};
 use super::open::Open;
 use crate::Engine;
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::directory::Known;
 use crate::error::Error;
+use crate::load::{Kind, Reason, Verdict};
+use crate::log::Partition;
 use crate::log::frames::write_frame;
-use crate::log::ids::{TransactionHash, message_id};
+use crate::log::ids::TransactionHash;
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
@@ -25,8 +28,70 @@ const PARCEL_BYTES_MAX: usize = 256 << 10;
 /// About what an envelope adds to a payload.
 const FRAME_BYTES: usize = 80;
 
+/// What becomes of a parcel.
+pub enum Outcome {
+    Placed(Vec<Placed>),
+    Deferred(Deferred),
+    /// There is no such partition any more.
+    Gone,
+    /// It may not overtake deferred pushes, and there is no room for more of them.
+    Refused,
+}
+
+/// What a sender is told about a message.
+#[derive(Clone)]
+struct Told {
+    message_id: Uuid,
+    partition_id: Uuid,
+    status: PushStatus,
+    ticket: Option<Ticket>,
+}
+
 /// How often a push looks its partitions up again after they were deleted under it.
 const REOPENS_MAX: usize = 5;
+
+/// One message on its way in, with everything that is decided about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Message<'a> {
+    pub queue: &'a str,
+    pub partition: &'a str,
+    pub namespace: Option<&'a str>,
+    pub task: Option<&'a str>,
+    pub transaction_id: &'a str,
+    /// The client chose the transaction id.
+    pub chosen: bool,
+    /// It was accepted before it could be stored, under this id.
+    pub promised: Option<Uuid>,
+    pub trace_id: Option<Uuid>,
+    pub producer_sub: Option<&'a str>,
+    pub payload: &'a str,
+}
+
+impl<'a> Message<'a> {
+    /// `minted`: the transaction id, should the client have chosen none.
+    pub fn new(item: &'a PushItem<'_>, minted: &'a str, producer_sub: Option<&'a str>) -> Self {
+        Self {
+            queue: &item.queue,
+            partition: item.partition(),
+            namespace: item.namespace.as_deref(),
+            task: item.task.as_deref(),
+            transaction_id: item.transaction_id.as_deref().unwrap_or(minted),
+            chosen: item.transaction_id.is_some(),
+            promised: None,
+            trace_id: item.trace_id(),
+            producer_sub,
+            payload: item.payload(),
+        }
+    }
+}
+
+/// A transaction id for an item that has none.
+pub(super) fn mint(item: &PushItem<'_>) -> String {
+    match item.transaction_id {
+        Some(_) => String::new(),
+        None => Uuid::now_v7().to_string(),
+    }
+}
 
 impl Engine {
     /// # Cancel safety
@@ -37,65 +102,112 @@ impl Engine {
         producer_sub: Option<&str>,
     ) -> Result<Vec<PushResult>, Error> {
         self.check_open()?;
-        let items: Vec<&PushItem<'_>> = items.iter().collect();
-        let minted: Vec<Option<String>> = items
-            .iter()
-            .map(|item| item.transaction_id.is_none().then(|| Uuid::now_v7().to_string()))
-            .collect();
-        let ids: Vec<&str> = items
-            .iter()
-            .zip(&minted)
-            .map(|(item, minted)| item.transaction_id.as_deref().or(minted.as_deref()).unwrap_or_default())
-            .collect();
-        let mut placed: Vec<Option<(Arc<crate::log::Partition>, Placed)>> = vec![None; items.len()];
-        let mut open: Vec<usize> = (0..items.len()).collect();
+        let minted: Vec<String> = items.iter().map(mint).collect();
+        let messages = items.iter().zip(&minted).map(|(item, id)| Message::new(item, id, producer_sub));
+        let messages: Vec<Message<'_>> = messages.collect();
+        if self.must_spool(&messages) {
+            return self.spool(&messages).await;
+        }
+        match self.store(&messages).await {
+            // Nothing was sent, so nothing can be stored twice.
+            Err(Error::Database(DbError::Unreachable(_))) if self.shared.spool.is_some() => {
+                self.spool(&messages).await
+            }
+            other => other,
+        }
+    }
+
+    async fn store(&self, messages: &[Message<'_>]) -> Result<Vec<PushResult>, Error> {
+        let mut told: Vec<Option<Told>> = vec![None; messages.len()];
+        let mut open: Vec<usize> = (0..messages.len()).collect();
         for _ in 0..REOPENS_MAX {
             if open.is_empty() {
                 break;
             }
-            let mut waiting = Vec::new();
-            let (parcels, gone) = self.parcels(&items, &ids, &open, producer_sub).await?;
-            for (members, parcel) in parcels {
-                let partition = parcel.partition.clone();
-                waiting.push((members, partition, self.lanes.push.enqueue(parcel)?));
-            }
+            let (parcels, gone) = self.parcels(messages, &open).await?;
             open = gone;
-            for (members, partition, answer) in waiting {
-                match answer.await.unwrap_or(Err(DbError::Stopping))? {
-                    Some(messages) => {
-                        for (index, message) in members.into_iter().zip(messages) {
-                            placed[index] = Some((partition.clone(), message));
+            let partitions = parcels.iter().map(|(_, parcel)| parcel.partition.id);
+            let outcomes = match self.shared.load.verdict(Kind::Push, partitions) {
+                Verdict::Execute => self.append(parcels).await?,
+                Verdict::Defer(reason) => self.defer(parcels, reason).await?,
+                Verdict::Reject => return Err(self.overloaded(Kind::Push)),
+            };
+            for (members, partition, outcome) in outcomes {
+                match outcome {
+                    Outcome::Placed(placed) => {
+                        for (index, placed) in members.into_iter().zip(placed) {
+                            told[index] = Some(Told::placed(&partition, &placed));
                         }
                     }
-                    None => open.extend(members),
+                    Outcome::Deferred(deferred) => {
+                        for (index, accepted) in members.into_iter().zip(&deferred.messages) {
+                            told[index] = Some(Told::deferred(&partition, &deferred, accepted));
+                        }
+                    }
+                    Outcome::Gone => open.extend(members),
+                    Outcome::Refused => return Err(self.overloaded(Kind::Push)),
                 }
             }
             open.sort_unstable();
         }
-        let results = items.iter().zip(&ids).zip(placed).enumerate();
-        Ok(results.map(|(index, ((item, id), placed))| result(index, item, id, placed)).collect())
+        let results = messages.iter().zip(told).enumerate();
+        Ok(results.map(|(index, (message, told))| result(index, message, told)).collect())
     }
 
-    /// Groups items by partition, in order, and cuts what is too large for one segment. Also answers which items have
-    /// no partition, because it was deleted in the moment it was made.
-    pub(super) async fn parcels(
+    async fn append(
         &self,
-        items: &[&PushItem<'_>],
-        ids: &[&str],
+        parcels: Vec<(Vec<usize>, Parcel)>,
+    ) -> Result<Vec<(Vec<usize>, Arc<Partition>, Outcome)>, Error> {
+        let mut waiting = Vec::with_capacity(parcels.len());
+        for (members, parcel) in parcels {
+            let partition = parcel.partition.clone();
+            waiting.push((members, partition, self.lanes.push.enqueue(parcel)?));
+        }
+        let mut outcomes = Vec::with_capacity(waiting.len());
+        for (members, partition, answer) in waiting {
+            outcomes.push((members, partition, answer.await.unwrap_or(Err(DbError::Stopping))?));
+        }
+        Ok(outcomes)
+    }
+
+    /// All of them in one transaction.
+    async fn defer(
+        &self,
+        parcels: Vec<(Vec<usize>, Parcel)>,
+        reason: Reason,
+    ) -> Result<Vec<(Vec<usize>, Arc<Partition>, Outcome)>, Error> {
+        let new = |parcel: &Parcel| Deferral::new(parcel, &vec![None; parcel.hashes.len()]);
+        let deferrals = parcels.iter().map(|(_, parcel)| new(parcel)).collect();
+        let answers = self.lanes.defer.submit(Request { deferrals, reason }).await?;
+        let outcomes = parcels.into_iter().zip(answers).map(|((members, parcel), deferred)| {
+            (members, parcel.partition, deferred.map_or(Outcome::Gone, Outcome::Deferred))
+        });
+        Ok(outcomes.collect())
+    }
+
+    pub(super) fn overloaded(&self, kind: Kind) -> Error {
+        let load = &self.shared.load;
+        Error::Overloaded { depth: load.depth(), retry_after: load.retry_after(kind) }
+    }
+
+    /// Groups messages by partition, in order, and cuts what is too large for one segment. Also answers which have
+    /// no partition, because it was deleted in the moment it was made.
+    pub(crate) async fn parcels(
+        &self,
+        messages: &[Message<'_>],
         open: &[usize],
-        producer_sub: Option<&str>,
     ) -> Result<(Vec<(Vec<usize>, Parcel)>, Vec<usize>), Error> {
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         let mut wanted: Vec<Open> = Vec::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
         for &index in open {
-            let item = items[index];
-            let place = *places.entry((&item.queue, item.partition())).or_insert_with(|| {
+            let message = &messages[index];
+            let place = *places.entry((message.queue, message.partition)).or_insert_with(|| {
                 wanted.push(Open {
-                    queue: item.queue.as_ref().into(),
-                    partition: item.partition().into(),
-                    namespace: item.namespace.as_deref().map(Arc::from),
-                    task: item.task.as_deref().map(Arc::from),
+                    queue: message.queue.into(),
+                    partition: message.partition.into(),
+                    namespace: message.namespace.map(Arc::from),
+                    task: message.task.map(Arc::from),
                     create: true,
                 });
                 members.push(Vec::new());
@@ -113,7 +225,7 @@ impl Engine {
             };
             self.shared.dedup().opened(known.partition.id, known.head);
             let mut current: (Vec<usize>, Parcel) = (Vec::new(), empty(&known));
-            let bytes: usize = members.iter().map(|&index| items[index].payload().len() + FRAME_BYTES).sum();
+            let bytes: usize = members.iter().map(|&index| messages[index].payload.len() + FRAME_BYTES).sum();
             current.1.frames.reserve(bytes.min(PARCEL_BYTES_MAX));
             for index in members {
                 let full =
@@ -121,7 +233,7 @@ impl Engine {
                 if full {
                     parcels.push(std::mem::replace(&mut current, (Vec::new(), empty(&known))));
                 }
-                add(&mut current.1, items[index], ids[index], producer_sub);
+                add(&mut current.1, &messages[index]);
                 current.0.push(index);
             }
             parcels.push(current);
@@ -137,46 +249,71 @@ fn empty(known: &Known) -> Parcel {
         hashes: Vec::new(),
         frames: String::new(),
         bytes_max: 0,
+        promised: Vec::new(),
+        deferral: OnceLock::new(),
         recheck: false,
         floor: AtomicI64::new(-1),
     }
 }
 
-fn add(parcel: &mut Parcel, item: &PushItem<'_>, id: &str, producer_sub: Option<&str>) {
+fn add(parcel: &mut Parcel, message: &Message<'_>) {
     let before = parcel.frames.len();
     if before > 0 {
         parcel.frames.push('\n');
     }
-    parcel.hashes.push(TransactionHash::new(id, item.transaction_id.is_some()));
-    write_frame(&mut parcel.frames, id, item.trace_id(), producer_sub, item.payload());
+    parcel.hashes.push(TransactionHash::new(message.transaction_id, message.chosen));
+    parcel.promised.extend(message.promised);
+    write_frame(
+        &mut parcel.frames,
+        message.transaction_id,
+        message.promised,
+        message.trace_id,
+        message.producer_sub,
+        message.payload,
+    );
     parcel.bytes_max = parcel.bytes_max.max(parcel.frames.len() - before);
 }
 
-fn result(
-    index: usize,
-    item: &PushItem<'_>,
-    id: &str,
-    placed: Option<(Arc<crate::log::Partition>, Placed)>,
-) -> PushResult {
-    let (message_id, partition_id, status, error) = match placed {
-        Some((partition, placed)) => {
-            let status = if placed.duplicate { PushStatus::Duplicate } else { PushStatus::Queued };
-            (message_id(placed.created_at, placed.offset, partition.number), partition.id, status, None)
-        }
-        None => {
-            let error = "the partition was deleted again and again while it was pushed to".to_owned();
-            (Uuid::nil(), Uuid::nil(), PushStatus::Failed, Some(error))
-        }
-    };
+fn result(index: usize, message: &Message<'_>, told: Option<Told>) -> PushResult {
+    let deleted = || "the partition was deleted again and again while it was pushed to".to_owned();
+    let error = told.is_none().then(deleted);
+    let told = told.unwrap_or(Told {
+        message_id: Uuid::nil(),
+        partition_id: Uuid::nil(),
+        status: PushStatus::Failed,
+        ticket: None,
+    });
     PushResult {
         index,
-        message_id,
-        transaction_id: id.to_owned(),
-        queue_name: item.queue.clone().into_owned(),
-        status,
-        partition_id,
-        trace_id: item.trace_id(),
+        message_id: told.message_id,
+        transaction_id: message.transaction_id.to_owned(),
+        queue_name: message.queue.to_owned(),
+        status: told.status,
+        partition_id: told.partition_id,
+        trace_id: message.trace_id,
         error,
+        ticket: told.ticket,
+    }
+}
+
+impl Told {
+    fn placed(partition: &Partition, placed: &Placed) -> Self {
+        Self {
+            message_id: placed.message_id(partition.number),
+            partition_id: partition.id,
+            status: if placed.duplicate { PushStatus::Duplicate } else { PushStatus::Queued },
+            ticket: None,
+        }
+    }
+
+    fn deferred(partition: &Partition, deferred: &Deferred, message: &Accepted) -> Self {
+        let (message_id, status) = match *message {
+            Accepted::Stored(placed) => return Self::placed(partition, &placed),
+            Accepted::Promised { id, repeats: true } => (id, PushStatus::Duplicate),
+            Accepted::Promised { id, repeats: false } => (id, PushStatus::Queued),
+        };
+        let ticket = Ticket::new(deferred.operation, deferred.position, deferred.reason.word());
+        Self { message_id, partition_id: partition.id, status, ticket: Some(ticket) }
     }
 }
 
@@ -186,8 +323,7 @@ impl Operation for Parcel {
     const MERGED_MAX: usize = usize::MAX;
     const MERGED_BYTES_MAX: usize = PARCEL_BYTES_MAX;
     type Key = Uuid;
-    /// `None`: the partition is gone.
-    type Output = Option<Vec<Placed>>;
+    type Output = Outcome;
     type Context = Shared;
 
     fn key(&self) -> Uuid {
@@ -213,13 +349,42 @@ impl Operation for Parcel {
     ) -> Result<Vec<Self::Output>, DbError> {
         let parcels: Vec<&Self> = batch.iter().collect();
         let mut published = Vec::new();
-        let appended = append::append(shared, db, &parcels, &mut published).await;
+        let appended = append::append(shared, db, &parcels, Turn::Direct, &mut published).await;
         append::publish(shared, &published);
         if batch.iter().any(|parcel| parcel.recheck) {
             // What an earlier try committed was never published.
             let look_at = shared.wake.look_at(crate::clock::now());
             shared.watches.pushed(batch.iter().map(|parcel| &parcel.partition), look_at);
         }
-        appended
+        let mut outcomes = Vec::with_capacity(batch.len());
+        let mut behind = Vec::new();
+        for (parcel, landed) in batch.iter().zip(appended?) {
+            outcomes.push(match landed {
+                Landed::Placed(placed) => Some(Outcome::Placed(placed)),
+                Landed::Gone => Some(Outcome::Gone),
+                Landed::Behind(placed) => {
+                    behind.push((parcel, placed));
+                    None
+                }
+            });
+        }
+        let mut deferred = match behind.is_empty() {
+            true => Vec::new().into_iter(),
+            false => defer::behind(shared, db, &behind).await?.into_iter(),
+        };
+        let outcome = |settled: Option<Outcome>| {
+            settled.or_else(|| deferred.next().map(Outcome::from)).unwrap_or(Outcome::Gone)
+        };
+        Ok(outcomes.into_iter().map(outcome).collect())
+    }
+}
+
+impl From<Behind> for Outcome {
+    fn from(behind: Behind) -> Self {
+        match behind {
+            Behind::Deferred(deferred) => Self::Deferred(deferred),
+            Behind::Gone => Self::Gone,
+            Behind::Refused => Self::Refused,
+        }
     }
 }

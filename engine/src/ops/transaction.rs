@@ -8,24 +8,26 @@ use queen_protocol::{
     AckItem, AckResult, LeaseId, Operation as Asked, PushItem, TransactionBody, TransactionOutcome,
     TransactionResult,
 };
-use tokio_postgres::SimpleQueryMessage;
 use uuid::Uuid;
 
 use super::ack::{self, Ack, AckOutcome};
 use super::ack_plan;
-use super::append::{self, Parcel, Placed, Publication};
+use super::append::{self, Landed, Parcel, Placed, Publication};
+use super::push::{self, Message};
 use crate::Engine;
 use crate::clock;
-use crate::db::control;
 use crate::db::procedures::{self, Acked};
-use crate::db::{Connection, Error as DbError, Priority};
+use crate::db::{Connection, Error as DbError, Priority, transaction};
 use crate::error::Error;
-use crate::log::ids::message_id;
+use crate::load::Kind;
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
 /// How often a transaction looks its partitions up again after they were deleted under it.
 const REOPENS_MAX: usize = 5;
+
+/// A transaction cannot be deferred, so it waits until what is ahead of it has landed.
+const BEHIND_PAUSE: Duration = Duration::from_millis(20);
 
 impl Engine {
     pub async fn transaction(
@@ -57,13 +59,12 @@ impl Engine {
                 None => return Ok(rolled_back(bad_lease(text))),
             }
         }
-        let ids: Vec<String> = pushes
-            .iter()
-            .map(|item| {
-                item.transaction_id.as_deref().map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
-            })
-            .collect();
-        for _ in 0..REOPENS_MAX {
+        let minted: Vec<String> = pushes.iter().map(|item| push::mint(item)).collect();
+        let messages = pushes.iter().zip(&minted).map(|(item, id)| Message::new(item, id, producer_sub));
+        let messages: Vec<Message<'_>> = messages.collect();
+        let started = clock::now();
+        let mut reopened = 0;
+        while reopened < REOPENS_MAX {
             let mut results: Vec<AckResult> =
                 acks.iter().enumerate().map(|(index, item)| ack::refusal(index, item)).collect();
             let mut resolved = Vec::new();
@@ -78,10 +79,10 @@ impl Engine {
                 let reason = refused.error.clone().unwrap_or_default();
                 return Ok(rolled_back(format!("ack of {:?}: {reason}", refused.transaction_id)));
             }
-            let id_texts: Vec<&str> = ids.iter().map(String::as_str).collect();
-            let all: Vec<usize> = (0..pushes.len()).collect();
-            let (parcels, gone) = self.parcels(&pushes, &id_texts, &all, producer_sub).await?;
+            let all: Vec<usize> = (0..messages.len()).collect();
+            let (parcels, gone) = self.parcels(&messages, &all).await?;
             if !gone.is_empty() {
+                reopened += 1;
                 continue;
             }
             let (members, parcels): (Vec<_>, Vec<_>) = parcels.into_iter().unzip();
@@ -92,7 +93,16 @@ impl Engine {
             let committed = match self.lanes.transaction.submit(transaction).await {
                 Ok(Settled::Committed(committed)) => committed,
                 Ok(Settled::RolledBack(reason)) => return Ok(rolled_back(reason)),
-                Ok(Settled::PartitionGone) => continue,
+                Ok(Settled::PartitionGone) => {
+                    reopened += 1;
+                    continue;
+                }
+                Ok(Settled::Behind) if clock::now() - started < self.shared.config.retry_for => {
+                    self.shared.load.signal.notify_one();
+                    tokio::time::sleep(BEHIND_PAUSE).await;
+                    continue;
+                }
+                Ok(Settled::Behind) => return Err(self.overloaded(Kind::Push)),
                 Err(error) if error.is_data() => return Ok(rolled_back(error.to_string())),
                 Err(error) => return Err(error.into()),
             };
@@ -113,8 +123,8 @@ impl Engine {
                 Some(TransactionResult::Push {
                     index,
                     success: true,
-                    transaction_id: ids[push].clone(),
-                    message_id: message_id(message.created_at, message.offset, partition.number),
+                    transaction_id: messages[push].transaction_id.to_owned(),
+                    message_id: message.message_id(partition.number),
                     partition_id: partition.id,
                     queue_name: partition.queue.to_string(),
                     duplicate: message.duplicate,
@@ -166,6 +176,8 @@ pub enum Settled {
     Committed(Committed),
     RolledBack(String),
     PartitionGone,
+    /// A partition has deferred pushes, which must not be overtaken.
+    Behind,
 }
 
 pub struct Committed {
@@ -212,28 +224,19 @@ impl Operation for Transaction {
 
 impl Transaction {
     async fn run(&self, shared: &Shared, db: &Connection) -> Result<Settled, DbError> {
-        let begin = db.client.simple_query("begin; select pg_current_xact_id()::text");
-        let answers = db.within("begin", begin).await?;
-        let number = answers.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        });
+        let number = transaction::begin(db).await?;
         let prepared = match self.prepare(shared, db).await {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(settled)) => {
-                rollback(db).await;
+                transaction::rollback(db).await;
                 return Ok(settled);
             }
             Err(error) => {
-                rollback(db).await;
+                transaction::rollback(db).await;
                 return Err(error);
             }
         };
-        match db.within("commit", db.client.batch_execute("commit")).await {
-            Ok(()) => {}
-            Err(DbError::Lost(_)) => confirm(shared, &number.unwrap_or_default()).await?,
-            Err(error) => return Err(error),
-        }
+        transaction::commit(db, shared.connections.connector(), &number, shared.config.retry_for).await?;
         append::publish(shared, &prepared.published);
         for (index, answer) in &prepared.acked {
             ack::settled(shared, &self.acks[*index], answer);
@@ -245,10 +248,14 @@ impl Transaction {
     async fn prepare(&self, shared: &Shared, db: &Connection) -> Result<Result<Prepared, Settled>, DbError> {
         let parcels: Vec<&Parcel> = self.parcels.iter().collect();
         let mut published = Vec::new();
-        let appended = append::append(shared, db, &parcels, &mut published).await?;
-        let Some(placed) = appended.into_iter().collect::<Option<Vec<_>>>() else {
-            return Ok(Err(Settled::PartitionGone));
-        };
+        let mut placed = Vec::with_capacity(parcels.len());
+        for landed in append::append(shared, db, &parcels, append::Turn::Direct, &mut published).await? {
+            match landed {
+                Landed::Placed(messages) => placed.push(messages),
+                Landed::Behind(_) => return Ok(Err(Settled::Behind)),
+                Landed::Gone => return Ok(Err(Settled::PartitionGone)),
+            }
+        }
         let mut acked = Vec::new();
         let mut outcomes: Vec<Option<AckOutcome>> = vec![None; self.acks.len()];
         if !self.acks.is_empty() || !self.required.is_empty() {
@@ -340,28 +347,5 @@ impl Transaction {
             acked.push((index, answer));
         }
         Ok(Ok(()))
-    }
-}
-
-/// A connection that cannot even roll back is not used again.
-async fn rollback(db: &Connection) {
-    if db.within("rollback", db.client.batch_execute("rollback")).await.is_err() {
-        db.spoil();
-    }
-}
-
-/// The connection broke during the commit: only the database knows. Asked by transaction number, it says so even
-/// after a crash.
-async fn confirm(shared: &Shared, number: &str) -> Result<(), DbError> {
-    let started = clock::now();
-    loop {
-        match control::transaction_status(shared.connections.connector(), number).await {
-            Ok(Some(status)) if status == "committed" => return Ok(()),
-            Ok(Some(status)) if status == "aborted" => {
-                return Err(DbError::Lost("rolled back by a crash".to_owned()));
-            }
-            _ if clock::now() - started > shared.config.retry_for => return Err(DbError::Unknown),
-            _ => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
     }
 }

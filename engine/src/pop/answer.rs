@@ -47,8 +47,15 @@ pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId
                 if !std::mem::take(&mut first) {
                     out.push(',');
                 }
-                let id = message_id(segment.created_at, offset, delivery.partition.number);
-                let _ = write!(out, "{{\"id\":\"{id}\",\"transactionId\":");
+                out.push_str("{\"id\":");
+                match frame.message_id {
+                    Some(promised) => out.push_str(promised),
+                    None => {
+                        let id = message_id(segment.created_at, offset, delivery.partition.number);
+                        let _ = write!(out, "\"{id}\"");
+                    }
+                }
+                out.push_str(",\"transactionId\":");
                 out.push_str(frame.transaction_id);
                 out.push_str(",\"traceId\":");
                 out.push_str(frame.trace_id.unwrap_or("null"));
@@ -92,7 +99,7 @@ mod tests {
             if index > 0 {
                 frames.push('\n');
             }
-            write_frame(&mut frames, &format!("t\"{index}"), None, None, payload);
+            write_frame(&mut frames, &format!("t\"{index}"), None, None, None, payload);
         }
         let segment = Arc::new(Segment::new(10, 1_767_261_600_123_456, vec![0; 48], frames));
         let partition =

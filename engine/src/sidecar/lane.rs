@@ -83,6 +83,7 @@ struct Inner<O: Operation> {
     limits: Limits,
     linger: Duration,
     retry_for: Duration,
+    waits_for_database: bool,
     /// By kind.
     stats: Vec<LaneStats>,
     state: Mutex<State<O>>,
@@ -103,12 +104,23 @@ struct Entry<O: Operation> {
     arrived: Instant,
 }
 
+/// One look at a lane.
+pub struct LanePressure {
+    /// In the air, by those that may be.
+    pub flights: f64,
+    pub waiting: usize,
+    /// How long the entry has waited that leaves next.
+    pub oldest: Duration,
+}
+
 pub struct LaneSettings {
     pub items_max: usize,
     pub bytes_max: usize,
     pub slots: usize,
     pub linger: Duration,
     pub retry_for: Duration,
+    /// If it cannot be reached; otherwise the caller has another way.
+    pub waits_for_database: bool,
 }
 
 impl<O: Operation> Lane<O> {
@@ -130,6 +142,7 @@ impl<O: Operation> Lane<O> {
             },
             linger: settings.linger,
             retry_for: settings.retry_for,
+            waits_for_database: settings.waits_for_database,
             stats: (0..O::KINDS).map(|_| LaneStats::default()).collect(),
             state: Mutex::new(State {
                 batcher: Batcher::new(),
@@ -159,6 +172,19 @@ impl<O: Operation> Lane<O> {
         state.batcher.offer(key, entry, items, bytes);
         self.0.open_slot(&mut state);
         Ok(answer)
+    }
+
+    /// How busy the lane is at this moment.
+    pub fn pressure(&self, now: Instant) -> LanePressure {
+        let state = self.0.lock();
+        LanePressure {
+            flights: state.slots.share(),
+            waiting: state.batcher.len(),
+            oldest: state
+                .batcher
+                .next()
+                .map_or(Duration::ZERO, |next| now.saturating_duration_since(next.arrived)),
+        }
     }
 
     pub fn counts(&self) -> LaneCounts {
@@ -267,16 +293,18 @@ impl<O: Operation> Inner<O> {
             operations.push(entry.operation);
             replies.push(entry.reply);
         }
+        let mut sent = false;
         let result = loop {
             let result = match &connection {
                 Ok(db) => O::call(&self.context, db, &operations).await,
                 Err(error) => Err(error.clone()),
             };
             match result {
-                Err(error) if error.may_retry() && clock::now() - started < self.retry_for => {
+                Err(error) if error.may_retry() && self.is_patient(&error, sent, started) => {
                     loads.iter().for_each(|(stats, _)| stats.retried());
                     debug!(op = O::NAME, %error, "trying a flight again");
                     if error.is_outcome_unknown() {
+                        sent = true;
                         operations.iter_mut().for_each(O::again);
                     }
                 }
@@ -312,6 +340,17 @@ impl<O: Operation> Inner<O> {
                 }
             }
         }
+    }
+
+    /// Whether a flight that failed is tried again. Once the database has been away for that long nobody waits anew, and
+    /// what can go another way does not wait at all, unless it may have been committed.
+    fn is_patient(&self, error: &Error, sent: bool, started: Instant) -> bool {
+        let away = match error {
+            Error::Unreachable(_) if !sent && !self.waits_for_database => return false,
+            Error::Unreachable(_) => self.connections.down_for().unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
+        (clock::now() - started).max(away) < self.retry_for
     }
 
     /// What a flight carries of each kind, with the counters of that kind.

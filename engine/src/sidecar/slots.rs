@@ -34,6 +34,11 @@ impl Slots {
         opens
     }
 
+    /// Of the slots, those in use.
+    pub fn share(&self) -> f64 {
+        self.busy as f64 / self.max as f64
+    }
+
     pub fn close(&mut self) {
         self.busy -= 1;
     }

@@ -5,6 +5,7 @@
 mod ack;
 mod dedup;
 mod defects;
+mod deferred;
 mod lock_order;
 mod memory;
 mod migrate;
@@ -19,6 +20,7 @@ mod push_retry;
 mod renew;
 mod restart;
 mod retention;
+mod spool;
 mod subscription;
 mod support;
 mod transaction;

@@ -249,7 +249,7 @@ async fn a_push_overtaken_by_its_own_retry_is_not_stored_again() {
     let same = "select statuses[1] from queen.push(
         array[(select id from queen.partitions)], '{-2}', '{1}', '{1}',
         array['\\x00000000000000000000000000000001'::bytea], array['{\"transactionId\":\"minted\",\"payload\":1}'],
-        '{f}', '{1}')";
+        '{f}', '{1}', false)";
     let stored: i32 = sql.query_one(same, &[]).await.unwrap().get(0);
     let overtaken: i32 = sql.query_one(same, &[]).await.unwrap().get(0);
     assert_eq!((stored, overtaken), (0, 1), "appended, then recognised");

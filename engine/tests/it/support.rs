@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use queen_engine::{Config, DeadLetter, DeadLetterFilter, Engine, Error, LaneCounts, Slots, Tls};
+use queen_engine::{Config, DeadLetter, DeadLetterFilter, Deferring, Engine, Error, LaneCounts, Slots, Tls};
 use queen_protocol::{
     AckItem, AckResult, AckStatus, Configure, PopFilter, PopRequest, PushBody, PushResult, QUEUE_MODE,
     Subscription, TransactionBody, TransactionOutcome,
@@ -45,6 +45,20 @@ pub fn config(url: &str) -> Config {
         partition_cleanup: Duration::from_secs(30 * 86_400),
         extent_bytes: 256 << 20,
         extent_age: Duration::from_secs(3600),
+        deferring: Deferring {
+            enabled: true,
+            push_utilisation: 0.7,
+            ack_utilisation: 0.8,
+            push_depth_max: 10_000,
+            ack_depth_max: 50_000,
+            patience: Duration::from_millis(500),
+            interval: Duration::from_millis(50),
+            claim_limit: 50,
+            timeout: Duration::from_secs(30),
+            retries_max: 3,
+            retention: Duration::from_secs(3600),
+        },
+        spool: None,
     }
 }
 

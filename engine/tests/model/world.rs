@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use queen_engine::{Config, Engine, Slots, Tls};
+use queen_engine::{Config, Deferring, Engine, Slots, Tls};
 use queen_protocol::{Configure, Subscription};
 use queen_testkit::{Database, Proxy, database};
 use serde_json::json;
@@ -99,5 +99,19 @@ fn config(url: &str) -> Config {
         partition_cleanup: Duration::from_secs(30 * 86_400),
         extent_bytes: 256 << 20,
         extent_age: Duration::from_secs(3600),
+        deferring: Deferring {
+            enabled: true,
+            push_utilisation: 0.7,
+            ack_utilisation: 0.8,
+            push_depth_max: 10_000,
+            ack_depth_max: 50_000,
+            patience: Duration::from_millis(500),
+            interval: Duration::from_millis(100),
+            claim_limit: 50,
+            timeout: Duration::from_secs(30),
+            retries_max: 3,
+            retention: Duration::from_secs(3600),
+        },
+        spool: None,
     }
 }

@@ -58,6 +58,18 @@ impl Settings {
         Database::External { connection, tls }
     }
 
+    /// Where the spool is, if nobody says otherwise. Never that of another database: what is in it would end up here.
+    pub fn spool_dir(&self) -> PathBuf {
+        let data_dir = self.data_dir.clone().unwrap_or_else(default_data_dir);
+        match self.database() {
+            Database::Embedded { .. } => data_dir.join("spool"),
+            Database::External { connection, .. } => {
+                let plain = |c: char| if c.is_alphanumeric() { c } else { '_' };
+                data_dir.join("spool").join(place(&connection).chars().map(plain).collect::<String>())
+            }
+        }
+    }
+
     fn names_a_server(&self) -> bool {
         self.pg_host.is_some()
             || self.pg_port.is_some()
@@ -154,6 +166,20 @@ mod tests {
             r"host=localhost port=5432 user=postgres password='it\'s' dbname=postgres sslmode=disable";
         assert_eq!((connection.as_str(), tls), (expected, Tls::Off));
         assert!(matches!(database(&["--data-dir", "here"]), Database::Embedded { .. }));
+    }
+
+    #[test]
+    fn every_database_has_a_spool_of_its_own() {
+        let dir = |flags: &[&str]| {
+            let flags = ["queen", "--data-dir", "here"].iter().chain(flags);
+            Cli::parse_from(flags).unwrap().settings.spool_dir()
+        };
+        assert_eq!(dir(&[]), PathBuf::from("here/spool"));
+        assert_eq!(
+            dir(&["--database-url", "postgres://ann:secret@db/app"]),
+            PathBuf::from("here/spool/db_app")
+        );
+        assert_ne!(dir(&["--pg-db", "a"]), dir(&["--pg-db", "b"]));
     }
 
     #[test]

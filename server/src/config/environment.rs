@@ -17,19 +17,19 @@ const WITHOUT_MEANING: [&str; 14] = [
     "DB_POOL_SIZE",
     "DB_TCP_USER_TIMEOUT_MS",
     "EVICTION_BATCH_SIZE",
+    "FILE_BUFFER_FLUSH_MS",
+    "FILE_BUFFER_MAX_BATCH",
     "METRICS_AGGREGATE_INTERVAL_S",
     "METRICS_RETENTION_DAYS",
     "METRICS_SAMPLE_INTERVAL_MS",
-    "OPERATION_QUEUE_ENABLED",
-    "POP_OVERLOAD_RESPONSE",
     "QUEEN_ENCRYPTION_KEY",
     "STATS_INTERVAL_MS",
     "STATS_RECONCILE_INTERVAL_MS",
     "USE_POP_STATE_MACHINE",
     "WEBAPP_ROOT",
 ];
-const PREFIXES_WITHOUT_MEANING: [&str; 7] =
-    ["DB_KEEPALIVES_", "FILE_BUFFER_", "JWT_", "OPQ_", "POP_WAIT_", "QUEEN_SYNC_", "QUEEN_UDP_"];
+const PREFIXES_WITHOUT_MEANING: [&str; 5] =
+    ["DB_KEEPALIVES_", "JWT_", "POP_WAIT_", "QUEEN_SYNC_", "QUEEN_UDP_"];
 const LANE_SUFFIXES_WITHOUT_MEANING: [&str; 3] = ["_PREFERRED_BATCH_SIZE", "_MAX_HOLD_MS", "_MAX_BATCH_SIZE"];
 const LANES: [&str; 5] = ["PUSH", "POP", "ACK", "TRANSACTION", "RENEW_LEASE"];
 
@@ -98,7 +98,7 @@ mod tests {
             "USE_POP_STATE_MACHINE",
             "QUEEN_UDP_PEERS",
             "QUEEN_PUSH_MAX_HOLD_MS",
-            "OPQ_INTERVAL_MS",
+            "FILE_BUFFER_FLUSH_MS",
             "JWT_SECRET",
         ] {
             assert!(means_nothing(name), "{name}");

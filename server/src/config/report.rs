@@ -63,7 +63,7 @@ const CONCLUSION: &str = "
 ## Variables without a meaning
 
 Variables that earlier servers read and this one does not (`ALL_OPS_USE_SIDECAR`, `USE_POP_STATE_MACHINE`,
-`QUEEN_UDP_PEERS`, `OPQ_*` and others) earn one warning each at start. `JWT_ENABLED=true` ends it: this
+`QUEEN_UDP_PEERS` and others) earn one warning each at start. `JWT_ENABLED=true` ends it: this
 version cannot check tokens, and a door that was meant to be locked must not stand open.
 ";
 

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::error::Error as _;
 
 use axum::http::header::RETRY_AFTER;
-use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use queen_protocol::{BadRequest, ErrorCode};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use utoipa::{IntoResponses, ToSchema};
 use super::answer;
 
 /// Never 0: clients would try again at once, all together.
-const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// The body of every failure.
 #[derive(Serialize, ToSchema)]
@@ -27,6 +27,10 @@ pub struct ErrorBody<'a> {
     /// For programs: `bad_request`, `not_found`, `method_not_allowed`, `payload_too_large`,
     /// `unsupported_media_type`, `rate_limited`, `internal` or `unavailable`.
     code: &'static str,
+    /// Open operations, when that is why.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "queueDepth")]
+    #[schema(nullable = false)]
+    queue_depth: Option<u64>,
 }
 
 /// How any route that needs the database may fail.
@@ -55,7 +59,8 @@ pub enum TooLarge {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
 pub enum Busy {
-    /// Too many operations of this kind are waiting. Nothing was done. Send it again.
+    /// Too many operations of this kind are waiting, or the queue of deferred ones is full. Nothing was done. Send it
+    /// again after the time told, which follows the rate at which they are worked off.
     #[response(status = 429, headers(("Retry-After" = u32, description = "Seconds")))]
     RateLimited(ErrorBody<'static>),
 }
@@ -72,11 +77,14 @@ pub enum NotJson {
 pub struct ApiError {
     code: ErrorCode,
     text: String,
+    queue_depth: Option<u64>,
+    /// Seconds.
+    retry_after: u64,
 }
 
 impl ApiError {
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), queue_depth: None, retry_after: RETRY_AFTER_SECONDS }
     }
 }
 
@@ -106,6 +114,9 @@ impl From<queen_engine::Error> for ApiError {
         }
         // Published consumers poll on only after an error that says `timeout` (JavaScript) or `connection`
         // (Python); any other text ends them for good, long before the database is back.
+        if let queen_engine::Error::Overloaded { depth, retry_after } = error {
+            return Self { queue_depth: Some(depth), retry_after, ..Self::new(code, error.to_string()) };
+        }
         let text = match error {
             queen_engine::Error::Database(_) if code == ErrorCode::Unavailable => {
                 format!("database connection timeout: {error}")
@@ -119,12 +130,12 @@ impl From<queen_engine::Error> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = ErrorBody { error: &self.text, code: self.code.word() };
-        // Two strings always serialise.
+        let body = ErrorBody { error: &self.text, code: self.code.word(), queue_depth: self.queue_depth };
+        // Strings and numbers always serialise.
         let bytes = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = answer::written(status, bytes.into());
         if matches!(self.code, ErrorCode::RateLimited | ErrorCode::Unavailable) {
-            response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+            response.headers_mut().insert(RETRY_AFTER, self.retry_after.into());
         }
         response
     }

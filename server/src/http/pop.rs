@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_protocol::{BadRequest, PopFilter, PopRequest, QUEUE_MODE, Subscription, check_name};
+use queen_protocol::{BadRequest, ErrorCode, PopFilter, PopRequest, QUEUE_MODE, Subscription, check_name};
 
 use super::answer;
 use super::error::{ApiError, Busy, Failures};
@@ -96,6 +96,9 @@ async fn pop(app: &App, filter: PopFilter, query: &Query) -> Result<Response, Ap
         // A broker that stops has nothing to give. A 503 would end some consumers; this lets them ask another.
         Ok(None) => Ok(answer::nothing()),
         Err(error) if error.is_stopping() => Ok(answer::nothing()),
+        Err(error) if error.code() == ErrorCode::RateLimited && app.options.pop_overload_empty => {
+            Ok(answer::nothing())
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -170,6 +173,8 @@ mod tests {
             pop_batch: 1,
             subscription: Subscription::All,
             drain: Duration::ZERO,
+            operation_object: false,
+            pop_overload_empty: true,
         }
     }
 

@@ -4,11 +4,11 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use queen_protocol::{ErrorCode, PushBody, PushResult};
+use queen_protocol::{ErrorCode, PushBody, PushResult, PushStatus, QueuedOperation};
 
-use super::answer;
 use super::error::{ApiError, Busy, Failures, NotJson, TooLarge};
-use super::request::Body;
+use super::request::{Body, Query};
+use super::{accepted, answer};
 use crate::app::App;
 use crate::openapi::words;
 
@@ -21,15 +21,46 @@ use crate::openapi::words;
     request_body = words::Push,
     responses(
         (status = 201, description = "One result per item; `[]` for no items", body = Vec<words::PushResult>),
+        (status = 202, description = "Accepted and durable, to be stored in order as soon as the database has time. \
+            Who sends `Prefer: respond-async` or `?async=true` gets one object instead of the array",
+            body = words::PushAccepted,
+            headers(("Location" = String, description = "Of the first operation"),
+                    ("X-Queen-Operation-Id" = String, description = "Of the first operation"))),
         Failures, TooLarge, Busy, NotJson))]
-pub async fn push(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+pub async fn push(
+    State(app): State<App>,
+    headers: HeaderMap,
+    query: Query,
+    body: Body,
+) -> Result<Response, ApiError> {
     must_be_json(&headers)?;
     let push = PushBody::parse(&body.0)?;
     if push.items.is_empty() {
         return answer::json(StatusCode::CREATED, &Vec::<PushResult>::new());
     }
     let results = app.engine.push(&push.items, None).await?;
-    answer::json(StatusCode::CREATED, &results)
+    let tickets = results.iter().zip(&push.items).filter_map(|(result, item)| {
+        let ticket = result.ticket.clone()?;
+        let operation = QueuedOperation {
+            operation_id: ticket.operation_id,
+            queue: item.queue.clone().into_owned(),
+            partition: item.partition().to_owned(),
+        };
+        Some((ticket, operation))
+    });
+    match accepted::Accepted::from_tickets(tickets) {
+        // Stored, or in the spool: durable here, and on its way.
+        None if is_buffered(&results) && !app.engine.maintenance().push => {
+            answer::json(StatusCode::ACCEPTED, &results)
+        }
+        None => answer::json(StatusCode::CREATED, &results),
+        Some(accepted) if accepted::wants_object(&app, &headers, &query) => accepted.object(None),
+        Some(accepted) => accepted.array(&results),
+    }
+}
+
+fn is_buffered(results: &[PushResult]) -> bool {
+    results.iter().any(|result| result.status == PushStatus::Buffered)
 }
 
 /// Later clients may send frames of bytes; the status tells them to fall back. `curl -d` and `fetch` label

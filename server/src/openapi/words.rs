@@ -67,15 +67,164 @@ pub struct PushResult {
     /// Only with `failed`.
     #[schema(nullable = false)]
     error: Option<String>,
+    /// Only of an item that was deferred.
+    #[schema(nullable = false, rename = "operationId")]
+    operation_id: Option<Uuid>,
+    /// About how many operations are open.
+    #[schema(nullable = false, rename = "queuePosition")]
+    queue_position: Option<u64>,
+    /// Seconds.
+    #[schema(nullable = false, rename = "estimatedWait")]
+    estimated_wait: Option<u64>,
+    /// `system_busy`, or `maintaining_order`: behind what was deferred for its partition.
+    #[schema(nullable = false)]
+    reason: Option<String>,
 }
 
-/// `queued`: stored. `duplicate`: stored before. `failed`: not stored, and the others are not affected.
+/// An array of results, or, on request, one object.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[serde(untagged)]
+pub enum PushAccepted {
+    Array(Vec<PushResult>),
+    Object(Queued),
+}
+
+/// A deferred request.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase", example = json!({
+    "status": "queued", "operationId": "01a1dee1-7461-7d02-8a4b-3f1c5f2b8e01", "queuePosition": 12, "estimatedWait": 1,
+    "reason": "system_busy", "operations": [
+        {"operationId": "01a1dee1-7461-7d02-8a4b-3f1c5f2b8e01", "queue": "orders", "partition": "customer-42"}],
+}))]
+pub struct Queued {
+    status: String,
+    operation_id: Uuid,
+    queue_position: u64,
+    estimated_wait: u64,
+    reason: String,
+    /// One for each partition of the request.
+    operations: Vec<QueuedOperation>,
+    /// For people; only for acknowledgements.
+    #[schema(nullable = false)]
+    note: Option<String>,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub struct QueuedOperation {
+    operation_id: Uuid,
+    queue: String,
+    partition: String,
+}
+
+/// What cannot be read counts as not given.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct OperationsQuery {
+    /// `pending`, `processing`, `completed`, `failed` or `cancelled`.
+    status: Option<String>,
+    #[param(max_length = 255)]
+    queue: Option<String>,
+    /// Only those accepted longer ago.
+    older_than_seconds: Option<u32>,
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<u32>,
+    #[param(default = 0)]
+    offset: Option<u32>,
+}
+
+#[derive(ToSchema)]
+pub struct Operations {
+    operations: Vec<DeferredOperation>,
+    limit: i64,
+    offset: i64,
+}
+
+#[derive(ToSchema)]
+pub struct DeferredOperation {
+    id: Uuid,
+    /// `PUSH`, `ACK_BATCH` or `ACK_SINGLE`.
+    operation_type: String,
+    queue_name: String,
+    partition_name: String,
+    /// `pending`, `processing`, `completed`, `failed` or `cancelled`.
+    status: String,
+    /// The lower goes first.
+    priority: i32,
+    #[schema(required, format = DateTime)]
+    created_at: Option<String>,
+    #[schema(required, format = DateTime)]
+    processing_started_at: Option<String>,
+    #[schema(required, format = DateTime)]
+    processed_at: Option<String>,
+    retry_count: i32,
+    #[schema(required)]
+    error_message: Option<String>,
+    latency_seconds: f64,
+    /// How many messages it is about.
+    messages: i32,
+    /// The broker that works on it, or did.
+    #[schema(required)]
+    worker: Option<Uuid>,
+    /// What the direct call would have answered, once it is completed.
+    #[schema(required)]
+    result: Option<Value>,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub struct OperationsStats {
+    stats: Vec<OperationStats>,
+    system_health: SystemHealth,
+}
+
+#[derive(ToSchema)]
+pub struct OperationStats {
+    operation_type: String,
+    priority: i32,
+    status: String,
+    count: i64,
+    #[schema(format = DateTime)]
+    oldest: String,
+    #[schema(format = DateTime)]
+    newest: String,
+    avg_latency_seconds: f64,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub struct SystemHealth {
+    /// Busy connections by all.
+    pool_utilization: f64,
+    /// Callers that wait for one.
+    pool_waiting: usize,
+    /// Open operations.
+    queue_depth: u64,
+    /// Operations finished in a second, of late.
+    drain_rate: f64,
+    oldest_age_seconds: f64,
+}
+
+#[derive(ToSchema)]
+pub struct OperationChanged {
+    id: Uuid,
+    success: bool,
+    /// The one it has now.
+    status: String,
+    #[schema(required)]
+    error: Option<String>,
+}
+
+/// `queued`: stored, or deferred. `duplicate`: stored before. `failed`: not stored, and the others are not affected.
+/// `buffered`: in the broker's spool until the database is back.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 pub enum PushStatus {
     Queued,
     Duplicate,
     Failed,
+    Buffered,
 }
 
 /// What cannot be read counts as not given.

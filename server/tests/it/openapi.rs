@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use crate::support::{Reply, Server};
+use crate::support::{EASILY_STRAINED, Reply, Server, Strain, eventually};
 
 /// A document, and what of it has been seen in real life.
 struct Described {
@@ -115,7 +115,45 @@ async fn answers_have_the_shape_described() {
     for path in ["configure", "push", "ack", "ack/batch", "transaction"] {
         d.post(&server, path, json!([])).await;
     }
+    deferred_operations(d).await;
     described.everything_good_was_seen();
+}
+
+async fn deferred_operations(d: &mut Described) {
+    let spool = tempfile::tempdir().unwrap();
+    let mut flags = EASILY_STRAINED.to_vec();
+    flags.extend(["--file-buffer-dir", spool.path().to_str().unwrap()]);
+    let server = Server::start_with(&flags).await;
+    let strain = Strain::on(&server.database, &[&server.url]).await;
+    let item = json!({"items": [{"queue": "q", "partition": "p", "payload": 1}]});
+    let pushed = d.post(&server, "push", item.clone()).await;
+    let object = server.post("/api/v1/push?async=true", item.clone()).await;
+    d.check("post", "/api/v1/push", &object);
+    let failed = d.post(&server, "push", item.clone()).await[0]["operationId"].as_str().unwrap().to_owned();
+    let fail =
+        format!("select queen.close_deferred(array['{failed}']::uuid[], 'failed', 'why', array[null::text])");
+    server.sql(&fail).await;
+    d.get(&server, "/api/v1/operations", "/api/v1/operations").await;
+    d.get(&server, "/api/v1/operations/stats", "/api/v1/operations/stats").await;
+    let one = "/api/v1/operations/{operation}";
+    d.get(&server, one, &format!("/api/v1/operations/{failed}")).await;
+    let retried = server.post(&format!("/api/v1/operations/{failed}/retry"), json!({})).await;
+    d.check("post", "/api/v1/operations/{operation}/retry", &retried);
+    d.check("delete", one, &server.delete(&format!("/api/v1/operations/{failed}")).await);
+    drop(strain);
+    let done = format!("/api/v1/operations/{}", pushed[0]["operationId"].as_str().unwrap());
+    eventually("it is done", async || {
+        (server.get(&done).await.json()["status"] == "completed").then_some(())
+    })
+    .await;
+    d.get(&server, one, &done).await;
+    d.check("delete", one, &server.delete(&done).await);
+    for path in ["/api/v1/system/maintenance", "/api/v1/system/maintenance/pop"] {
+        d.get(&server, path, path).await;
+        for switch in [json!({"enabled": true}), json!({"enabled": "yes"}), json!({"enabled": false})] {
+            d.check("post", path, &server.post(path, switch).await);
+        }
+    }
 }
 
 #[tokio::test]
@@ -191,6 +229,7 @@ fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
         Value::Number(_) => "integer",
         Value::String(_) => "string",
         Value::Array(_) => "array",

@@ -10,6 +10,7 @@ use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -182,6 +183,60 @@ impl Server {
     pub async fn sql(&self, statement: &str) {
         self.database.client().await.batch_execute(statement).await.expect("valid SQL");
     }
+}
+
+/// A database that cannot keep up: nothing can be added to the log while this is held, so pushes wait for it.
+pub struct Strain {
+    _session: tokio_postgres::Client,
+    _stuck: JoinSet<()>,
+}
+
+/// Flags with which a short wait is strain enough.
+pub const EASILY_STRAINED: [&str; 2] = ["--opq-patience", "100ms"];
+
+impl Strain {
+    /// Returns once these brokers defer what they are sent.
+    pub async fn on(database: &Database, brokers: &[&str]) -> Self {
+        let session = database.client().await;
+        let mut stuck = JoinSet::new();
+        session.batch_execute("begin; lock table queen.segments in share mode").await.expect("a lock");
+        for (broker, url) in brokers.iter().enumerate() {
+            // More than may be in the air at once.
+            for n in 0..6 {
+                let (url, partition) = ((*url).to_owned(), format!("stuck {broker} {n}"));
+                stuck.spawn(async move {
+                    push_to(&url, "strain", &partition).await;
+                });
+            }
+            // One that is still executed waits, and keeps its partition to itself.
+            let mut probes = 0;
+            eventually("it defers", async || {
+                probes += 1;
+                let partition = format!("probe {broker} {probes}");
+                let push = push_to(url, "strain", &partition);
+                let status = tokio::time::timeout(Duration::from_millis(500), push).await;
+                (status == Ok(202)).then_some(())
+            })
+            .await;
+        }
+        Self { _session: session, _stuck: stuck }
+    }
+
+    /// Ends it, and waits until the brokers execute pushes again.
+    pub async fn off(self, brokers: &[&str]) {
+        drop(self);
+        for url in brokers {
+            let executes = async || (push_to(url, "strain", "calm").await == 201).then_some(());
+            eventually("it executes", executes).await;
+        }
+    }
+}
+
+/// The status of a push of one message.
+async fn push_to(url: &str, queue: &str, partition: &str) -> u16 {
+    let body = json!({"items": [{"queue": queue, "partition": partition, "payload": 1}]}).to_string();
+    let request = reqwest::Client::new().post(format!("{url}/api/v1/push")).body(body);
+    request.send().await.map_or(0, |response| response.status().as_u16())
 }
 
 impl Drop for Server {

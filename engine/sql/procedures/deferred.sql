@@ -1,0 +1,326 @@
+-- Deferred operations: accepted, durable, in order. Rows are always locked in this order: heads, deferred, consumers.
+-- A lane is a partition and, for acknowledgements, a group. Its oldest open operation is the only one that may be worked
+-- on; whoever works on it may go on with those behind it.
+
+-- queen.defer_pushes: puts pushes aside, behind all that is put aside for their partitions already.
+-- in:     p_ids uuid[]            the same when it is sent again after its answer was lost
+--         p_partitions uuid[], p_counts int[], p_transactions bytea[], p_bodies text[]   in the order of acceptance
+--         p_timeout int (seconds), p_attempts_max int, p_priority int
+-- out:    the positions (from 1) of those whose partition is gone
+-- locks:  heads rows in id order
+-- raises: never for a single item
+create or replace function queen.defer_pushes(
+    p_ids uuid[], p_partitions uuid[], p_counts int[], p_transactions bytea[], p_bodies text[],
+    p_timeout int, p_attempts_max int, p_priority int, out gone int[])
+language plpgsql as $$
+declare
+    v_now timestamptz;
+begin
+    perform queen.lock_heads(p_partitions);
+    v_now := queen.now();
+    with added as (
+        insert into queen.deferred as d (id, partition_id, created_at, due_at, timeout_seconds, priority, attempts_max,
+                                         count, bytes, kind, queue_name, partition_name, transactions, body)
+        select a.id, a.partition_id, v_now, v_now, p_timeout, p_priority, p_attempts_max,
+               a.count, octet_length(a.body), 'PUSH', q.name, p.name, a.transactions, a.body
+        from unnest(p_ids, p_partitions, p_counts, p_transactions, p_bodies)
+             with ordinality a (id, partition_id, count, transactions, body, ordinal)
+        join queen.partitions p on p.id = any (array[a.partition_id])
+        join queen.queues q on q.id = any (array[p.queue_id])
+        order by a.ordinal
+        on conflict (id) do nothing
+        returning d.partition_id)
+    update queen.heads as h
+    set deferred_pending = h.deferred_pending + n.count, version = h.version + 1, generation = (h.version + 1) / 16
+    from (select a.count, l.ctid
+          from (select d.partition_id, count(*)::int as count from added d group by d.partition_id) a
+          cross join lateral (select k.ctid from queen.heads k where k.partition_id = a.partition_id
+                              order by k.generation desc limit 1) l
+          offset 0) n
+    where h.ctid = n.ctid;
+
+    select array_agg(a.ordinal::int) into gone
+    from unnest(p_partitions) with ordinality a (partition_id, ordinal)
+    where not exists (select 1 from queen.partitions p where p.id = a.partition_id);
+end $$;
+
+-- queen.lock_heads: locks the heads rows of partitions, for those who go on to change them.
+-- in:     p_partitions uuid[], in any order
+-- out:    nothing
+-- locks:  heads rows in id order
+-- raises: never
+create or replace function queen.lock_heads(p_partitions uuid[])
+returns void language plpgsql as $$
+begin
+    perform 1
+    from (select distinct a.id from unnest(p_partitions) a (id) order by a.id) a
+    cross join lateral (
+        select 1 from queen.heads h where h.partition_id = a.id
+        order by h.generation desc limit 1
+        for no key update) l;
+end $$;
+
+-- queen.claim_deferred: marks the oldest open operation of some lanes as being worked on by a broker.
+-- in:     p_worker uuid, p_limit int (lanes at the most, highest priority and then oldest first)
+-- out:    partition_id uuid, consumer_group text, kind text: the lanes. One whose oldest operation is being worked on is
+--         left out, unless its worker has had it for longer than its timeout
+-- locks:  deferred rows, skipping busy ones
+-- raises: never
+-- An operation that is not open any more never becomes the oldest of its lane again (a retry goes to the end), so what
+-- was the oldest when this began still is once it is locked.
+create or replace function queen.claim_deferred(p_worker uuid, p_limit int)
+returns table (partition_id uuid, consumer_group text, kind text)
+language plpgsql as $$
+declare
+    v_now timestamptz := queen.now();
+begin
+    return query
+    update queen.deferred as d
+    set status = 'processing', worker = p_worker, started_at = v_now
+    from (select l.id
+          from (select f.id
+                from (select distinct on (o.partition_id, o.consumer_group) o.id, o.priority, o.number,
+                             queen.may_claim(o, v_now) as ready
+                      from queen.deferred o
+                      where o.status in ('pending', 'processing')
+                      order by o.partition_id, o.consumer_group, o.number) f
+                where f.ready
+                order by f.priority, f.number
+                limit p_limit) f
+          cross join lateral (select o.id from queen.deferred o
+                              where o.id = f.id and queen.may_claim(o, v_now)
+                              for no key update skip locked) l
+          offset 0) c
+    where d.id = c.id
+    returning d.partition_id, d.consumer_group::text, d.kind;
+end $$;
+
+-- queen.may_claim: whether an open operation waits for a worker.
+-- in:     p_operation queen.deferred, p_now timestamptz
+-- out:    boolean
+-- locks:  none
+-- raises: never
+create or replace function queen.may_claim(p_operation queen.deferred, p_now timestamptz)
+returns boolean language sql immutable as $$
+    select case p_operation.status
+        when 'pending' then p_operation.due_at <= p_now
+        when 'processing' then p_operation.started_at < p_now - make_interval(secs => p_operation.timeout_seconds)
+        else false end
+$$;
+
+-- queen.take_deferred: the operations of claimed lanes, to be executed in the same transaction.
+-- in:     p_worker uuid, p_partitions uuid[], p_groups text[] (lanes), p_limit int (operations of one lane at the most),
+--         p_bytes bigint (and their bytes, but at least one)
+-- out:    the operations, those of one lane in order; none of a lane that another worker has taken over by now, or whose
+--         partition somebody else has locked: a slow push elsewhere must not hold up the others
+-- locks:  heads rows, skipping busy ones, then deferred rows
+-- raises: never
+-- With the partition locked nobody can put anything behind them: if these are all, the lane is empty after the commit.
+create or replace function queen.take_deferred(
+    p_worker uuid, p_partitions uuid[], p_groups text[], p_limit int, p_bytes bigint)
+returns table (lane int, id uuid, transactions bytea, body text, queue_name text, partition_name text, number bigint,
+               dedup_seconds int)
+language plpgsql as $$
+declare
+    v_locked uuid[];
+begin
+    select array_agg(l.partition_id) into v_locked
+    from (select distinct a.id from unnest(p_partitions) a (id)) a
+    cross join lateral (
+        select h.partition_id from queen.heads h where h.partition_id = a.id
+        order by h.generation desc limit 1
+        for no key update skip locked) l;
+    return query
+    select a.ordinal::int, o.id, o.transactions, o.body, o.queue_name, o.partition_name, p.number, q.dedup_window_seconds
+    from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
+    cross join lateral (
+        select s.*, row_number() over w as place, sum(s.bytes) over w as total, first_value(s.worker) over w as holder
+        from (select d.* from queen.deferred d
+              where d.partition_id = a.partition_id and d.consumer_group = a.consumer_group
+                and d.status in ('pending', 'processing')
+              order by d.number limit p_limit
+              for no key update) s
+        window w as (order by s.number)) o
+    join queen.partitions p on p.id = any (array[a.partition_id])
+    join queen.queues q on q.id = any (array[p.queue_id])
+    where a.partition_id = any (v_locked) and o.holder = p_worker and (o.place = 1 or o.total <= p_bytes)
+    order by a.ordinal, o.place;
+end $$;
+
+-- queen.finish_deferred: operations that were executed in this transaction are done.
+-- in:     p_ids uuid[], p_results text[] (JSON, what the direct call would have answered)
+-- out:    nothing
+-- locks:  (held already)
+-- raises: never
+create or replace function queen.finish_deferred(p_ids uuid[], p_results text[])
+returns void language plpgsql as $$
+begin
+    perform queen.close_deferred(p_ids, 'completed', null, p_results);
+end $$;
+
+-- queen.close_deferred: operations end, however; their lane goes on without them.
+-- in:     p_ids uuid[], p_status text, p_error text, p_results text[]
+-- out:    nothing
+-- locks:  heads rows must be held; then deferred rows, then consumers rows in (partition_id, consumer_group) order
+-- raises: never
+-- A failed operation keeps its body, so that it can be tried again.
+create or replace function queen.close_deferred(p_ids uuid[], p_status text, p_error text, p_results text[])
+returns void language plpgsql as $$
+declare
+    v_closed record;
+begin
+    with closed as (
+        update queen.deferred as d
+        set status = p_status, error = coalesce(p_error, d.error), finished_at = queen.now(), result = a.result,
+            transactions = case when p_status = 'failed' then d.transactions end,
+            body = case when p_status = 'failed' then d.body end
+        from unnest(p_ids, p_results) a (id, result)
+        where d.id = a.id and d.status in ('pending', 'processing')
+        returning d.partition_id, d.consumer_group)
+    select array_agg(c.partition_id) as partitions, array_agg(c.consumer_group) as groups, array_agg(c.count) as counts
+    into v_closed
+    from (select c.partition_id, c.consumer_group, count(*)::int as count from closed c
+          group by c.partition_id, c.consumer_group) c;
+
+    update queen.heads as h
+    set deferred_pending = h.deferred_pending - n.count, version = h.version + 1, generation = (h.version + 1) / 16
+    from (select a.count, l.ctid
+          from unnest(v_closed.partitions, v_closed.groups, v_closed.counts) a (partition_id, consumer_group, count)
+          cross join lateral (select k.ctid from queen.heads k where k.partition_id = a.partition_id
+                              order by k.generation desc limit 1) l
+          where a.consumer_group = ''
+          offset 0) n
+    where h.ctid = n.ctid;
+end $$;
+
+-- queen.fail_deferred: what was tried and did not work waits for its next try, longer each time, or has failed for good.
+-- in:     p_worker uuid, p_partition uuid, p_group text (the lane whose oldest operation it was), p_error text
+-- out:    id uuid, for_good boolean; no row if another worker has taken the lane over
+-- locks:  heads row, then deferred row
+-- raises: never
+create or replace function queen.fail_deferred(p_worker uuid, p_partition uuid, p_group text, p_error text)
+returns table (id uuid, for_good boolean) language plpgsql as $$
+declare
+    v_operation queen.deferred;
+begin
+    perform queen.lock_heads(array[p_partition]);
+    select d.* into v_operation
+    from queen.deferred d
+    where d.partition_id = p_partition and d.consumer_group = p_group and d.status in ('pending', 'processing')
+    order by d.number limit 1
+    for no key update;
+    if v_operation.worker is distinct from p_worker then
+        return;
+    end if;
+    if v_operation.attempts >= v_operation.attempts_max then
+        perform queen.close_deferred(array[v_operation.id], 'failed', p_error, array[null::text]);
+        return query select v_operation.id, true;
+        return;
+    end if;
+    update queen.deferred as d
+    set status = 'pending', worker = null, started_at = null, attempts = d.attempts + 1, error = p_error,
+        due_at = queen.now() + least(interval '30 seconds', interval '100 milliseconds' * power(2, d.attempts))
+    where d.id = v_operation.id;
+    return query select v_operation.id, false;
+end $$;
+
+-- queen.cancel_deferred: takes back what nobody works on yet.
+-- in:     p_id uuid
+-- out:    the status it has now; null if there is no such operation
+-- locks:  heads row, then deferred row
+-- raises: never
+create or replace function queen.cancel_deferred(p_id uuid)
+returns text language plpgsql as $$
+begin
+    perform queen.lock_heads(array(select d.partition_id from queen.deferred d where d.id = p_id));
+    perform 1 from queen.deferred d where d.id = p_id and d.status = 'pending' for no key update;
+    if found then
+        perform queen.close_deferred(array[p_id], 'cancelled', 'cancelled on request', array[null::text]);
+    end if;
+    return (select d.status from queen.deferred d where d.id = p_id);
+end $$;
+
+-- queen.retry_deferred: a failed operation is tried again, behind all that was accepted since.
+-- in:     p_id uuid
+-- out:    the status it has now; null if there is no such operation or its partition is gone
+-- locks:  heads row, then deferred row
+-- raises: never
+create or replace function queen.retry_deferred(p_id uuid)
+returns text language plpgsql as $$
+declare
+    v_now timestamptz := queen.now();
+    v_partition uuid := (select d.partition_id from queen.deferred d where d.id = p_id);
+    v_group text;
+begin
+    perform queen.lock_heads(array[v_partition]);
+    if not exists (select 1 from queen.heads h where h.partition_id = v_partition) then
+        return null;
+    end if;
+    update queen.deferred as d
+    set status = 'pending', worker = null, started_at = null, finished_at = null, attempts = 0, due_at = v_now,
+        number = nextval(pg_get_serial_sequence('queen.deferred', 'number'))
+    where d.id = p_id and d.status = 'failed'
+    returning d.consumer_group into v_group;
+    if v_group = '' then
+        update queen.heads as h
+        set deferred_pending = h.deferred_pending + 1, version = h.version + 1, generation = (h.version + 1) / 16
+        where h.partition_id = v_partition
+          and h.generation = (select n.generation from queen.head_of(v_partition) n);
+    end if;
+    return (select d.status from queen.deferred d where d.id = p_id);
+end $$;
+
+-- queen.sweep_deferred: forgets operations that are done.
+-- in:     p_older_than interval
+-- out:    how many went; failed ones stay until somebody has decided about them
+-- locks:  deferred rows
+-- raises: never
+create or replace function queen.sweep_deferred(p_older_than interval)
+returns bigint language sql as $$
+    with swept as (
+        delete from queen.deferred d
+        where d.finished_at < queen.now() - p_older_than and d.status in ('completed', 'cancelled')
+        returning 1)
+    select count(*) from swept
+$$;
+
+-- queen.operations: deferred operations as the API shows them.
+-- in:     p_id uuid, p_status text, p_queue text (null = any), p_older_than interval (null = any),
+--         p_limit bigint, p_offset bigint
+-- out:    the operations, the oldest first
+-- locks:  none
+-- raises: never
+create or replace function queen.operations(
+    p_id uuid, p_status text, p_queue text, p_older_than interval, p_limit bigint, p_offset bigint)
+returns table (id uuid, kind text, queue_name text, partition_name text, consumer_group text, status text, priority int,
+               created_at timestamptz, started_at timestamptz, finished_at timestamptz, attempts int, error text,
+               latency_seconds double precision, messages int, worker uuid, result text)
+language sql stable as $$
+    select d.id, d.kind, d.queue_name, d.partition_name, d.consumer_group, d.status, d.priority,
+           d.created_at, d.started_at, d.finished_at, d.attempts, d.error,
+           extract(epoch from coalesce(d.finished_at, queen.now()) - d.created_at)::double precision, d.count, d.worker,
+           d.result
+    from queen.deferred d
+    where (p_id is null or d.id = p_id) and (p_status is null or d.status = p_status)
+      and (p_queue is null or d.queue_name = p_queue)
+      and (p_older_than is null or d.created_at < queen.now() - p_older_than)
+    order by d.number
+    limit p_limit offset p_offset
+$$;
+
+-- queen.operations_stats: what is open, has failed, or was done in the last five minutes, by kind and status.
+-- in:     nothing
+-- out:    a row per kind, priority and status
+-- locks:  none
+-- raises: never
+create or replace function queen.operations_stats()
+returns table (kind text, priority int, status text, count bigint, oldest timestamptz, newest timestamptz,
+               avg_latency_seconds double precision)
+language sql stable as $$
+    select d.kind, d.priority, d.status, count(*), min(d.created_at), max(d.created_at),
+           avg(extract(epoch from coalesce(d.finished_at, queen.now()) - d.created_at))::double precision
+    from queen.deferred d
+    where d.status in ('pending', 'processing', 'failed') or d.finished_at > queen.now() - interval '5 minutes'
+    group by d.kind, d.priority, d.status
+    order by d.priority, d.kind, d.status
+$$;

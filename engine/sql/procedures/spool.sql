@@ -1,0 +1,23 @@
+-- queen.spool_position: how far the spool of a broker was handed in.
+-- in:     p_spool uuid
+-- out:    the number of the next record
+-- locks:  one spools row, if it is new
+-- raises: never
+create or replace function queen.spool_position(p_spool uuid)
+returns bigint language plpgsql as $$
+begin
+    insert into queen.spools as s (id) values (p_spool) on conflict (id) do nothing;
+    return (select s.position from queen.spools s where s.id = p_spool);
+end $$;
+
+-- queen.move_spool: records of a spool are handed in, in this transaction.
+-- in:     p_spool uuid, p_from bigint (the next record, as the broker knows it), p_to bigint
+-- out:    false if it was somewhere else: then nothing must be handed in
+-- locks:  one spools row
+-- raises: never
+create or replace function queen.move_spool(p_spool uuid, p_from bigint, p_to bigint)
+returns boolean language plpgsql as $$
+begin
+    update queen.spools as s set position = p_to, seen_at = queen.now() where s.id = p_spool and s.position = p_from;
+    return found;
+end $$;

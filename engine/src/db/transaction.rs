@@ -1,0 +1,61 @@
+//! A transaction of several statements on one connection, whose commit is never in doubt for longer than it must.
+
+use std::time::Duration;
+
+use tokio_postgres::SimpleQueryMessage;
+
+use super::connections::Connection;
+use super::control;
+use super::{Connector, Error};
+use crate::clock;
+
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// The database's name for a transaction.
+pub struct Number(String);
+
+pub async fn begin(db: &Connection) -> Result<Number, Error> {
+    let begin = db.client.simple_query("begin; select pg_current_xact_id()::text");
+    let answers = db.within("begin", begin).await?;
+    let number = answers.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    Ok(Number(number.unwrap_or_default()))
+}
+
+/// A connection that cannot even roll back is not used again.
+pub async fn rollback(db: &Connection) {
+    if db.within("rollback", db.client.batch_execute("rollback")).await.is_err() {
+        db.spoil();
+    }
+}
+
+/// `Error::Lost` if it was rolled back, `Error::Unknown` if nobody could be asked for as long as patience lasts.
+pub async fn commit(
+    db: &Connection,
+    connector: &Connector,
+    number: &Number,
+    patience: Duration,
+) -> Result<(), Error> {
+    match db.within("commit", db.client.batch_execute("commit")).await {
+        Err(Error::Lost(_)) => confirm(connector, &number.0, patience).await,
+        other => other,
+    }
+}
+
+/// The connection broke during the commit: only the database knows. Asked by transaction number, it says so even
+/// after a crash.
+async fn confirm(connector: &Connector, number: &str, patience: Duration) -> Result<(), Error> {
+    let started = clock::now();
+    loop {
+        match control::transaction_status(connector, number).await {
+            Ok(Some(status)) if status == "committed" => return Ok(()),
+            Ok(Some(status)) if status == "aborted" => {
+                return Err(Error::Lost("rolled back by a crash".to_owned()));
+            }
+            _ if clock::now() - started > patience => return Err(Error::Unknown),
+            _ => tokio::time::sleep(ASK_AGAIN).await,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The monitor: looks at connections and lanes a few times a second, and decides what requests are told until the next
+//! look.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use crate::Lanes;
+use crate::clock;
+use crate::load::{Decision, KINDS, Kind, Pressure, Reading};
+use crate::shared::Shared;
+use crate::sidecar::LanePressure;
+
+/// A few looks make a sustained strain.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
+    if !shared.config.deferring.enabled {
+        return;
+    }
+    let (shared, lanes) = (shared.clone(), lanes.clone());
+    shared.clone().tasks.spawn_until_stop(async move {
+        let mut pressures = KINDS.map(|kind| Pressure::new(shared.load.thresholds(kind)));
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let now = clock::now();
+            let connections = &shared.connections;
+            let pool = connections.busy() as f64 / connections.size() as f64;
+            for (kind, pressure) in KINDS.into_iter().zip(&mut pressures) {
+                let LanePressure { flights, waiting, oldest } = match kind {
+                    Kind::Push => lanes.push.pressure(now),
+                    Kind::Ack => lanes.turn.pressure(now),
+                };
+                let reading = Reading { pool, lane: flights, waiting, oldest, depth: shared.load.depth() };
+                let decision = pressure.observe(now, &reading);
+                if shared.load.decision(kind) != decision {
+                    tell(kind, decision, &reading);
+                }
+                shared.load.decide(kind, decision);
+            }
+        }
+    });
+}
+
+fn tell(kind: Kind, decision: Decision, reading: &Reading) {
+    let Reading { pool, lane, waiting, depth, .. } = *reading;
+    let oldest_ms = reading.oldest.as_millis() as u64;
+    match decision {
+        Decision::Execute => info!(?kind, "load is back to normal: nothing is deferred any more"),
+        Decision::Defer => {
+            warn!(?kind, pool, lane, waiting, oldest_ms, depth, "the database cannot keep up: deferring");
+        }
+        Decision::Reject => warn!(?kind, depth, "the deferred queue is full: turning requests away"),
+    }
+}

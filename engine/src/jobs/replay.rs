@@ -1,0 +1,188 @@
+//! Replay: hands in what is in the spool, in order, once the database is back. How far it came is written down in the
+//! same transaction, so that every record is handed in exactly once, whoever dies when.
+
+use std::time::Duration;
+
+use tracing::{debug, error, info};
+
+use crate::Engine;
+use crate::db::control;
+use crate::db::{Connection, Error, transaction};
+use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
+use crate::ops::defer::{self, Deferral};
+use crate::ops::push::Message;
+use crate::spool::{Read, Spool, Spooled};
+
+/// Between two tries to reach the database.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// Records handed in together.
+const RECORDS_MAX: usize = 100;
+
+pub fn start(engine: &Engine) {
+    let Some(spool) = engine.shared.spool.clone() else { return };
+    let engine = engine.clone();
+    let tasks = engine.shared.tasks.clone();
+    // Not dropped in the middle of a transaction: its connection goes back to the others.
+    tasks.clone().spawn(async move {
+        let mut replay = Replay { engine, spool, position: None };
+        while !tasks.is_stopping() {
+            if replay.spool.is_empty() || replay.engine.shared.load.maintenance() {
+                tokio::select! {
+                    () = tasks.stopping() => return,
+                    () = replay.spool.written() => {}
+                    // Maintenance may be over.
+                    () = tokio::time::sleep(AGAIN) => {}
+                }
+                continue;
+            }
+            if let Err(error) = replay.turn().await {
+                debug!(%error, "the spool waits");
+                tokio::select! {
+                    () = tasks.stopping() => return,
+                    () = tokio::time::sleep(AGAIN) => {}
+                }
+            }
+        }
+    });
+}
+
+struct Replay {
+    engine: Engine,
+    spool: Spool,
+    /// The next record, once the database was asked.
+    position: Option<u64>,
+}
+
+impl Replay {
+    async fn turn(&mut self) -> Result<(), Error> {
+        let connections = &self.engine.shared.connections;
+        let position = match self.position {
+            Some(position) => position,
+            None => {
+                let position = control::spool_position(connections, self.spool.id()).await?;
+                self.spool.skip_to(position);
+                position
+            }
+        };
+        let disk = |error: std::io::Error| Error::Unreachable(format!("the spool cannot be read: {error}"));
+        // What was handed in and not put away, because the process ended in between.
+        let mut records = self.spool.read(0).await.map_err(disk)?;
+        let old = records.iter().take_while(|record| record.number < position).count();
+        if old > 0 {
+            records.truncate(old);
+            self.spool.done(&records);
+            return Ok(());
+        }
+        records.truncate(RECORDS_MAX);
+        let Some(last) = records.last() else { return Ok(()) };
+        let next = last.number + 1;
+        let handed = match self.hand_in(&records, position, next).await {
+            Err(error) if error.is_data() && records.len() > 1 => {
+                records.truncate(1);
+                let next = records[0].number + 1;
+                self.hand_in(&records, position, next).await.map(|()| next)
+            }
+            other => other.map(|()| next),
+        };
+        match handed {
+            Ok(next) => self.position = Some(next),
+            Err(error) if error.is_data() => {
+                self.refused(&records[0], &error);
+                let db = connections.acquire().await?;
+                control::move_spool(&db, self.spool.id(), position, records[0].number + 1).await?;
+                self.position = Some(records[0].number + 1);
+            }
+            Err(error) => {
+                self.position = None;
+                return Err(error);
+            }
+        }
+        self.spool.done(&records);
+        if self.spool.is_empty() {
+            info!("the spool is empty again");
+        }
+        Ok(())
+    }
+
+    /// One that PostgreSQL cannot store must not keep the others from it.
+    fn refused(&self, record: &Read, reason: &Error) {
+        let path = self.spool.dir().join(format!("{:020}.refused.json", record.number));
+        let kept = std::fs::write(&path, &record.body);
+        error!(file = %path.display(), kept = kept.is_ok(), %reason, "the database refuses a spooled push");
+    }
+
+    async fn hand_in(&self, records: &[Read], from: u64, to: u64) -> Result<(), Error> {
+        let requests: Vec<Spooled<'_>> =
+            records.iter().filter_map(|record| serde_json::from_slice(&record.body).ok()).collect();
+        let messages: Vec<Message<'_>> = requests.iter().flat_map(messages).collect();
+        let all: Vec<usize> = (0..messages.len()).collect();
+        let (parcels, gone) = match self.engine.parcels(&messages, &all).await {
+            Ok(parcels) => parcels,
+            Err(crate::Error::Database(error)) => return Err(error),
+            Err(error) => return Err(Error::Unreachable(error.to_string())),
+        };
+        if !gone.is_empty() {
+            return Err(Error::Lost("a partition was deleted while it was made".to_owned()));
+        }
+        let shared = &self.engine.shared;
+        let db = shared.connections.acquire().await?;
+        let number = transaction::begin(&db).await?;
+        let parcels: Vec<&Parcel> = parcels.iter().map(|(_, parcel)| parcel).collect();
+        let published = match self.prepare(&db, &parcels, from, to).await {
+            Ok(published) => published,
+            Err(error) => {
+                transaction::rollback(&db).await;
+                return Err(error);
+            }
+        };
+        let connector = shared.connections.connector();
+        transaction::commit(&db, connector, &number, shared.config.retry_for).await?;
+        append::publish(shared, &published);
+        Ok(())
+    }
+
+    /// Everything up to the commit.
+    async fn prepare(
+        &self,
+        db: &Connection,
+        parcels: &[&Parcel],
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<Publication>, Error> {
+        let shared = &self.engine.shared;
+        if !control::move_spool(db, self.spool.id(), from, to).await? {
+            return Err(Error::Lost("another process has handed this spool in".to_owned()));
+        }
+        let mut published = Vec::new();
+        let landed = append::append(shared, db, parcels, Turn::Direct, &mut published).await?;
+        let mut behind: Vec<Deferral> = Vec::new();
+        for (parcel, landed) in parcels.iter().zip(landed) {
+            match landed {
+                Landed::Placed(_) => {}
+                Landed::Behind(placed) => behind.push(Deferral::new(parcel, &placed)),
+                Landed::Gone => return Err(Error::Lost("a partition was deleted".to_owned())),
+            }
+        }
+        let behind: Vec<&Deferral> = behind.iter().collect();
+        if !behind.is_empty() && defer::store(shared, db, &behind).await?.contains(&true) {
+            return Err(Error::Lost("a partition was deleted".to_owned()));
+        }
+        Ok(published)
+    }
+}
+
+fn messages<'a>(request: &'a Spooled<'_>) -> impl Iterator<Item = Message<'a>> {
+    request.items.iter().map(|item| Message {
+        queue: &item.queue,
+        partition: &item.partition,
+        namespace: item.namespace.as_deref(),
+        task: item.task.as_deref(),
+        transaction_id: &item.transaction_id,
+        chosen: item.chosen,
+        promised: Some(item.message_id),
+        trace_id: item.trace_id,
+        producer_sub: request.producer_sub.as_deref(),
+        payload: item.payload.get(),
+    })
+}

@@ -1,0 +1,276 @@
+//! The files of a spool, on one thread of their own: appended to and synced in groups, read back, and removed once their
+//! records are in the database. It knows bytes and numbers, and nothing of messages.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use tracing::{error, warn};
+
+use super::record;
+
+const READ_BYTES: usize = 1 << 20;
+
+const EXTENSION: &str = "spool";
+/// What could not be read completely is kept for people.
+const DAMAGED: &str = "damaged";
+
+/// # Invariants
+/// - Records of a file are numbered upwards, and so are files: by their first record.
+/// - A record is whole and on disk before `append` answers.
+pub struct Files {
+    dir: PathBuf,
+    /// In order; the last one may be written to.
+    files: Vec<Stored>,
+    current: Option<Current>,
+    next: u64,
+    file_bytes: u64,
+    file_records: u64,
+}
+
+struct Stored {
+    path: PathBuf,
+    first: u64,
+    /// One past the last record.
+    end: u64,
+    bytes: u64,
+    damaged: bool,
+}
+
+struct Current {
+    file: File,
+    length: u64,
+}
+
+/// What a start found.
+pub struct Found {
+    pub number: u64,
+    pub body: Vec<u8>,
+}
+
+impl Files {
+    /// Reads what is there. Torn ends are cut off, damage is told and left out.
+    pub fn open(dir: &Path, file_bytes: u64, file_records: u64) -> io::Result<(Self, Vec<Found>)> {
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == EXTENSION) {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        let mut files =
+            Self { dir: dir.to_owned(), files: Vec::new(), current: None, next: 0, file_bytes, file_records };
+        let mut found = Vec::new();
+        for path in paths {
+            let bytes = std::fs::read(&path)?;
+            let contents = record::read(&bytes);
+            for range in &contents.damaged {
+                let file = path.display();
+                error!(%file, from = range.start, to = range.end, "the spool is damaged: messages are lost here");
+            }
+            if contents.end < bytes.len() {
+                let file = path.display();
+                warn!(%file, bytes = bytes.len() - contents.end, "the spool ends in the middle of a record: cut off");
+            }
+            let named = path.file_stem().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0);
+            files.next = files.next.max(named);
+            let (Some(first), Some(last)) = (contents.records.first(), contents.records.last()) else {
+                if !bytes.is_empty() {
+                    set_aside(&path, true);
+                }
+                continue;
+            };
+            files.files.push(Stored {
+                path: path.clone(),
+                first: first.number,
+                end: last.number + 1,
+                bytes: bytes.len() as u64,
+                damaged: !contents.damaged.is_empty(),
+            });
+            files.next = files.next.max(last.number + 1);
+            found.extend(contents.records.iter().map(|r| Found { number: r.number, body: r.body.to_vec() }));
+        }
+        Ok((files, found))
+    }
+
+    /// So that numbers that were used before are not used again.
+    pub fn skip_to(&mut self, number: u64) {
+        self.next = self.next.max(number);
+    }
+
+    /// All of them or none; answers the number of the first.
+    pub fn append(&mut self, bodies: &[Vec<u8>]) -> io::Result<u64> {
+        let first = self.next;
+        let mut bytes = Vec::with_capacity(bodies.iter().map(|body| record::size(body)).sum());
+        for (number, body) in (first..).zip(bodies) {
+            record::write(&mut bytes, number, body);
+        }
+        let current = match &mut self.current {
+            Some(current) => current,
+            None => {
+                let path = self.dir.join(name(first));
+                let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path)?;
+                // A file is only as durable as its name.
+                File::open(&self.dir)?.sync_all()?;
+                self.files.push(Stored { path, first, end: first, bytes: 0, damaged: false });
+                self.current.insert(Current { file, length: 0 })
+            }
+        };
+        let written = current.file.write_all(&bytes).and_then(|()| current.file.sync_data());
+        if let Err(error) = written {
+            // Nobody knows what of it is on disk. What was there before is: cut off the rest, and go on in a new file.
+            let _ = current.file.set_len(current.length).and_then(|()| current.file.sync_data());
+            self.close();
+            return Err(error);
+        }
+        current.length += bytes.len() as u64;
+        self.next = first + bodies.len() as u64;
+        if let Some(stored) = self.files.last_mut() {
+            stored.end = self.next;
+            stored.bytes += bytes.len() as u64;
+            if stored.bytes >= self.file_bytes || stored.end - stored.first >= self.file_records {
+                self.current = None;
+            }
+        }
+        Ok(first)
+    }
+
+    fn close(&mut self) {
+        self.current = None;
+        if let Some(stored) = self.files.pop_if(|stored| stored.first == stored.end) {
+            set_aside(&stored.path, false);
+        }
+    }
+
+    /// Records from a number on, all of one file, at most about `READ_BYTES` but at least one.
+    pub fn read(&self, from: u64) -> io::Result<Vec<Found>> {
+        let Some(stored) = self.files.iter().find(|stored| stored.end > from) else { return Ok(Vec::new()) };
+        let mut bytes = Vec::with_capacity(stored.bytes as usize);
+        File::open(&stored.path)?.take(stored.bytes).read_to_end(&mut bytes)?;
+        let mut total = 0;
+        let mut found = Vec::new();
+        for record in record::read(&bytes).records.into_iter().filter(|record| record.number >= from) {
+            total += record.body.len();
+            if total > READ_BYTES && !found.is_empty() {
+                break;
+            }
+            found.push(Found { number: record.number, body: record.body.to_vec() });
+        }
+        Ok(found)
+    }
+
+    /// Everything below this number is in the database.
+    pub fn done(&mut self, below: u64) {
+        while let Some(stored) = self.files.first() {
+            if stored.end > below {
+                return;
+            }
+            if self.files.len() == 1 {
+                self.current = None;
+            }
+            let stored = self.files.remove(0);
+            set_aside(&stored.path, stored.damaged);
+        }
+        // An empty file says where to go on, should this process end: no number is used twice.
+        if let Err(error) = File::create(self.dir.join(name(self.next))) {
+            warn!(%error, "the end of the spool could not be marked");
+        }
+    }
+}
+
+/// In the order of their first records.
+fn name(first: u64) -> String {
+    format!("{first:020}.{EXTENSION}")
+}
+
+/// Removes a file, or keeps it under another name.
+fn set_aside(path: &Path, keep: bool) {
+    let result = match keep {
+        true => std::fs::rename(path, path.with_extension(DAMAGED)),
+        false => std::fs::remove_file(path),
+    };
+    if let Err(error) = result {
+        warn!(file = %path.display(), %error, "a spool file could not be put away");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bodies(texts: &[&str]) -> Vec<Vec<u8>> {
+        texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+    }
+
+    fn texts(found: &[Found]) -> Vec<(u64, String)> {
+        found.iter().map(|found| (found.number, String::from_utf8(found.body.clone()).unwrap())).collect()
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_was_appended_is_found_by_the_next_process_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut files, found) = Files::open(dir.path(), 60, 100).unwrap();
+        assert!(found.is_empty());
+        assert_eq!(files.append(&bodies(&["a", "b"])).unwrap(), 0);
+        assert_eq!(files.append(&bodies(&["c"])).unwrap(), 2);
+        assert_eq!(files.append(&bodies(&["d"])).unwrap(), 3);
+        drop(files);
+        assert_eq!(names(dir.path()).len(), 2, "a full file is followed by another");
+        let (mut files, found) = Files::open(dir.path(), 60, 100).unwrap();
+        let all = [(0, "a".into()), (1, "b".into()), (2, "c".into()), (3, "d".into())];
+        assert_eq!(texts(&found), all);
+        assert_eq!(files.append(&bodies(&["e"])).unwrap(), 4);
+        assert_eq!(texts(&files.read(1).unwrap()), [(1, "b".into()), (2, "c".into())]);
+        assert_eq!(texts(&files.read(4).unwrap()), [(4, "e".into())]);
+        files.done(3);
+        assert_eq!(texts(&files.read(3).unwrap()), [(3, "d".into())]);
+        files.done(5);
+        assert!(files.read(0).unwrap().is_empty());
+        drop(files);
+        let (mut files, found) = Files::open(dir.path(), 60, 100).unwrap();
+        assert!(found.is_empty());
+        assert_eq!(files.append(&bodies(&["f"])).unwrap(), 5, "no number is used twice");
+    }
+
+    #[test]
+    fn a_torn_end_is_cut_off_and_a_damaged_file_is_kept_once_it_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut files, _) = Files::open(dir.path(), 1 << 20, 100).unwrap();
+        files.append(&bodies(&["first", "second", "third"])).unwrap();
+        drop(files);
+        let path = dir.path().join(&names(dir.path())[0]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[record::size(b"first") + 22] ^= 1;
+        bytes.extend_from_slice(b"\x00QS\x01 and no more");
+        std::fs::write(&path, bytes).unwrap();
+        let (mut files, found) = Files::open(dir.path(), 1 << 20, 100).unwrap();
+        assert_eq!(texts(&found), [(0, "first".into()), (2, "third".into())]);
+        files.done(3);
+        assert_eq!(names(dir.path()), ["00000000000000000000.damaged", "00000000000000000003.spool"]);
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_what_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut files, _) = Files::open(dir.path(), 1 << 20, 100).unwrap();
+        files.append(&bodies(&["kept"])).unwrap();
+        // Reading only: every write fails, as on a full disk.
+        let path = dir.path().join(&names(dir.path())[0]);
+        files.current =
+            Some(Current { file: File::open(&path).unwrap(), length: record::size(b"kept") as u64 });
+        assert!(files.append(&bodies(&["lost"])).is_err());
+        assert_eq!(files.append(&bodies(&["after"])).unwrap(), 1);
+        drop(files);
+        let (_, found) = Files::open(dir.path(), 1 << 20, 100).unwrap();
+        assert_eq!(texts(&found), [(0, "kept".into()), (1, "after".into())]);
+    }
+}

@@ -1,0 +1,184 @@
+//! The spool: pushes are accepted while the database is away, and are in it exactly once and in order afterwards.
+
+use std::path::Path;
+use std::time::Duration;
+
+use queen_engine::{Config, Engine, Error, SpoolConfig};
+use queen_protocol::{ErrorCode, PushStatus};
+use queen_testkit::{Proxy, database};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::support::*;
+
+fn spooling(url: &str, dir: &Path) -> Config {
+    let spool =
+        SpoolConfig { dir: dir.to_owned(), bytes_max: 1 << 20, file_bytes: 4_000, file_records: 1_000 };
+    Config { spool: Some(spool), ..config(url) }
+}
+
+fn cut_off(proxy: &Proxy) {
+    proxy.refuse(true);
+    proxy.cut();
+}
+
+/// Waits until pushes go to the spool, whose payloads are `n` from here on.
+async fn buffered(engine: &Engine) {
+    eventually("pushes are buffered", async || {
+        let pushed = send(engine, &json!([{"queue": "probe", "payload": 1}])).await.ok()?;
+        (pushed[0].status == PushStatus::Buffered).then_some(())
+    })
+    .await;
+}
+
+async fn emptied(engine: &Engine) {
+    eventually("the spool is empty", async || (engine.spool_stats().unwrap().messages == 0).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn pushes_are_accepted_while_the_database_is_away_and_keep_their_order_and_ids() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let broker = engine_with(spooling(proxy.url(), dir.path())).await;
+    push(&broker, "q", "p", 0..2).await;
+    cut_off(&proxy);
+    buffered(&broker).await;
+    let away = push(&broker, "q", "p", 2..4).await;
+    assert!(away.iter().all(|result| result.status == PushStatus::Buffered && !result.message_id.is_nil()));
+    let fresh = push(&broker, "new", "p", 0..1).await;
+    assert_eq!(fresh[0].status, PushStatus::Buffered, "a queue may be new");
+    let refused = broker.pop(named("q", "p")).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Unavailable);
+    proxy.refuse(false);
+    push(&broker, "q", "p", 4..5).await;
+    emptied(&broker).await;
+    assert_eq!(push(&broker, "q", "p", 5..6).await[0].status, PushStatus::Queued);
+    let messages = drain(&broker, "q", "p", "g").await;
+    assert_eq!(messages.iter().map(Message::json).collect::<Vec<_>>(), numbers(0..6));
+    assert_eq!([messages[2].id, messages[3].id], [away[0].message_id, away[1].message_id]);
+    assert_eq!(drain(&broker, "new", "p", "g").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_repeats_itself_during_an_outage_is_heard_once() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let broker = engine_with(spooling(proxy.url(), dir.path())).await;
+    push_ids(&broker, "q", "p", &["before"]).await;
+    cut_off(&proxy);
+    buffered(&broker).await;
+    push_ids(&broker, "q", "p", &["before", "x"]).await;
+    push_ids(&broker, "q", "p", &["x", "y"]).await;
+    proxy.refuse(false);
+    emptied(&broker).await;
+    let ids: Vec<_> = drain(&broker, "q", "p", "g").await.into_iter().map(|m| m.transaction_id).collect();
+    assert_eq!(ids, ["before", "x", "y"]);
+}
+
+/// A process that dies between the commit and the removal of the file must not hand it in again.
+#[tokio::test]
+async fn what_was_handed_in_is_not_handed_in_again_by_the_next_process() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let (dir, copy) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let broker = engine_with(spooling(proxy.url(), dir.path())).await;
+    cut_off(&proxy);
+    buffered(&broker).await;
+    for n in 0..50 {
+        push(&broker, "q", "p", n..n + 1).await;
+    }
+    copy_files(&dir.path().join("0"), &copy.path().join("0"));
+    proxy.refuse(false);
+    emptied(&broker).await;
+    broker.stop().await;
+    // As the disk was before anything was handed in.
+    let next = engine_with(spooling(proxy.url(), copy.path())).await;
+    assert!(next.spool_stats().unwrap().messages >= 50, "it found the files");
+    emptied(&next).await;
+    let data: Vec<_> = drain(&next, "q", "p", "g").await.iter().map(Message::json).collect();
+    assert_eq!(data, numbers(0..50));
+    cut_off(&proxy);
+    buffered(&next).await;
+    push(&next, "q", "p", 50..51).await;
+    proxy.refuse(false);
+    emptied(&next).await;
+    let data: Vec<_> = drain(&next, "q", "p", "g").await.iter().map(Message::json).collect();
+    assert_eq!(data, numbers(50..51));
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_full_spool_turns_pushes_away_and_takes_them_again_when_it_is_empty() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let mut config = spooling(proxy.url(), dir.path());
+    config.spool.as_mut().unwrap().bytes_max = 5_000;
+    let broker = engine_with(config).await;
+    cut_off(&proxy);
+    buffered(&broker).await;
+    let mut accepted = 0;
+    let refused = loop {
+        match send(&broker, &json!([{"queue": "q", "partition": "p", "payload": accepted}])).await {
+            Ok(_) => accepted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code(), ErrorCode::RateLimited, "{refused}");
+    assert!(refused.to_string().contains("spool is full"), "{refused}");
+    proxy.refuse(false);
+    emptied(&broker).await;
+    push(&broker, "q", "p", accepted..accepted + 1).await;
+    let data: Vec<_> = drain(&broker, "q", "p", "g").await.iter().map(Message::json).collect();
+    assert_eq!(data, numbers(0..accepted + 1), "every push that was accepted is there");
+}
+
+#[tokio::test]
+async fn maintenance_sends_pushes_to_the_spool_of_every_broker_until_it_is_over() {
+    let db = database().await;
+    let dir = TempDir::new().unwrap();
+    let (a, b) = (
+        engine_with(spooling(db.url(), dir.path())).await,
+        engine_with(spooling(db.url(), dir.path())).await,
+    );
+    push(&a, "q", "p", 0..1).await;
+    assert!(a.set_push_maintenance(true).await.unwrap().push);
+    assert_eq!(push(&a, "q", "p", 1..2).await[0].status, PushStatus::Buffered);
+    eventually("the other broker hears of it", async || b.maintenance().push.then_some(())).await;
+    assert_eq!(push(&b, "q", "other", 0..1).await[0].status, PushStatus::Buffered);
+    assert_eq!(data(&a, named("q", "p").group("early")).await, numbers(0..1), "pops go on");
+    a.stop().await;
+    let a = engine_with(spooling(db.url(), dir.path())).await;
+    assert_eq!(push(&a, "q", "p", 2..3).await[0].status, PushStatus::Buffered, "it survives a restart");
+    assert!(!a.set_push_maintenance(false).await.unwrap().push);
+    emptied(&a).await;
+    emptied(&b).await;
+    let found: Vec<_> = drain(&a, "q", "p", "g").await.iter().map(Message::json).collect();
+    assert_eq!(found, numbers(0..3));
+    assert_eq!(drain(&a, "q", "other", "g").await.len(), 1);
+}
+
+#[tokio::test]
+async fn pop_maintenance_lets_pops_find_nothing_and_pushes_go_on() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 0..1).await;
+    assert!(broker.set_pop_maintenance(true).await.unwrap().pop);
+    let waiting = any("q").wait(Duration::from_secs(60));
+    assert!(pop(&broker, waiting).await.is_none(), "at once, also for one that would wait");
+    assert!(push(&broker, "q", "p", 1..2).await[0].ticket.is_none());
+    broker.set_pop_maintenance(false).await.unwrap();
+    assert_eq!(data(&broker, any("q").batch(2)).await, numbers(0..2));
+    let refused = broker.set_push_maintenance(true).await;
+    assert!(matches!(refused, Err(Error::Spool(_))), "there is nowhere to put pushes");
+}

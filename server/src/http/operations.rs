@@ -1,0 +1,144 @@
+//! `/api/v1/operations`: what was deferred, and what became of it.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use queen_engine::Operations;
+use queen_protocol::{BadRequest, ErrorCode, OperationStats, OperationStatus, SystemHealth, check_name};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::answer;
+use super::error::{ApiError, Failures};
+use super::request::{Query, Segments};
+use crate::app::App;
+use crate::openapi::words;
+
+const LIMIT_DEFAULT: i64 = 100;
+const LIMIT_MAX: i64 = 1_000;
+const STATUSES: [&str; 5] = ["pending", "processing", "completed", "failed", "cancelled"];
+
+#[derive(Serialize)]
+struct Listed {
+    operations: Vec<OperationStatus>,
+    limit: i64,
+    offset: i64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Stats {
+    stats: Vec<OperationStats>,
+    system_health: SystemHealth,
+}
+
+#[derive(Serialize)]
+struct Changed<'a> {
+    id: Uuid,
+    success: bool,
+    status: &'a str,
+    error: Option<&'a str>,
+}
+
+/// Lists deferred operations, the oldest first.
+#[utoipa::path(get, path = "/api/v1/operations", operation_id = "listOperations", tag = "operations",
+    params(words::OperationsQuery),
+    responses((status = 200, description = "One page", body = words::Operations), Failures))]
+pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let (status, queue) = (query.filled("status"), query.text("queue"));
+    if let Some(status) = status.filter(|status| !STATUSES.contains(status)) {
+        let text = format!("status is none of {}: {status:?}", STATUSES.join(", "));
+        return Err(BadRequest(text).into());
+    }
+    check_name("queue", queue.unwrap_or_default())?;
+    let seconds = query.number("olderThanSeconds").and_then(|seconds| u64::try_from(seconds).ok());
+    let filter = Operations {
+        id: None,
+        status,
+        queue,
+        older_than: seconds.map(|seconds| Duration::from_secs(seconds.min(u64::from(u32::MAX)))),
+        limit: query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX),
+        offset: query.number("offset").unwrap_or(0).max(0),
+    };
+    let operations = app.engine.operations(&filter).await?;
+    answer::json(StatusCode::OK, &Listed { operations, limit: filter.limit, offset: filter.offset })
+}
+
+/// Counts deferred operations by kind and status.
+///
+/// Open and failed ones, and those that were done in the last five minutes.
+#[utoipa::path(get, path = "/api/v1/operations/stats", operation_id = "operationStats", tag = "operations",
+    responses((status = 200, description = "Counts, and how the broker is", body = words::OperationsStats), Failures))]
+pub async fn stats(State(app): State<App>) -> Result<Response, ApiError> {
+    let (stats, system_health) = app.engine.operations_stats().await?;
+    answer::json(StatusCode::OK, &Stats { stats, system_health })
+}
+
+/// Tells what became of a deferred operation.
+#[utoipa::path(get, path = "/api/v1/operations/{operation}", operation_id = "getOperation", tag = "operations",
+    params(("operation" = Uuid, Path)),
+    responses((status = 200, description = "The operation", body = words::DeferredOperation), NoOperation, Failures))]
+pub async fn one(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+    match app.engine.operation(operation_id(&id)?).await? {
+        Some(operation) => answer::json(StatusCode::OK, &operation),
+        None => Err(not_found()),
+    }
+}
+
+/// Takes back a deferred operation that nobody works on yet.
+///
+/// Its messages are not stored. One that is being worked on, or done, stays what it is.
+#[utoipa::path(delete, path = "/api/v1/operations/{operation}", operation_id = "cancelOperation",
+    tag = "operations", params(("operation" = Uuid, Path)),
+    responses((status = 200, description = "Cancelled", body = words::OperationChanged),
+        (status = 409, description = "It is not pending any more", body = words::OperationChanged),
+        NoOperation, Failures))]
+pub async fn cancel(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+    let id = operation_id(&id)?;
+    let status = app.engine.cancel_operation(id).await?;
+    changed(id, status.as_deref(), "cancelled", "only a pending operation can be cancelled")
+}
+
+/// Tries a failed operation again.
+///
+/// It goes behind everything that was accepted for its partition since.
+#[utoipa::path(post, path = "/api/v1/operations/{operation}/retry", operation_id = "retryOperation",
+    tag = "operations", params(("operation" = Uuid, Path)),
+    responses((status = 200, description = "Pending again", body = words::OperationChanged),
+        (status = 409, description = "It has not failed", body = words::OperationChanged),
+        NoOperation, Failures))]
+pub async fn retry(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+    let id = operation_id(&id)?;
+    let status = app.engine.retry_operation(id).await?;
+    changed(id, status.as_deref(), "pending", "only a failed operation can be tried again")
+}
+
+fn changed(
+    id: Uuid,
+    status: Option<&str>,
+    wanted: &str,
+    refusal: &'static str,
+) -> Result<Response, ApiError> {
+    let status = status.ok_or_else(not_found)?;
+    let success = status == wanted;
+    let code = if success { StatusCode::OK } else { StatusCode::CONFLICT };
+    answer::json(code, &Changed { id, success, status, error: (!success).then_some(refusal) })
+}
+
+fn operation_id(text: &str) -> Result<Uuid, BadRequest> {
+    Uuid::try_parse(text).map_err(|_| BadRequest(format!("an operation id is a UUID, and not {text:?}")))
+}
+
+fn not_found() -> ApiError {
+    ApiError::new(ErrorCode::NotFound, "Not found")
+}
+
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
+pub enum NoOperation {
+    /// There is no such operation, or it was done long ago.
+    #[response(status = 404)]
+    NotFound(super::error::ErrorBody<'static>),
+}
