@@ -25,7 +25,7 @@ pub fn start(engine: &Engine) {
     let tasks = engine.shared.tasks.clone();
     // Not dropped in the middle of a transaction: its connection goes back to the others.
     tasks.clone().spawn(async move {
-        let mut replay = Replay { engine, spool, position: None };
+        let mut replay = Replay { engine, spool, position: None, done: 0 };
         while !tasks.is_stopping() {
             if replay.spool.is_empty() || replay.engine.shared.load.maintenance() {
                 tokio::select! {
@@ -50,8 +50,10 @@ pub fn start(engine: &Engine) {
 struct Replay {
     engine: Engine,
     spool: Spool,
-    /// The next record, once the database was asked.
+    /// The next record, as far as the database was asked.
     position: Option<u64>,
+    /// What is below was put away.
+    done: u64,
 }
 
 impl Replay {
@@ -66,12 +68,13 @@ impl Replay {
             }
         };
         let disk = |error: std::io::Error| Error::Unreachable(format!("the spool cannot be read: {error}"));
-        // What was handed in and not put away, because the process ended in between.
-        let mut records = self.spool.read(0).await.map_err(disk)?;
+        let mut records = self.spool.read(self.done).await.map_err(disk)?;
+        // Handed in and not put away, because the process ended in between, or the answer was lost.
         let old = records.iter().take_while(|record| record.number < position).count();
         if old > 0 {
             records.truncate(old);
-            self.spool.done(&records);
+            self.put_away(&records);
+            self.position = Some(position);
             return Ok(());
         }
         records.truncate(RECORDS_MAX);
@@ -98,11 +101,16 @@ impl Replay {
                 return Err(error);
             }
         }
-        self.spool.done(&records);
+        self.put_away(&records);
         if self.spool.is_empty() {
             info!("the spool is empty again");
         }
         Ok(())
+    }
+
+    fn put_away(&mut self, records: &[Read]) {
+        self.spool.done(records);
+        self.done = records.last().map_or(self.done, |last| last.number + 1);
     }
 
     /// One that PostgreSQL cannot store must not keep the others from it.

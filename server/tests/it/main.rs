@@ -19,6 +19,7 @@ mod push;
 mod queues;
 mod renew;
 mod retries;
+mod spool;
 mod subscription;
 mod support;
 mod time;
