@@ -31,7 +31,7 @@ impl Error {
         match self {
             Self::BadRequest(_) => ErrorCode::BadRequest,
             Self::Overloaded { .. } | Self::Spool(SpoolError::Full { .. }) => ErrorCode::RateLimited,
-            Self::Spool(SpoolError::Disk(_)) => ErrorCode::Unavailable,
+            Self::Spool(SpoolError::Disk(_) | SpoolError::None) => ErrorCode::Unavailable,
             Self::Database(error) if error.is_full() => ErrorCode::RateLimited,
             Self::Database(error) if error.is_unavailable() => ErrorCode::Unavailable,
             Self::Database(_) => ErrorCode::Internal,

@@ -73,7 +73,10 @@ async fn with_database(
 
 /// Nobody asked for this folder, so it is no reason not to start.
 fn can_be_made(dir: &Path) -> bool {
-    let made = std::fs::create_dir_all(dir);
+    let probe = dir.join("probe");
+    let made = std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::write(&probe, ""))
+        .and_then(|()| std::fs::remove_file(&probe));
     if let Err(error) = &made {
         warn!(dir = %dir.display(), %error, "without a spool, pushes fail while the database is away; set FILE_BUFFER_DIR");
     }

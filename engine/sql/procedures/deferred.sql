@@ -80,7 +80,8 @@ begin
     from (select l.id
           from (select f.id
                 from (select distinct on (o.partition_id, o.consumer_group) o.id, o.priority, o.number,
-                             queen.may_claim(o, v_now) as ready
+                             queen.may_claim(p_worker, v_now, o.status, o.worker, o.due_at, o.started_at,
+                                             o.timeout_seconds) as ready
                       from queen.deferred o
                       where o.status in ('pending', 'processing')
                       order by o.partition_id, o.consumer_group, o.number) f
@@ -88,23 +89,28 @@ begin
                 order by f.priority, f.number
                 limit p_limit) f
           cross join lateral (select o.id from queen.deferred o
-                              where o.id = f.id and queen.may_claim(o, v_now)
+                              where o.id = f.id
+                                and queen.may_claim(p_worker, v_now, o.status, o.worker, o.due_at, o.started_at,
+                                                    o.timeout_seconds)
                               for no key update skip locked) l
           offset 0) c
     where d.id = c.id
     returning d.partition_id, d.consumer_group::text, d.kind;
 end $$;
 
--- queen.may_claim: whether an open operation waits for a worker.
--- in:     p_operation queen.deferred, p_now timestamptz
+-- queen.may_claim: whether an open operation waits for this worker. One may claim its own again: its answer may be lost.
+-- in:     p_worker uuid, p_now timestamptz, and of the operation p_status text, p_holder uuid, p_due_at timestamptz,
+--         p_started_at timestamptz, p_timeout int (not the whole row, which would be read with its body)
 -- out:    boolean
 -- locks:  none
 -- raises: never
-create or replace function queen.may_claim(p_operation queen.deferred, p_now timestamptz)
-returns boolean language sql immutable as $$
-    select case p_operation.status
-        when 'pending' then p_operation.due_at <= p_now
-        when 'processing' then p_operation.started_at < p_now - make_interval(secs => p_operation.timeout_seconds)
+create or replace function queen.may_claim(
+    p_worker uuid, p_now timestamptz, p_status text, p_holder uuid, p_due_at timestamptz, p_started_at timestamptz,
+    p_timeout int)
+returns boolean language sql stable as $$
+    select case p_status
+        when 'pending' then p_due_at <= p_now
+        when 'processing' then p_holder = p_worker or p_started_at < p_now - make_interval(secs => p_timeout)
         else false end
 $$;
 
@@ -194,11 +200,13 @@ begin
 end $$;
 
 -- queen.fail_deferred: what was tried and did not work waits for its next try, longer each time, or has failed for good.
--- in:     p_worker uuid, p_partition uuid, p_group text (the lane whose oldest operation it was), p_error text
+-- in:     p_worker uuid, p_partition uuid, p_group text (the lane whose oldest operation it was), p_error text,
+--         p_counts boolean (false: it was not the operation's fault, so this try does not count)
 -- out:    id uuid, for_good boolean; no row if another worker has taken the lane over
 -- locks:  heads row, then deferred row
 -- raises: never
-create or replace function queen.fail_deferred(p_worker uuid, p_partition uuid, p_group text, p_error text)
+create or replace function queen.fail_deferred(
+    p_worker uuid, p_partition uuid, p_group text, p_error text, p_counts boolean)
 returns table (id uuid, for_good boolean) language plpgsql as $$
 declare
     v_operation queen.deferred;
@@ -212,19 +220,21 @@ begin
     if v_operation.worker is distinct from p_worker then
         return;
     end if;
-    if v_operation.attempts >= v_operation.attempts_max then
+    if p_counts and v_operation.attempts >= v_operation.attempts_max then
         perform queen.close_deferred(array[v_operation.id], 'failed', p_error, array[null::text]);
         return query select v_operation.id, true;
         return;
     end if;
     update queen.deferred as d
-    set status = 'pending', worker = null, started_at = null, attempts = d.attempts + 1, error = p_error,
-        due_at = queen.now() + least(interval '30 seconds', interval '100 milliseconds' * power(2, d.attempts))
+    set status = 'pending', worker = null, started_at = null, attempts = d.attempts + p_counts::int, error = p_error,
+        due_at = queen.now() + case when p_counts then least(interval '30 seconds',
+                                        interval '100 milliseconds' * power(2, least(d.attempts, 10)))
+                                    else interval '1 second' end
     where d.id = v_operation.id;
     return query select v_operation.id, false;
 end $$;
 
--- queen.cancel_deferred: takes back what nobody works on yet.
+-- queen.cancel_deferred: takes back what nobody works on yet, or gives up what has failed.
 -- in:     p_id uuid
 -- out:    the status it has now; null if there is no such operation
 -- locks:  heads row, then deferred row
@@ -236,6 +246,10 @@ begin
     perform 1 from queen.deferred d where d.id = p_id and d.status = 'pending' for no key update;
     if found then
         perform queen.close_deferred(array[p_id], 'cancelled', 'cancelled on request', array[null::text]);
+    else
+        update queen.deferred as d
+        set status = 'cancelled', finished_at = queen.now(), transactions = null, body = null
+        where d.id = p_id and d.status = 'failed';
     end if;
     return (select d.status from queen.deferred d where d.id = p_id);
 end $$;
@@ -296,12 +310,16 @@ returns table (id uuid, kind text, queue_name text, partition_name text, consume
                created_at timestamptz, started_at timestamptz, finished_at timestamptz, attempts int, error text,
                latency_seconds double precision, messages int, worker uuid, result text)
 language sql stable as $$
+    with found as (
+        select d.* from queen.deferred d where d.id = p_id
+        union all
+        select d.* from queen.deferred d where p_id is null)
     select d.id, d.kind, d.queue_name, d.partition_name, d.consumer_group, d.status, d.priority,
            d.created_at, d.started_at, d.finished_at, d.attempts, d.error,
            extract(epoch from coalesce(d.finished_at, queen.now()) - d.created_at)::double precision, d.count, d.worker,
            d.result
-    from queen.deferred d
-    where (p_id is null or d.id = p_id) and (p_status is null or d.status = p_status)
+    from found d
+    where (p_status is null or d.status = p_status)
       and (p_queue is null or d.queue_name = p_queue)
       and (p_older_than is null or d.created_at < queen.now() - p_older_than)
     order by d.number

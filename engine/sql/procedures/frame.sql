@@ -18,15 +18,28 @@ exception when data_exception then
     return null;
 end $$;
 
--- queen.promised_id: the id a stored message was promised before it had a place in the log.
--- in:     p_partition uuid, p_offset bigint
--- out:    uuid; null for a message whose id is computed
+-- queen.promised_ids: the ids that stored messages were promised before they had a place in the log.
+-- in:     p_partition uuid, p_offsets bigint[]
+-- out:    uuid[], an element per offset; null for a message whose id is computed
 -- locks:  none
 -- raises: never
-create or replace function queen.promised_id(p_partition uuid, p_offset bigint)
-returns uuid language sql as $$
-    select (queen.frame_header(split_part(s.frames, e'\n', (p_offset - s.base_offset + 1)::int)) ->> 'messageId')::uuid
-    from (select g.base_offset, g.frames from queen.segments g
-          where g.partition_id = p_partition and g.base_offset <= p_offset
-          order by g.base_offset desc limit 1) s
+-- Each segment is taken apart once, and only if there is such an id in it.
+create or replace function queen.promised_ids(p_partition uuid, p_offsets bigint[])
+returns uuid[] language sql as $$
+    with wanted as materialized (
+        select a.ordinal, a.message_offset, s.base_offset
+        from unnest(p_offsets) with ordinality a (message_offset, ordinal)
+        cross join lateral (
+            select g.base_offset from queen.segments g
+            where g.partition_id = p_partition and g.base_offset <= a.message_offset
+            order by g.base_offset desc limit 1) s),
+    taken as materialized (
+        select w.base_offset, string_to_array(g.frames, e'\n') as frames
+        from (select distinct w.base_offset from wanted w) w
+        cross join lateral (select g.frames from queen.segments g
+                            where g.partition_id = p_partition and g.base_offset = w.base_offset limit 1) g
+        where position('"messageId":"' in g.frames) > 0)
+    select array_agg((queen.frame_header(t.frames[w.message_offset - w.base_offset + 1]) ->> 'messageId')::uuid
+                     order by w.ordinal)
+    from wanted w left join taken t on t.base_offset = w.base_offset
 $$;

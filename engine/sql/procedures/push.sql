@@ -114,7 +114,7 @@ begin
         v_dups := coalesce(cardinality(dup_positions), 0);
         select dup_positions || array_agg(i), dup_indexes || array_agg(d.index),
                dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at),
-               dup_ids || array_agg(queen.promised_id(p_partitions[i], d.message_offset))
+               dup_ids || queen.promised_ids(p_partitions[i], array_agg(d.message_offset))
         into dup_positions, dup_indexes, dup_offsets, dup_created_at, dup_ids
         from (select distinct on (u.index) u.index, u.message_offset, u.created_at
               from (select f.* from queen.find_transactions(

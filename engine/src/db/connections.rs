@@ -82,7 +82,7 @@ struct Inner {
     deadline: Duration,
     patience: Duration,
     state: Mutex<State>,
-    /// Since when no connection could be opened.
+    /// Since when no connection could be opened, while none that was open has been of use.
     down: Mutex<Option<Instant>>,
 }
 
@@ -234,7 +234,7 @@ impl Connections {
         opened
     }
 
-    /// How long it has been that no connection could be opened; `None`: the last one could.
+    /// How long the database has been away, as far as anybody has tried.
     pub fn down_for(&self) -> Option<Duration> {
         let down = self.0.down.lock().unwrap_or_else(PoisonError::into_inner);
         down.map(|since| clock::now() - since)
@@ -272,6 +272,7 @@ impl Connections {
         if !connection.is_usable() {
             return self.free_place();
         }
+        *self.0.down.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut state = self.lock();
         if let Some(waiter) = state.alone.pop_front() {
             drop(state);

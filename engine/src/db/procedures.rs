@@ -30,7 +30,7 @@ statements! {
     defer_pushes: "select queen.defer_pushes($1, $2, $3, $4, $5, $6, $7, $8)",
     claim_deferred: "select * from queen.claim_deferred($1, $2)",
     take_deferred: "select * from queen.take_deferred($1, $2, $3, $4, $5)",
-    fail_deferred: "select * from queen.fail_deferred($1, $2, $3, $4)",
+    fail_deferred: "select * from queen.fail_deferred($1, $2, $3, $4, $5)",
     finish_deferred: "select queen.finish_deferred($1, $2)",
     lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     fetch: "select * from queen.fetch($1, $2, $3)",
@@ -319,14 +319,15 @@ pub async fn take_deferred(
     Ok(answers.iter().map(taken).collect())
 }
 
-/// The oldest operation of a lane did not work: which one, and whether for good.
+/// The oldest operation of a lane did not work: which one, and whether for good. `counts`: it is its own fault.
 pub async fn fail_deferred(
     db: &Connection,
     worker: Uuid,
     lane: &DeferredLane,
     reason: &str,
+    counts: bool,
 ) -> Result<Option<(Uuid, bool)>, Error> {
-    let parameters: [&(dyn ToSql + Sync); 4] = [&worker, &lane.partition, &lane.group, &reason];
+    let parameters: [&(dyn ToSql + Sync); 5] = [&worker, &lane.partition, &lane.group, &reason, &counts];
     let failed = rows(db, "queen.fail_deferred", &db.statements.fail_deferred, &parameters).await?;
     Ok(failed.first().map(|row| (row.get(0), row.get(1))))
 }

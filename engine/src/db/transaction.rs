@@ -16,7 +16,14 @@ pub struct Number(String);
 
 pub async fn begin(db: &Connection) -> Result<Number, Error> {
     let begin = db.client.simple_query("begin; select pg_current_xact_id()::text");
-    let answers = db.within("begin", begin).await?;
+    let answers = match db.within("begin", begin).await {
+        Ok(answers) => answers,
+        Err(error) => {
+            // It may have begun.
+            rollback(db).await;
+            return Err(error);
+        }
+    };
     let number = answers.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,

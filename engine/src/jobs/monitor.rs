@@ -28,11 +28,18 @@ pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
             let connections = &shared.connections;
             let pool = connections.busy() as f64 / connections.size() as f64;
             for (kind, pressure) in KINDS.into_iter().zip(&mut pressures) {
-                let LanePressure { flights, waiting, oldest } = match kind {
-                    Kind::Push => lanes.push.pressure(now),
-                    Kind::Ack => lanes.turn.pressure(now),
+                // What is deferred waits for a lane as well; otherwise deferring would look like calm.
+                let ways = match kind {
+                    Kind::Push => [lanes.push.pressure(now), lanes.defer.pressure(now)],
+                    Kind::Ack => [lanes.turn.pressure(now), LanePressure::default()],
                 };
-                let reading = Reading { pool, lane: flights, waiting, oldest, depth: shared.load.depth() };
+                let reading = Reading {
+                    pool,
+                    lane: ways.iter().map(|way| way.flights).fold(0.0, f64::max),
+                    waiting: ways.iter().map(|way| way.waiting).sum(),
+                    oldest: ways.iter().map(|way| way.oldest).max().unwrap_or_default(),
+                    depth: shared.load.depth(),
+                };
                 let decision = pressure.observe(now, &reading);
                 if shared.load.decision(kind) != decision {
                     tell(kind, decision, &reading);

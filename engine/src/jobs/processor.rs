@@ -142,8 +142,10 @@ impl Processor {
     }
 
     async fn failed(&self, db: &Connection, lane: &DeferredLane, error: &Error) -> Result<(), Error> {
-        let reason = error.to_string();
-        if let Some((id, for_good)) = procedures::fail_deferred(db, self.worker, lane, &reason).await? {
+        let (reason, counts) = (error.to_string(), error.is_data());
+        if let Some((id, for_good)) =
+            procedures::fail_deferred(db, self.worker, lane, &reason, counts).await?
+        {
             match for_good {
                 true => warn!(operation = %id, %reason, "a deferred operation has failed"),
                 false => info!(operation = %id, %reason, "a deferred operation will be tried again"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tracing::{debug, error, info};
 
 use crate::Engine;
+use crate::clock;
 use crate::db::control;
 use crate::db::{Connection, Error, transaction};
 use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
@@ -19,29 +20,35 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// Records handed in together.
 const RECORDS_MAX: usize = 100;
 
+/// How often folders are looked for that another broker of this machine has left behind.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
 pub fn start(engine: &Engine) {
-    let Some(spool) = engine.shared.spool.clone() else { return };
+    let (Some(spool), Some(config)) = (engine.shared.spool.clone(), engine.shared.config.spool.clone())
+    else {
+        return;
+    };
     let engine = engine.clone();
     let tasks = engine.shared.tasks.clone();
     // Not dropped in the middle of a transaction: its connection goes back to the others.
     tasks.clone().spawn(async move {
-        let mut replay = Replay { engine, spool, position: None, done: 0 };
+        let mut own = Replay::new(&engine, spool);
+        let mut look_at = clock::now();
         while !tasks.is_stopping() {
-            if replay.spool.is_empty() || replay.engine.shared.load.maintenance() {
-                tokio::select! {
-                    () = tasks.stopping() => return,
-                    () = replay.spool.written() => {}
-                    // Maintenance may be over.
-                    () = tokio::time::sleep(AGAIN) => {}
+            own.run().await;
+            if clock::now() >= look_at && !engine.shared.load.maintenance() {
+                look_at = clock::now() + LOOK_EVERY;
+                for left in Spool::left_behind(&config).unwrap_or_default() {
+                    info!(dir = %left.dir().display(), "handing in the spool of a broker that is gone");
+                    Replay::new(&engine, left.clone()).run().await;
+                    left.close();
                 }
-                continue;
             }
-            if let Err(error) = replay.turn().await {
-                debug!(%error, "the spool waits");
-                tokio::select! {
-                    () = tasks.stopping() => return,
-                    () = tokio::time::sleep(AGAIN) => {}
-                }
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = own.spool.written() => {}
+                // Maintenance may be over, or the database be back.
+                () = tokio::time::sleep(AGAIN) => {}
             }
         }
     });
@@ -57,15 +64,26 @@ struct Replay {
 }
 
 impl Replay {
+    fn new(engine: &Engine, spool: Spool) -> Self {
+        Self { engine: engine.clone(), spool, position: None, done: 0 }
+    }
+
+    /// Until it is empty, or something is in the way.
+    async fn run(&mut self) {
+        let shared = self.engine.shared.clone();
+        while !self.spool.is_empty() && !shared.load.maintenance() && !shared.tasks.is_stopping() {
+            if let Err(error) = self.turn().await {
+                debug!(%error, "the spool waits");
+                return;
+            }
+        }
+    }
+
     async fn turn(&mut self) -> Result<(), Error> {
         let connections = &self.engine.shared.connections;
         let position = match self.position {
             Some(position) => position,
-            None => {
-                let position = control::spool_position(connections, self.spool.id()).await?;
-                self.spool.skip_to(position);
-                position
-            }
+            None => control::spool_position(connections, self.spool.id()).await?,
         };
         let disk = |error: std::io::Error| Error::Unreachable(format!("the spool cannot be read: {error}"));
         let mut records = self.spool.read(self.done).await.map_err(disk)?;
@@ -78,7 +96,9 @@ impl Replay {
             return Ok(());
         }
         records.truncate(RECORDS_MAX);
-        let Some(last) = records.last() else { return Ok(()) };
+        let Some(last) = records.last() else {
+            return Err(Error::Unreachable("there is nothing to read in the spool".to_owned()));
+        };
         let next = last.number + 1;
         let handed = match self.hand_in(&records, position, next).await {
             Err(error) if error.is_data() && records.len() > 1 => {
@@ -91,7 +111,7 @@ impl Replay {
         match handed {
             Ok(next) => self.position = Some(next),
             Err(error) if error.is_data() => {
-                self.refused(&records[0], &error);
+                self.refused(&records[0], &error.to_string());
                 let db = connections.acquire().await?;
                 control::move_spool(&db, self.spool.id(), position, records[0].number + 1).await?;
                 self.position = Some(records[0].number + 1);
@@ -114,15 +134,20 @@ impl Replay {
     }
 
     /// One that PostgreSQL cannot store must not keep the others from it.
-    fn refused(&self, record: &Read, reason: &Error) {
+    fn refused(&self, record: &Read, reason: &str) {
         let path = self.spool.dir().join(format!("{:020}.refused.json", record.number));
         let kept = std::fs::write(&path, &record.body);
         error!(file = %path.display(), kept = kept.is_ok(), %reason, "the database refuses a spooled push");
     }
 
     async fn hand_in(&self, records: &[Read], from: u64, to: u64) -> Result<(), Error> {
-        let requests: Vec<Spooled<'_>> =
-            records.iter().filter_map(|record| serde_json::from_slice(&record.body).ok()).collect();
+        let mut requests: Vec<Spooled<'_>> = Vec::with_capacity(records.len());
+        for record in records {
+            match serde_json::from_slice(&record.body) {
+                Ok(request) => requests.push(request),
+                Err(error) => self.refused(record, &error.to_string()),
+            }
+        }
         let messages: Vec<Message<'_>> = requests.iter().flat_map(messages).collect();
         let all: Vec<usize> = (0..messages.len()).collect();
         let (parcels, gone) = match self.engine.parcels(&messages, &all).await {

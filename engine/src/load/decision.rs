@@ -45,6 +45,9 @@ const RELAXED: Duration = Duration::from_secs(1);
 /// Of the thresholds, to stop deferring.
 const CALM: f64 = 0.8;
 
+/// With a longer backlog of deferred operations it goes on, or it would start and stop with every breath.
+const BACKLOG: u64 = 100;
+
 /// That many waiting entries are trouble however fast they leave: they are memory.
 const WAITING_MANY: usize = 50_000;
 
@@ -67,7 +70,7 @@ impl Pressure {
     pub fn observe(&mut self, now: Instant, reading: &Reading) -> Decision {
         let (turns, after) = match self.deferring {
             false => (reading.is_strained(&self.thresholds, 1.0), SUSTAINED),
-            true => (!reading.is_strained(&self.thresholds, CALM), RELAXED),
+            true => (!reading.is_strained(&self.thresholds, CALM) && !self.has_backlog(reading), RELAXED),
         };
         match self.turning {
             _ if !turns => self.turning = None,
@@ -83,6 +86,12 @@ impl Pressure {
             true if reading.depth >= self.thresholds.depth_max => Decision::Reject,
             true => Decision::Defer,
         }
+    }
+}
+
+impl Pressure {
+    fn has_backlog(&self, reading: &Reading) -> bool {
+        reading.depth > BACKLOG.min(self.thresholds.depth_max / 2)
     }
 }
 
@@ -179,7 +188,9 @@ mod tests {
         assert_eq!(after(&mut pressure, &mut now, full, TICK), Decision::Reject);
         let room = Reading { depth: 9_999, ..STRAINED };
         assert_eq!(after(&mut pressure, &mut now, room, TICK), Decision::Defer);
-        let calm = Reading { depth: 10_000, ..CALM_READING };
+        let calm = Reading { depth: 101, ..CALM_READING };
+        assert_eq!(after(&mut pressure, &mut now, calm, 2 * RELAXED), Decision::Defer, "there is a backlog");
+        let calm = Reading { depth: 100, ..CALM_READING };
         assert_eq!(after(&mut pressure, &mut now, calm, 2 * RELAXED), Decision::Execute);
     }
 }

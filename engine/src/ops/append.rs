@@ -329,20 +329,20 @@ impl<'a> Draft<'a> {
     fn settle(&mut self, base_offset: i64, created_at: i64) {
         // As many hashes as messages: none of them repeats another.
         let deduplicates = self.parcels[0].dedup_seconds > 0 && self.hashes.len() < self.pending.len();
-        let mut first: HashMap<TransactionHash, i64> = HashMap::new();
+        let mut first: HashMap<TransactionHash, (i64, Option<Uuid>)> = HashMap::new();
         let mut next = base_offset;
         for (parcel, message) in std::mem::take(&mut self.pending) {
             let hash = self.parcels[parcel].hashes[message];
             let repeated = if deduplicates && hash.is_chosen() { first.get(&hash).copied() } else { None };
-            let offset = repeated.unwrap_or(next);
+            let own = self.parcels[parcel].promised.get(message).copied();
+            let (offset, promised) = repeated.unwrap_or((next, own));
             if repeated.is_none() {
                 if deduplicates {
-                    first.insert(hash, offset);
+                    first.insert(hash, (offset, promised));
                 }
                 next += 1;
             }
             let duplicate = repeated.is_some();
-            let promised = self.parcels[parcel].promised.get(message).copied();
             self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate, promised });
         }
     }

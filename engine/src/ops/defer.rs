@@ -173,18 +173,24 @@ pub async fn behind(
     for _ in parcels {
         shared.load.count(Kind::Push, verdict);
     }
-    let Verdict::Defer(reason) = verdict else {
-        return Ok(parcels.iter().map(|_| Behind::Refused).collect());
-    };
-    // Sent again after a lost answer it must be the same entry.
-    let deferrals: Vec<&Deferral> = parcels
-        .iter()
-        .map(|(parcel, placed)| parcel.deferral.get_or_init(|| Deferral::new(parcel, placed)))
-        .collect();
-    let gone = store(shared, db, &deferrals).await?;
-    let told = deferrals.iter().zip(gone).map(|(deferral, gone)| match gone {
-        true => Behind::Gone,
-        false => Behind::Deferred(deferral.told(shared, reason)),
+    let mut deferrals = Vec::with_capacity(parcels.len());
+    for (parcel, placed) in parcels {
+        deferrals.push(match verdict {
+            // Sent again after a lost answer it is the same entry, and has its place already if there was one.
+            Verdict::Reject => parcel.deferral.get(),
+            _ => Some(parcel.deferral.get_or_init(|| Deferral::new(parcel, placed))),
+        });
+    }
+    let stored: Vec<&Deferral> = deferrals.iter().copied().flatten().collect();
+    let mut gone = match stored.is_empty() {
+        true => Vec::new(),
+        false => store(shared, db, &stored).await?,
+    }
+    .into_iter();
+    let told = deferrals.iter().map(|deferral| match deferral {
+        None => Behind::Refused,
+        Some(_) if gone.next() == Some(true) => Behind::Gone,
+        Some(deferral) => Behind::Deferred(deferral.told(shared, Reason::MaintainingOrder)),
     });
     Ok(told.collect())
 }

@@ -30,7 +30,7 @@ impl Engine {
 
     pub async fn set_push_maintenance(&self, on: bool) -> Result<Maintenance, Error> {
         if on && self.shared.spool.is_none() {
-            return Err(Error::Spool(SpoolError::Disk("this broker has none".to_owned())));
+            return Err(Error::Spool(SpoolError::None));
         }
         control::set_setting(&self.shared.connections, "maintenance", on).await?;
         Ok(self.fresh_maintenance().await)

@@ -36,15 +36,17 @@ pub enum Outcome {
     Gone,
     /// It may not overtake deferred pushes, and there is no room for more of them.
     Refused,
+    /// And no other of its request.
+    Failed(DbError),
 }
 
 /// What a sender is told about a message.
 #[derive(Clone)]
-struct Told {
-    message_id: Uuid,
-    partition_id: Uuid,
-    status: PushStatus,
-    ticket: Option<Ticket>,
+pub(super) struct Told {
+    pub message_id: Uuid,
+    pub partition_id: Uuid,
+    pub status: PushStatus,
+    pub ticket: Option<Ticket>,
 }
 
 /// How often a push looks its partitions up again after they were deleted under it.
@@ -105,21 +107,41 @@ impl Engine {
         let minted: Vec<String> = items.iter().map(mint).collect();
         let messages = items.iter().zip(&minted).map(|(item, id)| Message::new(item, id, producer_sub));
         let messages: Vec<Message<'_>> = messages.collect();
-        if self.must_spool(&messages) {
-            return self.spool(&messages).await;
-        }
-        match self.store(&messages).await {
-            // Nothing was sent, so nothing can be stored twice.
-            Err(Error::Database(DbError::Unreachable(_))) if self.shared.spool.is_some() => {
-                self.spool(&messages).await
+        let mut told: Vec<Option<Told>> = vec![None; messages.len()];
+        let must_spool = self.must_spool(&messages);
+        let mut failure = match must_spool {
+            true => None,
+            false => self.store(&messages, &mut told).await.err(),
+        };
+        let missing: Vec<usize> = (0..told.len()).filter(|&index| told[index].is_none()).collect();
+        // What was not sent cannot be stored twice.
+        let spools = match &failure {
+            None => must_spool,
+            Some(Error::Database(DbError::Unreachable(_))) => self.shared.spool.is_some(),
+            Some(_) => false,
+        };
+        if !missing.is_empty() && spools {
+            match self.spool(&messages, &missing, &mut told).await {
+                Ok(()) => failure = None,
+                Err(error) => failure = Some(error),
             }
-            other => other,
+        }
+        let deleted = || "the partition was deleted again and again while it was pushed to".to_owned();
+        let reason = failure.as_ref().map_or_else(deleted, Error::to_string);
+        match failure {
+            // Nothing of it was stored. Otherwise each item says what became of it.
+            Some(error) if missing.len() == messages.len() => Err(error),
+            _ => {
+                let results = messages.iter().zip(told).enumerate();
+                Ok(results.map(|(index, (message, told))| result(index, message, told, &reason)).collect())
+            }
         }
     }
 
-    async fn store(&self, messages: &[Message<'_>]) -> Result<Vec<PushResult>, Error> {
-        let mut told: Vec<Option<Told>> = vec![None; messages.len()];
+    /// Tells what became of each message, as far as it goes; the error is about the others.
+    async fn store(&self, messages: &[Message<'_>], told: &mut [Option<Told>]) -> Result<(), Error> {
         let mut open: Vec<usize> = (0..messages.len()).collect();
+        let mut failure = None;
         for _ in 0..REOPENS_MAX {
             if open.is_empty() {
                 break;
@@ -145,13 +167,13 @@ impl Engine {
                         }
                     }
                     Outcome::Gone => open.extend(members),
-                    Outcome::Refused => return Err(self.overloaded(Kind::Push)),
+                    Outcome::Refused => failure = Some(self.overloaded(Kind::Push)),
+                    Outcome::Failed(error) => failure = Some(error.into()),
                 }
             }
             open.sort_unstable();
         }
-        let results = messages.iter().zip(told).enumerate();
-        Ok(results.map(|(index, (message, told))| result(index, message, told)).collect())
+        failure.map_or(Ok(()), Err)
     }
 
     async fn append(
@@ -165,7 +187,8 @@ impl Engine {
         }
         let mut outcomes = Vec::with_capacity(waiting.len());
         for (members, partition, answer) in waiting {
-            outcomes.push((members, partition, answer.await.unwrap_or(Err(DbError::Stopping))?));
+            let outcome = answer.await.unwrap_or(Err(DbError::Stopping)).unwrap_or_else(Outcome::Failed);
+            outcomes.push((members, partition, outcome));
         }
         Ok(outcomes)
     }
@@ -274,9 +297,9 @@ fn add(parcel: &mut Parcel, message: &Message<'_>) {
     parcel.bytes_max = parcel.bytes_max.max(parcel.frames.len() - before);
 }
 
-fn result(index: usize, message: &Message<'_>, told: Option<Told>) -> PushResult {
-    let deleted = || "the partition was deleted again and again while it was pushed to".to_owned();
-    let error = told.is_none().then(deleted);
+/// `reason`: why nothing was told.
+fn result(index: usize, message: &Message<'_>, told: Option<Told>, reason: &str) -> PushResult {
+    let error = told.is_none().then(|| reason.to_owned());
     let told = told.unwrap_or(Told {
         message_id: Uuid::nil(),
         partition_id: Uuid::nil(),
@@ -368,13 +391,17 @@ impl Operation for Parcel {
                 }
             });
         }
-        let mut deferred = match behind.is_empty() {
-            true => Vec::new().into_iter(),
-            false => defer::behind(shared, db, &behind).await?.into_iter(),
+        let deferred = match behind.is_empty() {
+            true => Vec::new(),
+            false => match defer::behind(shared, db, &behind).await {
+                Ok(told) => told.into_iter().map(Outcome::from).collect(),
+                Err(error) if error.is_outcome_unknown() => return Err(error),
+                // The others have landed, and must not be told otherwise.
+                Err(error) => behind.iter().map(|_| Outcome::Failed(error.clone())).collect(),
+            },
         };
-        let outcome = |settled: Option<Outcome>| {
-            settled.or_else(|| deferred.next().map(Outcome::from)).unwrap_or(Outcome::Gone)
-        };
+        let mut deferred = deferred.into_iter();
+        let outcome = |settled: Option<Outcome>| settled.or_else(|| deferred.next()).unwrap_or(Outcome::Gone);
         Ok(outcomes.into_iter().map(outcome).collect())
     }
 }

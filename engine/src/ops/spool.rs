@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use queen_protocol::{PushResult, PushStatus};
+use queen_protocol::PushStatus;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::push::Message;
+use super::push::{Message, Told};
 use crate::Engine;
 use crate::error::Error;
 use crate::spool::{SpoolError, SpoolStats, Spooled, SpooledItem};
@@ -14,22 +14,30 @@ use crate::spool::{SpoolError, SpoolStats, Spooled, SpooledItem};
 impl Engine {
     /// While the database is away, during maintenance, and behind what is in the spool already.
     pub(super) fn must_spool(&self, messages: &[Message<'_>]) -> bool {
-        let Some(spool) = &self.shared.spool else { return false };
-        self.shared.load.maintenance()
-            || self.shared.connections.is_down()
-            || spool.holds(messages.iter().map(|message| (message.queue, message.partition)))
+        let away = self.shared.load.maintenance() || self.shared.connections.is_down();
+        self.shared.spool.is_some() && (away || self.spool_holds(messages))
     }
 
-    pub(super) async fn spool(&self, messages: &[Message<'_>]) -> Result<Vec<PushResult>, Error> {
-        let refused = |reason: &str| Error::Spool(SpoolError::Disk(reason.to_owned()));
-        let Some(spool) = &self.shared.spool else { return Err(refused("there is none")) };
-        let known = self.shared.directory.find(messages.iter().map(|m| (m.queue, m.partition)));
-        let mut items = Vec::with_capacity(messages.len());
-        let mut results = Vec::with_capacity(messages.len());
-        for (index, (message, known)) in messages.iter().zip(known).enumerate() {
-            let message_id = Uuid::now_v7();
-            let payload: &RawValue =
-                serde_json::from_str(message.payload).map_err(|error| refused(&error.to_string()))?;
+    /// Whether some of them would overtake what is in the spool.
+    pub(super) fn spool_holds(&self, messages: &[Message<'_>]) -> bool {
+        let lanes = messages.iter().map(|message| (message.queue, message.partition));
+        self.shared.spool.as_ref().is_some_and(|spool| spool.holds(lanes))
+    }
+
+    /// Accepts these messages, all or none.
+    pub(super) async fn spool(
+        &self,
+        messages: &[Message<'_>],
+        indexes: &[usize],
+        told: &mut [Option<Told>],
+    ) -> Result<(), Error> {
+        let Some(spool) = &self.shared.spool else { return Err(Error::Spool(SpoolError::None)) };
+        let chosen = || indexes.iter().map(|&index| &messages[index]);
+        let known = self.shared.directory.find(chosen().map(|message| (message.queue, message.partition)));
+        let mut items = Vec::with_capacity(indexes.len());
+        for message in chosen() {
+            let payload: &RawValue = serde_json::from_str(message.payload)
+                .map_err(|error| Error::Spool(SpoolError::Disk(error.to_string())))?;
             items.push(SpooledItem {
                 queue: Cow::Borrowed(message.queue),
                 partition: Cow::Borrowed(message.partition),
@@ -37,25 +45,23 @@ impl Engine {
                 task: message.task.map(Cow::Borrowed),
                 transaction_id: Cow::Borrowed(message.transaction_id),
                 chosen: message.chosen,
-                message_id,
+                message_id: Uuid::now_v7(),
                 trace_id: message.trace_id,
                 payload,
             });
-            results.push(PushResult {
-                index,
+        }
+        let ids: Vec<Uuid> = items.iter().map(|item| item.message_id).collect();
+        let producer_sub = messages.first().and_then(|message| message.producer_sub).map(Cow::Borrowed);
+        spool.append(&Spooled { producer_sub, items }).await.map_err(Error::Spool)?;
+        for ((&index, message_id), known) in indexes.iter().zip(ids).zip(known) {
+            told[index] = Some(Told {
                 message_id,
-                transaction_id: message.transaction_id.to_owned(),
-                queue_name: message.queue.to_owned(),
-                status: PushStatus::Buffered,
                 partition_id: known.map_or(Uuid::nil(), |known| known.partition.id),
-                trace_id: message.trace_id,
-                error: None,
+                status: PushStatus::Buffered,
                 ticket: None,
             });
         }
-        let producer_sub = messages.first().and_then(|message| message.producer_sub).map(Cow::Borrowed);
-        spool.append(&Spooled { producer_sub, items }).await.map_err(Error::Spool)?;
-        Ok(results)
+        Ok(())
     }
 
     /// `None`: this broker has no spool.

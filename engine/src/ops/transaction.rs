@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use queen_protocol::{
     AckItem, AckResult, LeaseId, Operation as Asked, PushItem, TransactionBody, TransactionOutcome,
@@ -79,6 +79,11 @@ impl Engine {
                 let reason = refused.error.clone().unwrap_or_default();
                 return Ok(rolled_back(format!("ack of {:?}: {reason}", refused.transaction_id)));
             }
+            // What is in the spool is ahead of it, too.
+            if self.spool_holds(&messages) {
+                self.wait_behind(started).await?;
+                continue;
+            }
             let all: Vec<usize> = (0..messages.len()).collect();
             let (parcels, gone) = self.parcels(&messages, &all).await?;
             if !gone.is_empty() {
@@ -97,12 +102,10 @@ impl Engine {
                     reopened += 1;
                     continue;
                 }
-                Ok(Settled::Behind) if clock::now() - started < self.shared.config.retry_for => {
-                    self.shared.load.signal.notify_one();
-                    tokio::time::sleep(BEHIND_PAUSE).await;
+                Ok(Settled::Behind) => {
+                    self.wait_behind(started).await?;
                     continue;
                 }
-                Ok(Settled::Behind) => return Err(self.overloaded(Kind::Push)),
                 Err(error) if error.is_data() => return Ok(rolled_back(error.to_string())),
                 Err(error) => return Err(error.into()),
             };
@@ -157,6 +160,18 @@ impl Engine {
             return Ok(TransactionOutcome { transaction_id, success: true, error: None, results: told });
         }
         Ok(rolled_back("a partition was deleted again and again while it was pushed to".to_owned()))
+    }
+}
+
+impl Engine {
+    /// For a transaction that must not overtake what was accepted before it.
+    async fn wait_behind(&self, started: Instant) -> Result<(), Error> {
+        if clock::now() - started > self.shared.config.retry_for {
+            return Err(self.overloaded(Kind::Push));
+        }
+        self.shared.load.signal.notify_one();
+        tokio::time::sleep(BEHIND_PAUSE).await;
+        Ok(())
     }
 }
 

@@ -105,6 +105,7 @@ struct Entry<O: Operation> {
 }
 
 /// One look at a lane.
+#[derive(Default)]
 pub struct LanePressure {
     /// In the air, by those that may be.
     pub flights: f64,
@@ -313,6 +314,11 @@ impl<O: Operation> Inner<O> {
             drop(connection);
             tokio::time::sleep(RETRY_PAUSE).await;
             connection = self.connect().await;
+        };
+        let result = match result {
+            // Not reached this time; but it may have been committed before.
+            Err(Error::Unreachable(cause)) if sent => Err(Error::Lost(cause)),
+            other => other,
         };
         let took = clock::now() - started;
         loads.iter().for_each(|(stats, load)| stats.landed(load, took));

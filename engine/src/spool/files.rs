@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tracing::{error, warn};
 
-use super::record;
+use super::record::{self, Record};
 
 const READ_BYTES: usize = 1 << 20;
 
@@ -42,27 +42,23 @@ struct Current {
     length: u64,
 }
 
-/// What a start found.
+/// A record that was read back.
 pub struct Found {
     pub number: u64,
     pub body: Vec<u8>,
 }
 
 impl Files {
-    /// Reads what is there. Torn ends are cut off, damage is told and left out.
-    pub fn open(dir: &Path, file_bytes: u64, file_records: u64) -> io::Result<(Self, Vec<Found>)> {
-        let mut paths: Vec<PathBuf> = Vec::new();
-        for entry in std::fs::read_dir(dir)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == EXTENSION) {
-                paths.push(path);
-            }
-        }
-        paths.sort();
+    /// Reads what is there, record by record. Torn ends are cut off, damage is told and left out.
+    pub fn open(
+        dir: &Path,
+        file_bytes: u64,
+        file_records: u64,
+        mut found: impl FnMut(&Record<'_>),
+    ) -> io::Result<Self> {
         let mut files =
             Self { dir: dir.to_owned(), files: Vec::new(), current: None, next: 0, file_bytes, file_records };
-        let mut found = Vec::new();
-        for path in paths {
+        for path in paths(dir)? {
             let bytes = std::fs::read(&path)?;
             let contents = record::read(&bytes);
             for range in &contents.damaged {
@@ -73,12 +69,8 @@ impl Files {
                 let file = path.display();
                 warn!(%file, bytes = bytes.len() - contents.end, "the spool ends in the middle of a record: cut off");
             }
-            let named = path.file_stem().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0);
-            files.next = files.next.max(named);
             let (Some(first), Some(last)) = (contents.records.first(), contents.records.last()) else {
-                if !bytes.is_empty() {
-                    set_aside(&path, true);
-                }
+                set_aside(&path, !bytes.is_empty());
                 continue;
             };
             files.files.push(Stored {
@@ -89,14 +81,9 @@ impl Files {
                 damaged: !contents.damaged.is_empty(),
             });
             files.next = files.next.max(last.number + 1);
-            found.extend(contents.records.iter().map(|r| Found { number: r.number, body: r.body.to_vec() }));
+            contents.records.iter().for_each(&mut found);
         }
-        Ok((files, found))
-    }
-
-    /// So that numbers that were used before are not used again.
-    pub fn skip_to(&mut self, number: u64) {
-        self.next = self.next.max(number);
+        Ok(files)
     }
 
     /// All of them or none; answers the number of the first.
@@ -118,14 +105,15 @@ impl Files {
             }
         };
         let written = current.file.write_all(&bytes).and_then(|()| current.file.sync_data());
+        // Numbers of what failed are not used again: nobody knows what of it is on disk.
+        self.next = first + bodies.len() as u64;
         if let Err(error) = written {
-            // Nobody knows what of it is on disk. What was there before is: cut off the rest, and go on in a new file.
+            // What was there before is: cut off the rest, and go on in a new file.
             let _ = current.file.set_len(current.length).and_then(|()| current.file.sync_data());
             self.close();
             return Err(error);
         }
         current.length += bytes.len() as u64;
-        self.next = first + bodies.len() as u64;
         if let Some(stored) = self.files.last_mut() {
             stored.end = self.next;
             stored.bytes += bytes.len() as u64;
@@ -172,11 +160,25 @@ impl Files {
             let stored = self.files.remove(0);
             set_aside(&stored.path, stored.damaged);
         }
-        // An empty file says where to go on, should this process end: no number is used twice.
-        if let Err(error) = File::create(self.dir.join(name(self.next))) {
-            warn!(%error, "the end of the spool could not be marked");
+    }
+}
+
+/// Whether there are files at all.
+pub fn any(dir: &Path) -> io::Result<bool> {
+    Ok(!paths(dir)?.is_empty())
+}
+
+/// In order.
+fn paths(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == EXTENSION) {
+            paths.push(path);
         }
     }
+    paths.sort();
+    Ok(paths)
 }
 
 /// In the order of their first records.
@@ -203,6 +205,14 @@ mod tests {
         texts.iter().map(|text| text.as_bytes().to_vec()).collect()
     }
 
+    fn open(dir: &Path, file_bytes: u64) -> (Files, Vec<(u64, String)>) {
+        let mut found = Vec::new();
+        let text = |body: &[u8]| String::from_utf8(body.to_vec()).unwrap();
+        let files =
+            Files::open(dir, file_bytes, 100, |record| found.push((record.number, text(record.body))));
+        (files.unwrap(), found)
+    }
+
     fn texts(found: &[Found]) -> Vec<(u64, String)> {
         found.iter().map(|found| (found.number, String::from_utf8(found.body.clone()).unwrap())).collect()
     }
@@ -218,33 +228,29 @@ mod tests {
     #[test]
     fn what_was_appended_is_found_by_the_next_process_in_order() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut files, found) = Files::open(dir.path(), 60, 100).unwrap();
+        let (mut files, found) = open(dir.path(), 60);
         assert!(found.is_empty());
         assert_eq!(files.append(&bodies(&["a", "b"])).unwrap(), 0);
         assert_eq!(files.append(&bodies(&["c"])).unwrap(), 2);
         assert_eq!(files.append(&bodies(&["d"])).unwrap(), 3);
         drop(files);
         assert_eq!(names(dir.path()).len(), 2, "a full file is followed by another");
-        let (mut files, found) = Files::open(dir.path(), 60, 100).unwrap();
-        let all = [(0, "a".into()), (1, "b".into()), (2, "c".into()), (3, "d".into())];
-        assert_eq!(texts(&found), all);
+        let (mut files, found) = open(dir.path(), 60);
+        assert_eq!(found, [(0, "a".into()), (1, "b".into()), (2, "c".into()), (3, "d".into())]);
         assert_eq!(files.append(&bodies(&["e"])).unwrap(), 4);
         assert_eq!(texts(&files.read(1).unwrap()), [(1, "b".into()), (2, "c".into())]);
         assert_eq!(texts(&files.read(4).unwrap()), [(4, "e".into())]);
         files.done(3);
         assert_eq!(texts(&files.read(3).unwrap()), [(3, "d".into())]);
         files.done(5);
-        assert!(files.read(0).unwrap().is_empty());
-        drop(files);
-        let (mut files, found) = Files::open(dir.path(), 60, 100).unwrap();
-        assert!(found.is_empty());
-        assert_eq!(files.append(&bodies(&["f"])).unwrap(), 5, "no number is used twice");
+        assert!(names(dir.path()).is_empty() && files.read(0).unwrap().is_empty());
+        assert_eq!(files.append(&bodies(&["f"])).unwrap(), 5);
     }
 
     #[test]
     fn a_torn_end_is_cut_off_and_a_damaged_file_is_kept_once_it_is_done() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut files, _) = Files::open(dir.path(), 1 << 20, 100).unwrap();
+        let (mut files, _) = open(dir.path(), 1 << 20);
         files.append(&bodies(&["first", "second", "third"])).unwrap();
         drop(files);
         let path = dir.path().join(&names(dir.path())[0]);
@@ -252,25 +258,24 @@ mod tests {
         bytes[record::size(b"first") + 22] ^= 1;
         bytes.extend_from_slice(b"\x00QS\x01 and no more");
         std::fs::write(&path, bytes).unwrap();
-        let (mut files, found) = Files::open(dir.path(), 1 << 20, 100).unwrap();
-        assert_eq!(texts(&found), [(0, "first".into()), (2, "third".into())]);
+        let (mut files, found) = open(dir.path(), 1 << 20);
+        assert_eq!(found, [(0, "first".into()), (2, "third".into())]);
         files.done(3);
-        assert_eq!(names(dir.path()), ["00000000000000000000.damaged", "00000000000000000003.spool"]);
+        assert_eq!(names(dir.path()), ["00000000000000000000.damaged"]);
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_what_was() {
+    fn what_cannot_be_written_leaves_what_was_and_its_number_unused() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut files, _) = Files::open(dir.path(), 1 << 20, 100).unwrap();
+        let (mut files, _) = open(dir.path(), 1 << 20);
         files.append(&bodies(&["kept"])).unwrap();
         // Reading only: every write fails, as on a full disk.
         let path = dir.path().join(&names(dir.path())[0]);
         files.current =
             Some(Current { file: File::open(&path).unwrap(), length: record::size(b"kept") as u64 });
         assert!(files.append(&bodies(&["lost"])).is_err());
-        assert_eq!(files.append(&bodies(&["after"])).unwrap(), 1);
+        assert_eq!(files.append(&bodies(&["after"])).unwrap(), 2);
         drop(files);
-        let (_, found) = Files::open(dir.path(), 1 << 20, 100).unwrap();
-        assert_eq!(texts(&found), [(0, "kept".into()), (1, "after".into())]);
+        assert_eq!(open(dir.path(), 1 << 20).1, [(0, "kept".into()), (2, "after".into())]);
     }
 }

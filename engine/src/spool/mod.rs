@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -67,10 +67,12 @@ pub struct SpooledItem<'a> {
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SpoolError {
-    #[error("the database connection is lost and the spool is full: {bytes} bytes wait on disk")]
+    #[error("the database connection cannot be used, and the spool is full: {bytes} bytes wait on disk")]
     Full { bytes: u64 },
-    #[error("the database connection is lost and the spool cannot be written: {0}")]
+    #[error("the database connection cannot be used, and the spool cannot be written: {0}")]
     Disk(String),
+    #[error("this broker has no spool")]
+    None,
 }
 
 /// Clones share it.
@@ -82,12 +84,19 @@ struct Inner {
     dir: PathBuf,
     bytes_max: u64,
     jobs: SyncSender<Job>,
+    books: Arc<Books>,
+    /// Keeps the folder ours.
+    lock: Mutex<Option<File>>,
+}
+
+/// What is known of the files, without a look at them.
+#[derive(Default)]
+struct Books {
     state: Mutex<State>,
+    /// How many lanes there are.
     lanes: AtomicUsize,
     /// Something was written.
     written: Notify,
-    /// Keeps the folder ours.
-    lock: Mutex<Option<File>>,
 }
 
 #[derive(Default)]
@@ -96,7 +105,8 @@ struct State {
     messages: u64,
     /// Requests with messages for a (queue, partition).
     lanes: HashMap<(String, String), usize>,
-    healthy: bool,
+    /// The last write did not work.
+    broken: bool,
 }
 
 /// What a record is about.
@@ -107,10 +117,9 @@ struct Load {
 }
 
 enum Job {
-    Append { body: Vec<u8>, reply: oneshot::Sender<io::Result<()>> },
+    Append { body: Vec<u8>, load: Load, reply: oneshot::Sender<io::Result<()>> },
     Read { from: u64, reply: oneshot::Sender<io::Result<Vec<Found>>> },
     Done { below: u64 },
-    Skip { to: u64 },
 }
 
 /// A reading for people.
@@ -131,29 +140,61 @@ pub struct Read {
 impl Spool {
     /// Takes the first folder that no other broker of this machine uses, and what an earlier one has left in it.
     pub fn open(config: &SpoolConfig) -> io::Result<Self> {
-        let (dir, lock) = folder(&config.dir)?;
-        let id = identity(&dir)?;
-        let (files, found) = Files::open(&dir, config.file_bytes, config.file_records)?;
-        let mut state = State { healthy: true, ..State::default() };
-        for record in &found {
-            match load(&record.body) {
+        for number in 0..FOLDERS_MAX {
+            let dir = config.dir.join(number.to_string());
+            std::fs::create_dir_all(&dir)?;
+            if let Some(lock) = locked(&dir)? {
+                return Self::take(config, dir, lock);
+            }
+        }
+        Err(io::Error::other(format!("{FOLDERS_MAX} brokers use {} already", config.dir.display())))
+    }
+
+    /// Folders that nobody uses any more and that still hold something.
+    pub fn left_behind(config: &SpoolConfig) -> io::Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for number in 0..FOLDERS_MAX {
+            let dir = config.dir.join(number.to_string());
+            if !dir.is_dir() {
+                break;
+            }
+            if !files::any(&dir)? {
+                continue;
+            }
+            if let Some(lock) = locked(&dir)? {
+                let spool = Self::take(config, dir, lock)?;
+                if !spool.is_empty() {
+                    found.push(spool);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn take(config: &SpoolConfig, dir: PathBuf, lock: File) -> io::Result<Self> {
+        let books = Arc::new(Books::default());
+        let mut state = State::default();
+        let mut records = 0;
+        let files = Files::open(&dir, config.file_bytes, config.file_records, |record| {
+            records += 1;
+            match load(record.body) {
                 Some(load) => state.add(&load),
                 None => warn!(record = record.number, "a record of the spool cannot be understood"),
             }
-        }
+        })?;
+        // An empty one starts anew, so that no two machines that were copied from one another share an id.
+        let id = match identity(&dir) {
+            Ok(id) if records > 0 => id,
+            _ => new_identity(&dir)?,
+        };
+        books.lanes.store(state.lanes.len(), Relaxed);
+        *books.lock() = state;
         let (jobs, receiver) = sync_channel(WAITING_MAX);
-        std::thread::Builder::new().name("spool".to_owned()).spawn(move || run(files, &receiver))?;
-        let lanes = AtomicUsize::new(state.lanes.len());
-        Ok(Self(Arc::new(Inner {
-            id,
-            dir,
-            bytes_max: config.bytes_max,
-            jobs,
-            state: Mutex::new(state),
-            lanes,
-            written: Notify::new(),
-            lock: Mutex::new(Some(lock)),
-        })))
+        let thread = std::thread::Builder::new().name("spool".to_owned());
+        let shared = books.clone();
+        thread.spawn(move || run(files, &receiver, &shared))?;
+        let lock = Mutex::new(Some(lock));
+        Ok(Self(Arc::new(Inner { id, dir, bytes_max: config.bytes_max, jobs, books, lock })))
     }
 
     /// For the database: how far it was handed in is remembered under this id.
@@ -167,10 +208,10 @@ impl Spool {
 
     /// Whether one of these has messages in the spool, which must not be overtaken.
     pub fn holds<'a>(&self, mut lanes: impl Iterator<Item = (&'a str, &'a str)>) -> bool {
-        if self.0.lanes.load(Relaxed) == 0 {
+        if self.0.books.lanes.load(Relaxed) == 0 {
             return false;
         }
-        let state = self.0.lock();
+        let state = self.0.books.lock();
         lanes.any(|(queue, partition)| state.lanes.contains_key(&(queue.to_owned(), partition.to_owned())))
     }
 
@@ -180,7 +221,7 @@ impl Spool {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.lock().messages == 0
+        self.0.books.lock().messages == 0
     }
 
     /// Returns once the request is on disk.
@@ -190,35 +231,31 @@ impl Spool {
     pub async fn append(&self, request: &Spooled<'_>) -> Result<(), SpoolError> {
         let body = serde_json::to_vec(request).map_err(|error| SpoolError::Disk(error.to_string()))?;
         let load = request.load(body.len());
+        let (reply, answer) = oneshot::channel();
         {
-            let mut state = self.0.lock();
+            let mut state = self.0.books.lock();
             if state.bytes + load.bytes > self.0.bytes_max {
                 return Err(SpoolError::Full { bytes: state.bytes });
             }
             // Before it is written: what comes next for the same partition goes behind it.
             state.add(&load);
-            self.0.lanes.store(state.lanes.len(), Relaxed);
+            self.0.books.lanes.store(state.lanes.len(), Relaxed);
         }
-        let (reply, answer) = oneshot::channel();
-        let result = match self.0.jobs.try_send(Job::Append { body, reply }) {
-            Ok(()) => answer.await.unwrap_or_else(|_| Err(io::Error::other("the spool has ended"))),
-            Err(_) => Err(io::Error::other("too many requests wait for the disk")),
-        };
-        let mut state = self.0.lock();
-        state.healthy = result.is_ok();
-        if let Err(error) = result {
-            state.remove(&load);
-            self.0.lanes.store(state.lanes.len(), Relaxed);
-            return Err(SpoolError::Disk(error.to_string()));
+        if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
+            self.0.jobs.try_send(Job::Append { body, load, reply })
+        {
+            if let Job::Append { load, .. } = job {
+                self.0.books.failed(&[load]);
+            }
+            return Err(SpoolError::Disk("too many requests wait for it".to_owned()));
         }
-        drop(state);
-        self.0.written.notify_one();
-        Ok(())
+        let ended = || Err(io::Error::other("it has ended"));
+        answer.await.unwrap_or_else(|_| ended()).map_err(|error| SpoolError::Disk(error.to_string()))
     }
 
     /// Waits until there is something new.
     pub async fn written(&self) {
-        self.0.written.notified().await;
+        self.0.books.written.notified().await;
     }
 
     /// The next records, in order.
@@ -230,35 +267,40 @@ impl Spool {
         Ok(found.into_iter().map(|found| Read { number: found.number, body: found.body }).collect())
     }
 
-    /// These records are in the database, and so is everything before them.
+    /// These records are in the database, and so is everything before them. Once for each record.
     pub fn done(&self, records: &[Read]) {
         let Some(last) = records.last() else { return };
-        let mut state = self.0.lock();
-        for record in records {
-            if let Some(load) = load(&record.body) {
-                state.remove(&load);
-            }
-        }
-        self.0.lanes.store(state.lanes.len(), Relaxed);
-        drop(state);
+        let loads: Vec<Load> = records.iter().filter_map(|record| load(&record.body)).collect();
+        self.0.books.remove(&loads);
         // Should the queue be full, the next one says it again.
         let _ = self.0.jobs.try_send(Job::Done { below: last.number + 1 });
     }
 
-    /// The database knows of records up to here; their numbers are not used again.
-    pub fn skip_to(&self, number: u64) {
-        let _ = self.0.jobs.try_send(Job::Skip { to: number });
-    }
-
     pub fn stats(&self) -> SpoolStats {
-        let state = self.0.lock();
-        SpoolStats { messages: state.messages, bytes: state.bytes, healthy: state.healthy }
+        let state = self.0.books.lock();
+        SpoolStats { messages: state.messages, bytes: state.bytes, healthy: !state.broken }
     }
 }
 
-impl Inner {
+impl Books {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, loads: &[Load]) {
+        let mut state = self.lock();
+        loads.iter().for_each(|load| state.remove(load));
+        self.lanes.store(state.lanes.len(), Relaxed);
+    }
+
+    fn failed(&self, loads: &[Load]) {
+        self.remove(loads);
+        self.lock().broken = true;
+    }
+
+    fn written(&self) {
+        self.lock().broken = false;
+        self.written.notify_one();
     }
 }
 
@@ -272,8 +314,8 @@ impl State {
     }
 
     fn remove(&mut self, load: &Load) {
-        self.bytes -= load.bytes;
-        self.messages -= load.messages;
+        self.bytes = self.bytes.saturating_sub(load.bytes);
+        self.messages = self.messages.saturating_sub(load.messages);
         for lane in &load.lanes {
             if let Some(count) = self.lanes.get_mut(lane) {
                 *count -= 1;
@@ -299,81 +341,66 @@ fn load(body: &[u8]) -> Option<Load> {
     serde_json::from_slice::<Spooled<'_>>(body).ok().map(|request| request.load(body.len()))
 }
 
-fn run(mut files: Files, jobs: &Receiver<Job>) {
+fn run(mut files: Files, jobs: &Receiver<Job>, books: &Books) {
     while let Ok(first) = jobs.recv() {
+        let (mut bodies, mut loads, mut replies) = (Vec::new(), Vec::new(), Vec::new());
         let mut next = Some(first);
         while let Some(job) = next.take() {
-            let (mut bodies, mut replies) = (Vec::new(), Vec::new());
-            let mut other = None;
-            let mut job = Some(job);
-            while let Some(taken) = job.take() {
-                match taken {
-                    Job::Append { body, reply } => {
-                        bodies.push(body);
-                        replies.push(reply);
-                        if bodies.len() < GROUP_MAX {
-                            job = jobs.try_recv().ok();
-                        }
-                    }
-                    taken => other = Some(taken),
+            match job {
+                Job::Append { body, load, reply } => {
+                    bodies.push(body);
+                    loads.push(load);
+                    replies.push(reply);
                 }
+                Job::Read { from, reply } => drop(reply.send(files.read(from))),
+                Job::Done { below } => files.done(below),
             }
-            if !bodies.is_empty() {
-                append(&mut files, &bodies, replies);
+            if bodies.len() < GROUP_MAX {
+                next = jobs.try_recv().ok();
             }
-            match other {
-                Some(Job::Read { from, reply }) => drop(reply.send(files.read(from))),
-                Some(Job::Done { below }) => files.done(below),
-                Some(Job::Skip { to }) => files.skip_to(to),
-                Some(append @ Job::Append { .. }) => next = Some(append),
-                None => {}
-            }
+        }
+        if bodies.is_empty() {
+            continue;
+        }
+        let result = files.append(&bodies);
+        match result {
+            Ok(_) => books.written(),
+            Err(_) => books.failed(&loads),
+        }
+        for reply in replies {
+            let told =
+                result.as_ref().map(|_| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
+            // Whoever asked may be gone; it is on disk all the same.
+            let _ = reply.send(told);
         }
     }
 }
 
-fn append(files: &mut Files, bodies: &[Vec<u8>], replies: Vec<oneshot::Sender<io::Result<()>>>) {
-    let result = files.append(bodies);
-    for reply in replies {
-        let told = match &result {
-            Ok(_) => Ok(()),
-            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        };
-        // Whoever asked may be gone; it is on disk all the same.
-        let _ = reply.send(told);
+/// `None`: another broker uses it.
+fn locked(dir: &Path) -> io::Result<Option<File>> {
+    let lock = File::options().create(true).truncate(false).write(true).open(dir.join(LOCK))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
     }
-}
-
-/// The first folder that is free, and the lock that keeps it ours.
-fn folder(base: &Path) -> io::Result<(PathBuf, File)> {
-    for number in 0..FOLDERS_MAX {
-        let dir = base.join(number.to_string());
-        std::fs::create_dir_all(&dir)?;
-        let lock = File::options().create(true).truncate(false).write(true).open(dir.join(LOCK))?;
-        match lock.try_lock() {
-            Ok(()) => return Ok((dir, lock)),
-            Err(std::fs::TryLockError::WouldBlock) => {}
-            Err(std::fs::TryLockError::Error(error)) => return Err(error),
-        }
-    }
-    Err(io::Error::other(format!("{FOLDERS_MAX} brokers use {} already", base.display())))
 }
 
 fn identity(dir: &Path) -> io::Result<Uuid> {
-    let path = dir.join(ID);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Uuid::try_parse(text.trim()).map_err(io::Error::other),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let id = Uuid::now_v7();
-            let temporary = dir.join("id.new");
-            std::fs::write(&temporary, id.to_string())?;
-            File::open(&temporary)?.sync_all()?;
-            std::fs::rename(&temporary, &path)?;
-            File::open(dir)?.sync_all()?;
-            Ok(id)
-        }
-        Err(error) => Err(error),
-    }
+    let text = std::fs::read_to_string(dir.join(ID))?;
+    Uuid::try_parse(text.trim()).map_err(io::Error::other)
+}
+
+fn new_identity(dir: &Path) -> io::Result<Uuid> {
+    let id = Uuid::now_v7();
+    let temporary = dir.join("id.new");
+    std::fs::write(&temporary, id.to_string())?;
+    File::open(&temporary)?.sync_all()?;
+    std::fs::rename(&temporary, dir.join(ID))?;
+    // A file is only as durable as its name, and so is a folder.
+    File::open(dir)?.sync_all()?;
+    dir.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
+    Ok(id)
 }
 
 #[cfg(test)]
@@ -408,8 +435,9 @@ mod tests {
         let id = spool.id();
         assert!(spool.holds([("other", "p"), ("q", "p")].into_iter()));
         assert!(!spool.holds([("other", "p"), ("q", "other")].into_iter()));
-        drop(spool);
-        let spool = reopened(&config(dir.path(), 1 << 20)).await;
+        spool.close();
+        let mut left = Spool::left_behind(&config(dir.path(), 1 << 20)).unwrap();
+        let spool = left.remove(0);
         assert_eq!((spool.id(), spool.stats().messages), (id, 1));
         let records = spool.read(0).await.unwrap();
         let read: Spooled<'_> = serde_json::from_slice(&records[0].body).unwrap();
@@ -417,13 +445,6 @@ mod tests {
         spool.done(&records);
         assert!(spool.is_empty() && !spool.holds([("q", "p")].into_iter()));
         assert!(spool.read(1).await.unwrap().is_empty());
-    }
-
-    /// Its thread ends a moment after the last handle.
-    async fn reopened(config: &SpoolConfig) -> Spool {
-        let spool = Spool::open(config).unwrap();
-        assert!(spool.dir().ends_with("0"));
-        spool
     }
 
     #[tokio::test]
@@ -438,5 +459,10 @@ mod tests {
         let other = Spool::open(&config(dir.path(), 250)).unwrap();
         assert_ne!((other.dir(), other.id()), (spool.dir(), spool.id()));
         assert!(other.is_empty());
+        assert!(Spool::left_behind(&config(dir.path(), 250)).unwrap().is_empty(), "both are in use");
+        let id = other.id();
+        other.close();
+        let next = Spool::open(&config(dir.path(), 250)).unwrap();
+        assert_ne!(next.id(), id, "an empty one starts anew");
     }
 }

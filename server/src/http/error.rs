@@ -112,11 +112,11 @@ impl From<queen_engine::Error> for ApiError {
             ErrorCode::Unavailable => warn!(error = %chain, "request could not be served"),
             _ => {}
         }
-        // Published consumers poll on only after an error that says `timeout` (JavaScript) or `connection`
-        // (Python); any other text ends them for good, long before the database is back.
         if let queen_engine::Error::Overloaded { depth, retry_after } = error {
             return Self { queue_depth: Some(depth), retry_after, ..Self::new(code, error.to_string()) };
         }
+        // Published consumers poll on only after an error that says `timeout` (JavaScript) or `connection`
+        // (Python); any other text ends them for good, long before the database is back.
         let text = match error {
             queen_engine::Error::Database(_) if code == ErrorCode::Unavailable => {
                 format!("database connection timeout: {error}")

@@ -87,18 +87,18 @@ pub async fn one(State(app): State<App>, Segments(id): Segments<String>) -> Resu
     }
 }
 
-/// Takes back a deferred operation that nobody works on yet.
+/// Takes back a deferred operation that nobody works on yet, or gives up one that has failed.
 ///
 /// Its messages are not stored. One that is being worked on, or done, stays what it is.
 #[utoipa::path(delete, path = "/api/v1/operations/{operation}", operation_id = "cancelOperation",
     tag = "operations", params(("operation" = Uuid, Path)),
     responses((status = 200, description = "Cancelled", body = words::OperationChanged),
-        (status = 409, description = "It is not pending any more", body = words::OperationChanged),
+        (status = 409, description = "It is neither pending nor failed", body = words::OperationChanged),
         NoOperation, Failures))]
 pub async fn cancel(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
     let id = operation_id(&id)?;
     let status = app.engine.cancel_operation(id).await?;
-    changed(id, status.as_deref(), "cancelled", "only a pending operation can be cancelled")
+    changed(id, status.as_deref(), "cancelled", "only a pending or failed operation can be cancelled")
 }
 
 /// Tries a failed operation again.
