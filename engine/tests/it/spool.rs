@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use queen_engine::{Config, Engine, Error, SpoolConfig};
-use queen_protocol::{ErrorCode, PushStatus};
+use queen_protocol::{ErrorCode, PopRequest, PushStatus};
 use queen_testkit::{Proxy, database};
 use serde_json::json;
 use tempfile::TempDir;
@@ -181,4 +181,68 @@ async fn pop_maintenance_lets_pops_find_nothing_and_pushes_go_on() {
     assert_eq!(data(&broker, any("q").batch(2)).await, numbers(0..2));
     let refused = broker.set_push_maintenance(true).await;
     assert!(matches!(refused, Err(Error::Spool(_))), "there is nowhere to put pushes");
+}
+
+/// It was sent, it was stored, and its answer was lost: to spool it as well would store it twice.
+#[tokio::test]
+async fn a_push_that_may_be_stored_is_not_spooled_as_well() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let patience = Duration::from_secs(1);
+    let broker = engine_with(Config { retry_for: patience, ..spooling(proxy.url(), dir.path()) }).await;
+    push(&broker, "q", "p", 0..1).await;
+    proxy.cut_before_reply(Some(b"the last word"));
+    let item = json!([{"queue": "q", "partition": "p", "payload": "the last word"}]);
+    // Only new connections are: the push goes out on one that is open.
+    proxy.refuse(true);
+    let others = async {
+        while proxy.replies_withheld() == 0 {
+            tokio::task::yield_now().await;
+        }
+        proxy.cut();
+    };
+    let (answer, ()) = tokio::join!(send(&broker, &item), others);
+    let refused = answer.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Unavailable, "{refused}");
+    proxy.cut_before_reply(None);
+    proxy.refuse(false);
+    emptied(&broker).await;
+    let found = eventually("the database is back", async || {
+        broker.pop(PopRequest { auto_ack: true, ..named("q", "p").batch(10) }).await.ok()?
+    });
+    assert_eq!(read(&found.await).data(), [json!(0), json!("the last word")]);
+}
+
+#[tokio::test]
+async fn what_a_broker_of_this_machine_has_left_behind_is_handed_in_by_another() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let first = engine_with(spooling(proxy.url(), dir.path())).await;
+    let second = engine_with(spooling(db.url(), dir.path())).await;
+    cut_off(&proxy);
+    buffered(&first).await;
+    push(&first, "q", "p", 0..5).await;
+    first.stop().await;
+    assert!(drain(&second, "q", "p", "early").await.is_empty());
+    let found = eventually("it is handed in", async || {
+        Some(drain(&second, "q", "p", "g").await).filter(|found| found.len() == 5)
+    });
+    assert_eq!(found.await.iter().map(Message::json).collect::<Vec<_>>(), numbers(0..5));
+}
+
+#[tokio::test]
+async fn a_transaction_does_not_overtake_what_is_in_the_spool() {
+    let db = database().await;
+    let dir = TempDir::new().unwrap();
+    let broker = engine_with(spooling(db.url(), dir.path())).await;
+    broker.set_push_maintenance(true).await.unwrap();
+    push(&broker, "q", "p", 0..1).await;
+    let body = json!({"operations": [
+        {"type": "push", "items": [{"queue": "q", "partition": "p", "payload": 1}]}]});
+    let (outcome, _) = tokio::join!(transact(&broker, &body), broker.set_push_maintenance(false));
+    assert!(outcome.success, "{outcome:?}");
+    let data: Vec<_> = drain(&broker, "q", "p", "g").await.iter().map(Message::json).collect();
+    assert_eq!(data, numbers(0..2));
 }
