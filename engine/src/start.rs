@@ -114,6 +114,7 @@ fn lanes(shared: &Arc<Shared>) -> Lanes {
         locate: lane(shared, slots.ack),
         push: lane(shared, slots.push),
         defer: lane(shared, slots.push),
+        defer_ack: lane(shared, slots.ack),
         fetch: lane(shared, slots.pop),
         turn: lane(shared, slots.pop.max(slots.ack)),
         renew: lane(shared, slots.renew),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{BadRequest, QUEUE_MODE, check_name};
+use crate::{BadRequest, QUEUE_MODE, Ticket, check_name};
 
 /// A lease cannot be larger, so neither can the acknowledgement of one.
 const ACK_ITEMS_MAX: usize = 50_000;
@@ -26,6 +26,15 @@ impl AckStatus {
             Some("retry") => Self::Retry,
             Some("dlq") => Self::Dlq,
             Some(_) => Self::Failed,
+        }
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Retry => "retry",
+            Self::Dlq => "dlq",
         }
     }
 }
@@ -122,6 +131,9 @@ pub struct AckResult {
     pub lease_released: bool,
     pub dlq: bool,
     pub noop: bool,
+    /// Of an acknowledgement that was deferred.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<Ticket>,
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@
 --         p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[]   the same once it is spent
 --         p_dead int[] (which row above, from 1), p_dead_final boolean[] (only once the budget is spent),
 --         p_dead_offsets bigint[], p_dead_errors text[]   messages to dead-letter
+--         p_deferred boolean      these are deferred acks of whoever has taken them, which others must not overtake
 -- out:    one row of arrays, an element per row whose partition and group exist: positions, statuses (0 applied with
 --         budget left, 1 applied with the budget spent or not needed, 2 lease not valid, 3 the cursor is not the expected
---         one, 4 applied before: this is the second time it was sent), cursors (with 4: as it left it), started (the cursor before it was
+--         one, 4 applied before: this is the second time it was sent, 5 behind deferred acks), cursors (with 4: as it left it), started (the cursor before it was
 --         applied), heads, released, kept (dead letters are kept, not dropped), queue_names, partition_names
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
@@ -19,7 +20,7 @@ create or replace function queen.ack(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_negative boolean[],
     p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[],
     p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[],
-    p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[],
+    p_dead int[], p_dead_final boolean[], p_dead_offsets bigint[], p_dead_errors text[], p_deferred boolean,
     out positions int[], out statuses int[], out cursors bigint[], out started bigint[], out heads bigint[],
     out released boolean[], out kept boolean[], out queue_names text[], out partition_names text[])
 language plpgsql as $$
@@ -51,6 +52,7 @@ begin
                  q.dead_letter_queue or q.dlq_after_max_retries as kept,
                  q.name as queue_name, p.name as partition_name,
                  case when c.last_ack = a.ack_id then 4
+                      when c.deferred_pending > 0 and not p_deferred then 5
                       when a.lease_id is not null
                            and not coalesce(c.lease_id = a.lease_id and c.lease_until > v_now, false) then 2
                       when greatest(c.cursor, h.tail) <> a.expected then 3

@@ -37,7 +37,7 @@ begin
                   order by k.generation desc limit 1) l
               offset 0) a
         where c.ctid = a.ctid and c.lease_id = a.held and c.lease_until > v_now
-          and c.last_ack is distinct from a.ack_id and c.cursor = a.expected
+          and c.last_ack is distinct from a.ack_id and c.cursor = a.expected and c.deferred_pending = 0
         returning a.ordinal::int as position, c.lease_id is null as released)
     select array_agg(d.position), array_agg(d.released) into positions, released from applied d;
 end $$;

@@ -44,6 +44,60 @@ begin
     where not exists (select 1 from queen.partitions p where p.id = a.partition_id);
 end $$;
 
+-- queen.defer_acks: puts acknowledgements aside, and holds their leases until they have landed.
+-- in:     p_ids uuid[]            the same when it is sent again after its answer was lost
+--         p_partitions uuid[], p_groups text[], p_leases uuid[] (null = no lease is claimed), p_kinds text[],
+--         p_priorities int[], p_counts int[], p_bodies text[]   in the order of acceptance
+--         p_timeout int (seconds), p_attempts_max int
+-- out:    the positions (from 1) of those that were not put aside: the lease is not valid, or there is no such reader
+-- locks:  consumers rows in (partition_id, consumer_group) order
+-- raises: never for a single item
+create or replace function queen.defer_acks(
+    p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_kinds text[], p_priorities int[],
+    p_counts int[], p_bodies text[], p_timeout int, p_attempts_max int, out refused int[])
+language plpgsql as $$
+declare
+    v_now timestamptz;
+    v_good int[];
+begin
+    perform queen.lock_readers(p_partitions, p_groups);
+    v_now := queen.now();
+    select array_agg(a.ordinal::int) filter (where a.good), array_agg(a.ordinal::int) filter (where not a.good)
+    into v_good, refused
+    from (select a.ordinal,
+                 exists (select 1 from queen.reader_of(a.partition_id, a.consumer_group) c
+                         where a.lease_id is null or c.lease_id = a.lease_id and c.lease_until > v_now)
+                 or exists (select 1 from queen.deferred d where d.id = a.id) as good
+          from unnest(p_ids, p_partitions, p_groups, p_leases)
+               with ordinality a (id, partition_id, consumer_group, lease_id, ordinal)) a;
+    with added as (
+        insert into queen.deferred as d (id, partition_id, consumer_group, created_at, due_at, timeout_seconds, priority,
+                                         attempts_max, count, bytes, kind, queue_name, partition_name, body)
+        select a.id, a.partition_id, a.consumer_group, v_now, v_now, p_timeout, a.priority,
+               p_attempts_max, a.count, octet_length(a.body), a.kind, q.name, p.name, a.body
+        from unnest(p_ids, p_partitions, p_groups, p_kinds, p_priorities, p_counts, p_bodies)
+             with ordinality a (id, partition_id, consumer_group, kind, priority, count, body, ordinal)
+        join queen.partitions p on p.id = any (array[a.partition_id])
+        join queen.queues q on q.id = any (array[p.queue_id])
+        where a.ordinal = any (v_good)
+        order by a.ordinal
+        on conflict (id) do nothing
+        returning d.partition_id, d.consumer_group)
+    update queen.consumers as c
+    set deferred_pending = c.deferred_pending + n.count,
+        lease_until = case when c.lease_until > v_now then greatest(c.lease_until, v_now + interval '30 days')
+                           else c.lease_until end,
+        version = c.version + 1, generation = (c.version + 1) / 16
+    from (select a.count, l.ctid
+          from (select d.partition_id, d.consumer_group, count(*)::int as count
+                from added d group by d.partition_id, d.consumer_group) a
+          cross join lateral (select k.ctid from queen.consumers k
+                              where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
+                              order by k.generation desc limit 1) l
+          offset 0) n
+    where c.ctid = n.ctid;
+end $$;
+
 -- queen.lock_heads: locks the heads rows of partitions, for those who go on to change them.
 -- in:     p_partitions uuid[], in any order
 -- out:    nothing
@@ -197,6 +251,24 @@ begin
           where a.consumer_group = ''
           offset 0) n
     where h.ctid = n.ctid;
+
+    -- A lease that is not finished was held for them, and gets its usual time to go on.
+    perform queen.lock_readers(v_closed.partitions, v_closed.groups);
+    update queen.consumers as c
+    set deferred_pending = c.deferred_pending - n.count,
+        lease_until = case when c.lease_until is null or c.deferred_pending > n.count then c.lease_until
+                           else least(c.lease_until, queen.now() + make_interval(secs => n.lease_time)) end,
+        version = c.version + 1, generation = (c.version + 1) / 16
+    from (select a.count, l.ctid, case when q.lease_time > 0 then q.lease_time else 60 end as lease_time
+          from unnest(v_closed.partitions, v_closed.groups, v_closed.counts) a (partition_id, consumer_group, count)
+          join queen.partitions p on p.id = any (array[a.partition_id])
+          join queen.queues q on q.id = any (array[p.queue_id])
+          cross join lateral (select k.ctid from queen.consumers k
+                              where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
+                              order by k.generation desc limit 1) l
+          where a.consumer_group <> ''
+          offset 0) n
+    where c.ctid = n.ctid;
 end $$;
 
 -- queen.fail_deferred: what was tried and did not work waits for its next try, longer each time, or has failed for good.
@@ -280,6 +352,12 @@ begin
         set deferred_pending = h.deferred_pending + 1, version = h.version + 1, generation = (h.version + 1) / 16
         where h.partition_id = v_partition
           and h.generation = (select n.generation from queen.head_of(v_partition) n);
+    elsif v_group is not null then
+        perform queen.lock_readers(array[v_partition], array[v_group]);
+        update queen.consumers as c
+        set deferred_pending = c.deferred_pending + 1, version = c.version + 1, generation = (c.version + 1) / 16
+        where c.partition_id = v_partition and c.consumer_group = v_group
+          and c.generation = (select n.generation from queen.reader_of(v_partition, v_group) n);
     end if;
     return (select d.status from queen.deferred d where d.id = p_id);
 end $$;

@@ -59,4 +59,6 @@ begin
 end $$;
 
 -- They take part in the order of deferred operations now.
+drop function if exists queen.ack(uuid[], uuid[], text[], uuid[], bigint[], boolean[], bigint[], boolean[], boolean[],
+                                  bigint[], boolean[], boolean[], int[], boolean[], bigint[], text[]);
 drop function if exists queen.push(uuid[], bigint[], int[], int[], bytea[], text[], boolean[], bigint[]);

@@ -28,6 +28,7 @@ statements! {
     open: "select * from queen.open($1, $2, $3, $4, $5, $6)",
     push: "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     defer_pushes: "select queen.defer_pushes($1, $2, $3, $4, $5, $6, $7, $8)",
+    defer_acks: "select queen.defer_acks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     claim_deferred: "select * from queen.claim_deferred($1, $2)",
     take_deferred: "select * from queen.take_deferred($1, $2, $3, $4, $5)",
     fail_deferred: "select * from queen.fail_deferred($1, $2, $3, $4, $5)",
@@ -35,7 +36,7 @@ statements! {
     lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
-    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
     complete: "select * from queen.complete($1, $2, $3, $4, $5, $6, null, null, false)",
     turn: "select * from queen.complete($1, $2, $3, $4, $5, $6, $8, $9, $16) c
            cross join lateral queen.lease($7, $8, $9, $10, $11, $12, $13, $14, $15, false,
@@ -269,6 +270,39 @@ pub async fn defer_pushes(db: &Connection, ask: &DeferPushes<'_>) -> Result<Vec<
     Ok(list::<i32>(&row, 0).into_iter().map(zero_based).collect())
 }
 
+#[derive(Default)]
+pub struct DeferAcks<'a> {
+    pub ids: Vec<Uuid>,
+    pub partitions: Vec<Uuid>,
+    pub groups: Vec<&'a str>,
+    pub leases: Vec<Option<Uuid>>,
+    pub kinds: Vec<&'a str>,
+    pub priorities: Vec<i32>,
+    pub counts: Vec<i32>,
+    pub bodies: Vec<&'a str>,
+    /// Seconds.
+    pub timeout: i32,
+    pub attempts_max: i32,
+}
+
+/// Answers the positions of those whose lease is not valid, or that have no reader.
+pub async fn defer_acks(db: &Connection, ask: &DeferAcks<'_>) -> Result<Vec<usize>, Error> {
+    let parameters: [&(dyn ToSql + Sync); 10] = [
+        &ask.ids,
+        &ask.partitions,
+        &ask.groups,
+        &ask.leases,
+        &ask.kinds,
+        &ask.priorities,
+        &ask.counts,
+        &ask.bodies,
+        &ask.timeout,
+        &ask.attempts_max,
+    ];
+    let row = row(db, "queen.defer_acks", &db.statements.defer_acks, &parameters).await?;
+    Ok(list::<i32>(&row, 0).into_iter().map(zero_based).collect())
+}
+
 /// A partition with deferred operations; the group is empty for pushes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeferredLane {
@@ -472,6 +506,8 @@ pub struct Ack<'a> {
     pub dead_final: Vec<bool>,
     pub dead_offsets: Vec<i64>,
     pub dead_errors: Vec<Option<&'a str>>,
+    /// These are the deferred acks that others must not overtake.
+    pub deferred: bool,
 }
 
 pub struct Acked {
@@ -490,7 +526,7 @@ pub struct Acked {
 }
 
 impl Ack<'_> {
-    fn parameters(&self) -> [&(dyn ToSql + Sync); 16] {
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 17] {
         [
             &self.ids,
             &self.partitions,
@@ -508,6 +544,7 @@ impl Ack<'_> {
             &self.dead_final,
             &self.dead_offsets,
             &self.dead_errors,
+            &self.deferred,
         ]
     }
 }

@@ -10,7 +10,6 @@ use crate::Lanes;
 use crate::clock;
 use crate::load::{Decision, KINDS, Kind, Pressure, Reading};
 use crate::shared::Shared;
-use crate::sidecar::LanePressure;
 
 /// A few looks make a sustained strain.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -31,7 +30,7 @@ pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
                 // What is deferred waits for a lane as well; otherwise deferring would look like calm.
                 let ways = match kind {
                     Kind::Push => [lanes.push.pressure(now), lanes.defer.pressure(now)],
-                    Kind::Ack => [lanes.turn.pressure(now), LanePressure::default()],
+                    Kind::Ack => [lanes.turn.pressure(now), lanes.defer_ack.pressure(now)],
                 };
                 let reading = Reading {
                     pool,

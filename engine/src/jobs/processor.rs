@@ -18,6 +18,8 @@ use crate::log::Partition;
 use crate::log::frames::{Frame, read_string};
 use crate::log::ids::TransactionHash;
 use crate::ops::append::{self, Landed, Parcel, Placed, Turn};
+use crate::ops::defer_ack::Body;
+use crate::ops::settle::Settling;
 use crate::shared::Shared;
 
 /// How often a broker without work asks whether another has left some behind.
@@ -177,7 +179,9 @@ impl Processor {
 
     /// Everything up to the commit.
     async fn prepare(&self, db: &Connection, lanes: &[DeferredLane], limit: i32) -> Result<Landing, Error> {
-        let taken = procedures::take_deferred(db, self.worker, lanes, limit, RUN_BYTES).await?;
+        let all = procedures::take_deferred(db, self.worker, lanes, limit, RUN_BYTES).await?;
+        let (taken, acks): (Vec<&Taken>, Vec<&Taken>) =
+            all.iter().partition(|taken| lanes[taken.lane].group.is_empty());
         let parcels: Vec<Parcel> = taken.iter().map(|taken| parcel(&lanes[taken.lane], taken)).collect();
         let parcels: Vec<&Parcel> = parcels.iter().collect();
         let mut published = Vec::new();
@@ -190,10 +194,45 @@ impl Processor {
                 results.push(result(taken, parcel, &placed));
             }
         }
+        for (id, result) in self.acknowledge(db, lanes, &acks).await? {
+            ids.push(id);
+            results.push(result);
+        }
         procedures::finish_deferred(db, &ids, &results).await?;
-        let mut lanes: Vec<DeferredLane> = taken.iter().map(|taken| lanes[taken.lane].clone()).collect();
+        let mut lanes: Vec<DeferredLane> = all.iter().map(|taken| lanes[taken.lane].clone()).collect();
         lanes.dedup();
         Ok(Landing { published, lanes, operations: ids.len() })
+    }
+
+    /// Applies deferred acknowledgements, those of a cursor in order.
+    async fn acknowledge(
+        &self,
+        db: &Connection,
+        lanes: &[DeferredLane],
+        taken: &[&Taken],
+    ) -> Result<Vec<(Uuid, String)>, Error> {
+        let mut bodies = Vec::with_capacity(taken.len());
+        let mut told = Vec::with_capacity(taken.len());
+        for taken in taken {
+            match Body::parse(&taken.body) {
+                Some(body) => {
+                    let lane = &lanes[taken.lane];
+                    let ack = body.ack(taken.id, lane.partition, &lane.group);
+                    bodies.push((body, ack));
+                }
+                None => told.push((taken.id, "[]".to_owned())),
+            }
+        }
+        let mut settling = Settling::deferred(&self.shared, bodies.iter().map(|(_, ack)| ack).collect());
+        while let Some(round) = settling.round() {
+            let answers = procedures::ack(db, &round.ask()).await?;
+            settling.acked(&round, &answers);
+        }
+        for ((body, ack), outcome) in bodies.iter().zip(settling.outcomes()) {
+            let moved = || Error::Lost("a cursor kept moving under an ack".to_owned());
+            told.push((ack.id, body.result(ack, &outcome.ok_or_else(moved)?)));
+        }
+        Ok(told)
     }
 
     async fn sweep(&self) {

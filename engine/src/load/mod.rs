@@ -52,7 +52,7 @@ impl Reason {
 
 /// What a request is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Way {
     Execute,
     Defer(Reason),
     Reject,
@@ -154,30 +154,30 @@ impl Load {
     }
 
     /// `lanes`: the partitions of a request, whose deferred operations it must not overtake.
-    pub fn verdict(&self, kind: Kind, lanes: impl Iterator<Item = Uuid>) -> Verdict {
-        let verdict = match self.decision(kind) {
-            Decision::Reject => Verdict::Reject,
-            Decision::Defer => Verdict::Defer(Reason::SystemBusy),
+    pub fn way(&self, kind: Kind, lanes: impl Iterator<Item = Uuid>) -> Way {
+        let way = match self.decision(kind) {
+            Decision::Reject => Way::Reject,
+            Decision::Defer => Way::Defer(Reason::SystemBusy),
             Decision::Execute if self.any_behind(lanes) => self.behind(kind),
-            Decision::Execute => Verdict::Execute,
+            Decision::Execute => Way::Execute,
         };
-        self.count(kind, verdict);
-        verdict
+        self.count(kind, way);
+        way
     }
 
     /// For what may not overtake deferred operations: even a calm broker turns it away when there is no room.
-    pub fn behind(&self, kind: Kind) -> Verdict {
+    pub fn behind(&self, kind: Kind) -> Way {
         match self.depth() >= self.thresholds(kind).depth_max {
-            true => Verdict::Reject,
-            false => Verdict::Defer(Reason::MaintainingOrder),
+            true => Way::Reject,
+            false => Way::Defer(Reason::MaintainingOrder),
         }
     }
 
-    pub fn count(&self, kind: Kind, verdict: Verdict) {
-        let place = match verdict {
-            Verdict::Execute => 0,
-            Verdict::Defer(_) => 1,
-            Verdict::Reject => 2,
+    pub fn count(&self, kind: Kind, way: Way) {
+        let place = match way {
+            Way::Execute => 0,
+            Way::Defer(_) => 1,
+            Way::Reject => 2,
         };
         self.told[kind as usize][place].fetch_add(1, Relaxed);
     }
@@ -317,20 +317,20 @@ mod tests {
         })
     }
 
-    fn push(load: &Load, lane: u128) -> Verdict {
-        load.verdict(Kind::Push, [Uuid::from_u128(lane)].into_iter())
+    fn push(load: &Load, lane: u128) -> Way {
+        load.way(Kind::Push, [Uuid::from_u128(lane)].into_iter())
     }
 
     #[test]
     fn a_calm_broker_defers_only_behind_what_was_deferred() {
         let load = load();
-        assert_eq!(push(&load, 1), Verdict::Execute);
+        assert_eq!(push(&load, 1), Way::Execute);
         load.deferred(1);
         load.seen([Uuid::from_u128(1)]);
-        assert_eq!(push(&load, 1), Verdict::Defer(Reason::MaintainingOrder));
-        assert_eq!(push(&load, 2), Verdict::Execute);
+        assert_eq!(push(&load, 1), Way::Defer(Reason::MaintainingOrder));
+        assert_eq!(push(&load, 2), Way::Execute);
         load.drained([Uuid::from_u128(1)], 1);
-        assert_eq!(push(&load, 1), Verdict::Execute);
+        assert_eq!(push(&load, 1), Way::Execute);
         let counts = load.counts(Kind::Push);
         assert_eq!((counts.executed, counts.deferred, counts.rejected), (3, 1, 0));
     }
@@ -340,10 +340,10 @@ mod tests {
         let load = load();
         load.deferred(10);
         load.seen([Uuid::from_u128(1)]);
-        assert_eq!(push(&load, 1), Verdict::Reject);
-        assert_eq!(load.behind(Kind::Ack), Verdict::Defer(Reason::MaintainingOrder));
+        assert_eq!(push(&load, 1), Way::Reject);
+        assert_eq!(load.behind(Kind::Ack), Way::Defer(Reason::MaintainingOrder));
         load.feel(&Pulse { depth: 9, ..Pulse::default() });
-        assert_eq!(push(&load, 1), Verdict::Defer(Reason::MaintainingOrder));
+        assert_eq!(push(&load, 1), Way::Defer(Reason::MaintainingOrder));
     }
 
     #[test]

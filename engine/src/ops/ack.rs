@@ -13,6 +13,7 @@ use crate::Engine;
 use crate::db::Error as DbError;
 use crate::db::procedures::{self, Acked};
 use crate::error::Error;
+use crate::load::{Kind, Way};
 use crate::log::ids::TransactionHash;
 use crate::pop::leases::Service;
 use crate::shared::Shared;
@@ -29,7 +30,7 @@ impl Engine {
         self.check_open()?;
         let mut results: Vec<AckResult> =
             items.iter().enumerate().map(|(index, item)| refusal(index, item)).collect();
-        let mut waiting = Vec::new();
+        let mut acks = Vec::new();
         for set in sets(&items) {
             let Some(lease) = set.lease(&items) else {
                 set.tell(&mut results, |result| result.error = Some(BAD_LEASE.to_owned()));
@@ -38,15 +39,43 @@ impl Engine {
             let Some((members, ack)) = self.locate(&items, &set, lease, &mut results).await? else {
                 continue;
             };
+            acks.push((members, ack));
+        }
+        if acks.is_empty() {
+            return Ok(results);
+        }
+        // Only the database knows whether deferred acks are ahead.
+        match self.shared.load.way(Kind::Ack, std::iter::empty()) {
+            Way::Execute => {}
+            Way::Defer(reason) => acks = self.defer_acks(&items, acks, reason, &mut results).await?,
+            Way::Reject => return Err(self.overloaded(Kind::Ack)),
+        }
+        let mut waiting = Vec::with_capacity(acks.len());
+        for (members, ack) in acks {
             waiting.push((members, self.lanes.turn.enqueue(Turn::Ack(ack))?));
         }
+        let mut behind = Vec::new();
         for (members, answer) in waiting {
-            let outcome = match answer.await.unwrap_or(Err(DbError::Stopping))? {
-                Done::Open(ack, _) => self.lanes.turn.submit(Turn::Ack(*ack)).await?.into_ack()?,
-                done => done.into_ack()?,
-            };
-            for (index, verdict) in members.iter().zip(&outcome.verdicts) {
-                outcome.tell(&mut results[*index], *verdict);
+            let mut done = answer.await.unwrap_or(Err(DbError::Stopping))?;
+            if let Done::Open(ack, _) = done {
+                done = self.lanes.turn.submit(Turn::Ack(*ack)).await?;
+            }
+            match done {
+                Done::Behind(ack) => behind.push((members, *ack)),
+                done => {
+                    let outcome = done.into_ack()?;
+                    for (index, verdict) in members.iter().zip(&outcome.verdicts) {
+                        outcome.tell(&mut results[*index], *verdict);
+                    }
+                }
+            }
+        }
+        if !behind.is_empty() {
+            let way = self.shared.load.behind(Kind::Ack);
+            self.shared.load.count(Kind::Ack, way);
+            let Way::Defer(reason) = way else { return Err(self.overloaded(Kind::Ack)) };
+            for (members, _) in self.defer_acks(&items, behind, reason, &mut results).await? {
+                members.iter().for_each(|&index| results[index].error = Some(BAD_LEASE.to_owned()));
             }
         }
         Ok(results)
@@ -147,6 +176,7 @@ pub(super) fn refusal(index: usize, item: &AckItem) -> AckResult {
         lease_released: false,
         dlq: false,
         noop: false,
+        ticket: None,
     }
 }
 
@@ -177,6 +207,8 @@ pub struct AckOutcome {
     pub refused: Option<&'static str>,
     pub released: bool,
     pub kept: bool,
+    /// Nothing was applied: deferred acks are ahead of it.
+    pub behind: bool,
     /// Of the queue and the partition.
     pub names: Option<(Arc<str>, Arc<str>)>,
 }
@@ -211,6 +243,7 @@ impl AckOutcome {
             refused: None,
             released: answer.released,
             kept: answer.kept,
+            behind: false,
             names: Some((answer.queue.clone(), answer.partition.clone())),
         }
     }
@@ -221,6 +254,7 @@ impl AckOutcome {
             refused: Some(reason),
             released: false,
             kept: false,
+            behind: false,
             names: None,
         }
     }
@@ -265,11 +299,18 @@ pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone
             refused: None,
             released: false,
             kept: false,
+            behind: false,
             names: Some((answer.queue.clone(), answer.partition.clone())),
         };
     }
     if answer.status == 4 {
         return AckOutcome::applied_before(ack, answer);
+    }
+    if answer.status == 5 {
+        return AckOutcome {
+            behind: true,
+            ..AckOutcome::refused(ack, "deferred acknowledgements are ahead of it")
+        };
     }
     let walk = if answer.status == 0 { &plan.with_budget } else { &plan.without_budget };
     let verdicts = if alone {
@@ -283,13 +324,14 @@ pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone
         refused: None,
         released: answer.released,
         kept: answer.kept,
+        behind: false,
         names: Some((answer.queue.clone(), answer.partition.clone())),
     }
 }
 
 /// After the commit: the lease book moves on, and a freed partition is ready again.
 pub(super) fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
-    if matches!(answer.status, 2 | 3) {
+    if matches!(answer.status, 2 | 3 | 5) {
         return;
     }
     let key = (ack.partition, ack.group.clone());

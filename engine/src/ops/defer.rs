@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::append::{Parcel, Placed};
 use crate::db::procedures;
 use crate::db::{Connection, Error, Priority};
-use crate::load::{Kind, Reason, Verdict};
+use crate::load::{Kind, Reason, Way};
 use crate::log::Partition;
 use crate::log::frames::with_ids;
 use crate::log::ids::TransactionHash;
@@ -169,15 +169,15 @@ pub async fn behind(
     parcels: &[(&Parcel, Vec<Option<Placed>>)],
 ) -> Result<Vec<Behind>, Error> {
     shared.load.seen(parcels.iter().map(|(parcel, _)| parcel.partition.id));
-    let verdict = shared.load.behind(Kind::Push);
+    let way = shared.load.behind(Kind::Push);
     for _ in parcels {
-        shared.load.count(Kind::Push, verdict);
+        shared.load.count(Kind::Push, way);
     }
     let mut deferrals = Vec::with_capacity(parcels.len());
     for (parcel, placed) in parcels {
-        deferrals.push(match verdict {
+        deferrals.push(match way {
             // Sent again after a lost answer it is the same entry, and has its place already if there was one.
-            Verdict::Reject => parcel.deferral.get(),
+            Way::Reject => parcel.deferral.get(),
             _ => Some(parcel.deferral.get_or_init(|| Deferral::new(parcel, placed))),
         });
     }

@@ -7,6 +7,7 @@ pub mod admin;
 pub mod append;
 pub mod claim;
 pub mod defer;
+pub mod defer_ack;
 pub mod fetch;
 pub mod locate;
 pub mod maintenance;

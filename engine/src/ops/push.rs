@@ -14,7 +14,7 @@ use crate::Engine;
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::directory::Known;
 use crate::error::Error;
-use crate::load::{Kind, Reason, Verdict};
+use crate::load::{Kind, Reason, Way};
 use crate::log::Partition;
 use crate::log::frames::write_frame;
 use crate::log::ids::TransactionHash;
@@ -149,10 +149,10 @@ impl Engine {
             let (parcels, gone) = self.parcels(messages, &open).await?;
             open = gone;
             let partitions = parcels.iter().map(|(_, parcel)| parcel.partition.id);
-            let outcomes = match self.shared.load.verdict(Kind::Push, partitions) {
-                Verdict::Execute => self.append(parcels).await?,
-                Verdict::Defer(reason) => self.defer(parcels, reason).await?,
-                Verdict::Reject => return Err(self.overloaded(Kind::Push)),
+            let outcomes = match self.shared.load.way(Kind::Push, partitions) {
+                Way::Execute => self.append(parcels).await?,
+                Way::Defer(reason) => self.defer(parcels, reason).await?,
+                Way::Reject => return Err(self.overloaded(Kind::Push)),
             };
             for (members, partition, outcome) in outcomes {
                 match outcome {

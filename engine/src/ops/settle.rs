@@ -21,6 +21,8 @@ pub struct Settling<'a> {
     outcomes: Vec<Option<AckOutcome>>,
     cursors: HashMap<(Uuid, Arc<str>), i64>,
     rounds: usize,
+    /// These were deferred, and it is their turn.
+    deferred: bool,
 }
 
 /// What one statement is asked for.
@@ -28,6 +30,7 @@ pub struct Round<'a> {
     rows: Vec<Row<'a>>,
     /// Nothing but completions under leases that were served here.
     pub plain: bool,
+    deferred: bool,
 }
 
 /// Acks that become one row of the statement: one with a nack in it, or any number of plain completions in a row.
@@ -48,7 +51,11 @@ impl Row<'_> {
 impl<'a> Settling<'a> {
     pub fn new(shared: &'a Shared, batch: Vec<&'a Ack>) -> Self {
         let outcomes = vec![None; batch.len()];
-        Self { shared, batch, outcomes, cursors: HashMap::new(), rounds: 0 }
+        Self { shared, batch, outcomes, cursors: HashMap::new(), rounds: 0, deferred: false }
+    }
+
+    pub fn deferred(shared: &'a Shared, batch: Vec<&'a Ack>) -> Self {
+        Self { deferred: true, ..Self::new(shared, batch) }
     }
 
     /// `None`: nothing is left to ask for.
@@ -61,7 +68,7 @@ impl<'a> Settling<'a> {
         }
         // What the short way does not settle comes back for the long one.
         let plain = first && rows.iter().all(Row::is_plain);
-        Some(Round { rows, plain })
+        Some(Round { rows, plain, deferred: self.deferred })
     }
 
     /// The next row of each (partition, group) that still has acks without an outcome.
@@ -166,7 +173,7 @@ impl Round<'_> {
     pub fn ask(&self) -> procedures::Ack<'_> {
         let acks: Vec<_> =
             self.rows.iter().map(|row| (row.first, row.items.as_slice(), row.cursor, &row.plan)).collect();
-        ack::ask(&acks)
+        procedures::Ack { deferred: self.deferred, ..ack::ask(&acks) }
     }
 
     pub fn completions(&self) -> procedures::Complete<'_> {

@@ -281,7 +281,7 @@ impl Transaction {
             while outcomes.iter().any(Option::is_none) {
                 match self.acknowledge(db, &mut cursors, &mut outcomes, &mut acked).await? {
                     Ok(()) => {}
-                    Err(reason) => return Ok(Err(Settled::RolledBack(reason))),
+                    Err(settled) => return Ok(Err(settled)),
                 }
             }
         }
@@ -316,7 +316,7 @@ impl Transaction {
         cursors: &mut HashMap<(Uuid, String), i64>,
         outcomes: &mut [Option<AckOutcome>],
         acked: &mut Vec<(usize, Acked)>,
-    ) -> Result<Result<(), String>, DbError> {
+    ) -> Result<Result<(), Settled>, DbError> {
         let mut keys = HashSet::new();
         let chosen: Vec<usize> = (0..self.acks.len())
             .filter(|&index| outcomes[index].is_none())
@@ -340,7 +340,7 @@ impl Transaction {
             .collect();
         let answers = procedures::ack(db, &ack::ask(&rows)).await?;
         if answers.len() < chosen.len() {
-            return Ok(Err("ack: the partition does not exist".to_owned()));
+            return Ok(Err(Settled::RolledBack("ack: the partition does not exist".to_owned())));
         }
         for answer in answers {
             let index = chosen[answer.position];
@@ -348,6 +348,9 @@ impl Transaction {
             let outcome = ack::outcome(&self.acks[index], *cursor, plan, &answer, true);
             // A dead lease is refused here even if the message is done: a transaction sent again must not push again.
             let dead = (answer.status == 2).then_some("Invalid or expired lease");
+            if outcome.behind {
+                return Ok(Err(Settled::Behind));
+            }
             let refused = dead.or(outcome.refused).or_else(|| {
                 outcome
                     .verdicts
@@ -355,7 +358,7 @@ impl Transaction {
                     .then_some("already committed for this group")
             });
             if let Some(reason) = refused {
-                return Ok(Err(format!("ack refused: {reason}")));
+                return Ok(Err(Settled::RolledBack(format!("ack refused: {reason}"))));
             }
             cursors.insert(key(&self.acks[index]), answer.cursor);
             outcomes[index] = Some(outcome);

@@ -27,6 +27,8 @@ pub enum Done {
     Ack(AckOutcome),
     /// Not settled, and the flight could not be repeated, because its claims were granted: to be sent again.
     Open(Box<Ack>, Error),
+    /// Not settled, because deferred acks are ahead of it.
+    Behind(Box<Ack>),
     Claim(Claimed),
 }
 
@@ -35,14 +37,14 @@ impl Done {
         match self {
             Self::Ack(outcome) => Ok(outcome),
             Self::Open(_, error) => Err(error),
-            Self::Claim(_) => Err(Error::Stopping),
+            Self::Claim(_) | Self::Behind(_) => Err(Error::Stopping),
         }
     }
 
     pub fn into_claim(self) -> Result<Claimed, Error> {
         match self {
             Self::Claim(claimed) => Ok(claimed),
-            Self::Ack(_) | Self::Open(..) => Err(Error::Stopping),
+            Self::Ack(_) | Self::Open(..) | Self::Behind(_) => Err(Error::Stopping),
         }
     }
 }
@@ -138,6 +140,7 @@ impl Operation for Turn {
         let failure = failure.unwrap_or_else(|| Error::Lost("a cursor kept moving under an ack".to_owned()));
         let done = batch.iter().map(|turn| match turn {
             Self::Ack(ack) => acked.next().map(|outcome| match outcome {
+                Some(outcome) if outcome.behind => Done::Behind(Box::new(ack.clone())),
                 Some(outcome) => Done::Ack(outcome),
                 None => Done::Open(Box::new(ack.clone()), failure.clone()),
             }),

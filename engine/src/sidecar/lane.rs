@@ -105,7 +105,6 @@ struct Entry<O: Operation> {
 }
 
 /// One look at a lane.
-#[derive(Default)]
 pub struct LanePressure {
     /// In the air, by those that may be.
     pub flights: f64,

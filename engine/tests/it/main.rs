@@ -6,6 +6,7 @@ mod ack;
 mod dedup;
 mod defects;
 mod deferred;
+mod deferred_acks;
 mod lock_order;
 mod memory;
 mod migrate;

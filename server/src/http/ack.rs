@@ -1,16 +1,21 @@
 //! `POST /api/v1/ack` and `/api/v1/ack/batch`. A refused acknowledgement is a 200 that says so: it is an
 //! answer about a message, not a failed request.
 
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Response;
-use queen_protocol::{AckBatchBody, AckBody, AckItem, AckResult};
+use std::sync::Arc;
 
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use queen_protocol::{AckBatchBody, AckBody, AckItem, AckResult, QueuedOperation};
+
+use super::accepted::{self, Accepted};
 use super::answer;
 use super::error::{ApiError, Busy, Failures, TooLarge};
-use super::request::Body;
+use super::request::{Body, Query};
 use crate::app::App;
 use crate::openapi::words;
+
+const NOTE: &str = "the leases are held until the acknowledgements have landed";
 
 /// Acknowledges one message, and with `completed` everything delivered before it.
 ///
@@ -18,10 +23,18 @@ use crate::openapi::words;
 #[utoipa::path(post, path = "/api/v1/ack", operation_id = "ack", tag = "messages", request_body = words::Ack,
     responses(
         (status = 200, description = "Exactly one result", body = Vec<words::AckResult>),
+        (status = 202, description = "Accepted and durable; its lease is held until it has landed", body = words::AckAccepted,
+            headers(("Location" = String, description = "Of the operation"),
+                    ("X-Queen-Operation-Id" = String, description = "Of the operation"))),
         Failures, TooLarge, Busy))]
-pub async fn one(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+pub async fn one(
+    State(app): State<App>,
+    headers: HeaderMap,
+    query: Query,
+    body: Body,
+) -> Result<Response, ApiError> {
     let item = AckBody::parse(&body.0)?;
-    acknowledge(&app, vec![item]).await
+    acknowledge(&app, &headers, &query, vec![item]).await
 }
 
 /// Acknowledges many messages, of any partitions.
@@ -32,16 +45,43 @@ pub async fn one(State(app): State<App>, body: Body) -> Result<Response, ApiErro
     request_body = words::AckBatch,
     responses(
         (status = 200, description = "One result per item, in order", body = Vec<words::AckResult>),
+        (status = 202, description = "Accepted and durable; their leases are held until they have landed", body = words::AckAccepted,
+            headers(("Location" = String, description = "Of the first operation"),
+                    ("X-Queen-Operation-Id" = String, description = "Of the first operation"))),
         Failures, TooLarge, Busy))]
-pub async fn batch(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+pub async fn batch(
+    State(app): State<App>,
+    headers: HeaderMap,
+    query: Query,
+    body: Body,
+) -> Result<Response, ApiError> {
     let items = AckBatchBody::parse(&body.0)?;
-    acknowledge(&app, items).await
+    acknowledge(&app, &headers, &query, items).await
 }
 
-async fn acknowledge(app: &App, items: Vec<AckItem>) -> Result<Response, ApiError> {
+async fn acknowledge(
+    app: &App,
+    headers: &HeaderMap,
+    query: &Query,
+    items: Vec<AckItem>,
+) -> Result<Response, ApiError> {
     if items.is_empty() {
         return answer::json(StatusCode::OK, &Vec::<AckResult>::new());
     }
     let results = app.engine.ack(items).await?;
-    answer::json(StatusCode::OK, &results)
+    let tickets = results.iter().filter_map(|result| {
+        let ticket = result.ticket.clone()?;
+        let name = |name: &Option<Arc<str>>| name.as_deref().unwrap_or_default().to_owned();
+        let operation = QueuedOperation {
+            operation_id: ticket.operation_id,
+            queue: name(&result.queue_name),
+            partition: name(&result.partition_name),
+        };
+        Some((ticket, operation))
+    });
+    match Accepted::from_tickets(tickets) {
+        None => answer::json(StatusCode::OK, &results),
+        Some(accepted) if accepted::wants_object(app, headers, query) => accepted.object(Some(NOTE)),
+        Some(accepted) => accepted.array(&results),
+    }
 }

@@ -90,6 +90,15 @@ pub enum PushAccepted {
     Object(Queued),
 }
 
+/// An array of results, or, on request, one object.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[serde(untagged)]
+pub enum AckAccepted {
+    Array(Vec<AckResult>),
+    Object(Queued),
+}
+
 /// A deferred request.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase", example = json!({
@@ -385,6 +394,18 @@ pub struct AckResult {
     dlq: bool,
     /// It had been completed before.
     noop: bool,
+    /// Only of one that was deferred.
+    #[schema(nullable = false)]
+    operation_id: Option<Uuid>,
+    /// About how many operations are open.
+    #[schema(nullable = false)]
+    queue_position: Option<u64>,
+    /// Seconds.
+    #[schema(nullable = false)]
+    estimated_wait: Option<u64>,
+    /// `system_busy`, or `maintaining_order`: behind what was deferred for its cursor.
+    #[schema(nullable = false)]
+    reason: Option<String>,
 }
 
 #[derive(ToSchema)]

@@ -222,6 +222,30 @@ async fn queue_full() {
 }
 
 #[tokio::test]
+async fn an_acknowledgement_under_load_is_a_202_and_lands_later() {
+    let server = Server::start_with(&EASILY_STRAINED).await;
+    let (strain, reply, message) = Strain::on_acks(&server).await;
+    let results = array(reply.json());
+    assert_eq!(results.len(), 1, "as many as were asked for");
+    let result = &results[0];
+    assert_eq!((&result["success"], &result["leaseReleased"]), (&json!(true), &json!(false)));
+    assert_eq!((&result["reason"], &result["queueName"]), (&json!("system_busy"), &json!("acks")));
+    let id = result["operationId"].as_str().unwrap();
+    assert_eq!(reply.headers["location"], format!("/api/v1/operations/{id}"));
+    assert_eq!(result["transactionId"], message["transactionId"]);
+    drop(strain);
+    let operation = eventually("it has landed", async || {
+        let operation = server.get(&format!("/api/v1/operations/{id}")).await.json();
+        (operation["status"] == "completed").then_some(operation)
+    })
+    .await;
+    assert_eq!(operation["operation_type"], "ACK_SINGLE");
+    assert_eq!(operation["result"][0]["success"], true, "{operation}");
+    let path = format!("/queue/acks/partition/{}", message["partition"].as_str().unwrap());
+    assert_eq!(server.pop_soon(&path).await.data(), numbers(2..3), "the lease has ended with it");
+}
+
+#[tokio::test]
 async fn an_operation_can_be_cancelled_while_it_waits_and_not_afterwards() {
     let server = Server::start_with(&EASILY_STRAINED).await;
     let strain = Strain::on(&server.database, &[&server.url]).await;

@@ -116,7 +116,18 @@ async fn answers_have_the_shape_described() {
         d.post(&server, path, json!([])).await;
     }
     deferred_operations(d).await;
+    deferred_acknowledgements(d).await;
     described.everything_good_was_seen();
+}
+
+async fn deferred_acknowledgements(d: &mut Described) {
+    let server = Server::start_with(&EASILY_STRAINED).await;
+    let (strain, reply, message) = Strain::on_acks(&server).await;
+    d.check("post", "/api/v1/ack", &reply);
+    let again = json!({"transactionId": message["transactionId"], "partitionId": message["partitionId"]});
+    let batch = d.post(&server, "ack/batch", json!({"acknowledgments": [again]})).await;
+    assert!(batch[0]["operationId"].is_string(), "{batch}");
+    drop(strain);
 }
 
 async fn deferred_operations(d: &mut Described) {

@@ -222,6 +222,51 @@ impl Strain {
         Self { _session: session, _stuck: stuck }
     }
 
+    /// The same for acknowledgements, which wait for cursors that are locked. Answers the first that was deferred, with
+    /// the message it is about.
+    pub async fn on_acks(server: &Server) -> (Self, Reply, Value) {
+        let taken = async |queue: &str, n: usize| {
+            let partition = format!("p{n}");
+            server.push(queue, &partition, &[json!(1), json!(2)]).await;
+            server.pop_soon(&format!("/queue/{queue}/partition/{partition}")).await.messages[0].clone()
+        };
+        let (mut messages, mut probes) = (Vec::new(), Vec::new());
+        for n in 0..6 {
+            messages.push(taken("stuck", n).await);
+        }
+        for n in 0..20 {
+            probes.push(taken("acks", n).await);
+        }
+        let session = server.database.client().await;
+        let lock = "begin; select 1 from queen.consumers c join queen.partitions p on p.id = c.partition_id
+                    join queen.queues q on q.id = p.queue_id where q.name = 'stuck' for update of c";
+        session.batch_execute(lock).await.expect("a lock");
+        let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        let watcher = server.database.client().await;
+        let mut stuck = JoinSet::new();
+        for (n, message) in (1..).zip(messages) {
+            let (http, url) = (server.http.clone(), format!("{}/api/v1/ack", server.url));
+            stuck.spawn(async move {
+                let _ = http.post(url).body(ack_of(&message, "completed").to_string()).send().await;
+            });
+            // One after the other, or they would leave together. As many as may be in the air, and some behind them.
+            let flies = async || {
+                let flying: i64 = watcher.query_one(waiting, &[]).await.expect("an answer").get(0);
+                (flying >= n.min(4)).then_some(())
+            };
+            eventually("it is stuck", flies).await;
+        }
+        let (reply, message) = eventually("it defers", async || {
+            // One that is still executed waits behind those that are stuck.
+            let message = probes.pop().expect("one of them is deferred");
+            let ack = server.post("/api/v1/ack", ack_of(&message, "completed"));
+            let reply = tokio::time::timeout(Duration::from_millis(500), ack).await.ok()?;
+            (reply.status == 202).then_some((reply, message))
+        })
+        .await;
+        (Self { _session: session, _stuck: stuck }, reply, message)
+    }
+
     /// Ends it, and waits until the brokers execute pushes again.
     pub async fn off(self, brokers: &[&str]) {
         drop(self);

@@ -1,0 +1,198 @@
+//! Defer, for acknowledgements: accepted now, applied later, and their leases held until then.
+
+use std::sync::Arc;
+
+use queen_protocol::{AckItem, AckResult, AckStatus, Ticket};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::ack::{Ack, AckOutcome, refusal};
+use super::ack_plan::Item;
+use crate::Engine;
+use crate::db::procedures;
+use crate::db::{Connection, Error as DbError, Priority};
+use crate::error::Error;
+use crate::load::Reason;
+use crate::shared::Shared;
+use crate::sidecar::Operation;
+
+/// As in the contract.
+const SINGLE: (&str, i32) = ("ACK_SINGLE", 4);
+const BATCH: (&str, i32) = ("ACK_BATCH", 3);
+
+/// What stands in the deferred queue.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Body {
+    lease: Option<Uuid>,
+    items: Vec<BodyItem>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BodyItem {
+    transaction_id: String,
+    offset: i64,
+    status: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// One set of a request, on its way there.
+pub struct DeferredAck {
+    id: Uuid,
+    partition: Uuid,
+    group: Arc<str>,
+    lease: Option<Uuid>,
+    kind: (&'static str, i32),
+    count: usize,
+    body: String,
+}
+
+impl Engine {
+    /// Answers those that could not be put aside, because their lease is not valid.
+    pub(super) async fn defer_acks(
+        &self,
+        items: &[AckItem],
+        acks: Vec<(Vec<usize>, Ack)>,
+        reason: Reason,
+        results: &mut [AckResult],
+    ) -> Result<Vec<(Vec<usize>, Ack)>, Error> {
+        let kind = if items.len() == 1 { SINGLE } else { BATCH };
+        let mut waiting = Vec::with_capacity(acks.len());
+        for (members, ack) in acks {
+            let entry = DeferredAck::new(items, &members, &ack, kind);
+            waiting.push((members, ack, entry.id, self.lanes.defer_ack.enqueue(entry)?));
+        }
+        let mut refused = Vec::new();
+        for (members, ack, id, answer) in waiting {
+            if !answer.await.unwrap_or(Err(DbError::Stopping))? {
+                refused.push((members, ack));
+                continue;
+            }
+            let ticket = Ticket::new(id, self.shared.load.depth().max(1), reason.word());
+            for index in members {
+                if let Some(service) = &ack.service {
+                    results[index].queue_name = Some(service.partition.queue.clone());
+                    results[index].partition_name = Some(service.partition.name.clone());
+                }
+                results[index].success = true;
+                results[index].ticket = Some(ticket.clone());
+            }
+        }
+        Ok(refused)
+    }
+}
+
+impl DeferredAck {
+    fn new(items: &[AckItem], members: &[usize], ack: &Ack, kind: (&'static str, i32)) -> Self {
+        let item = |(&index, located): (&usize, &Item)| BodyItem {
+            transaction_id: items[index].transaction_id.clone(),
+            offset: located.offset,
+            status: located.status.word().to_owned(),
+            error: located.error.clone(),
+        };
+        let body = Body { lease: ack.lease, items: members.iter().zip(&ack.items).map(item).collect() };
+        Self {
+            id: ack.id,
+            partition: ack.partition,
+            group: ack.group.clone(),
+            lease: ack.lease,
+            kind,
+            count: ack.items.len(),
+            // Strings and numbers always serialise.
+            body: serde_json::to_string(&body).unwrap_or_default(),
+        }
+    }
+}
+
+impl Body {
+    /// `None` for what no broker has written.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    pub fn ack(&self, id: Uuid, partition: Uuid, group: &str) -> Ack {
+        let item = |item: &BodyItem| Item {
+            offset: item.offset,
+            status: AckStatus::parse(Some(&item.status)),
+            error: item.error.clone(),
+        };
+        Ack {
+            id,
+            partition,
+            group: group.into(),
+            lease: self.lease,
+            service: None,
+            // Whatever it is now, the first try finds out.
+            cursor: 0,
+            items: self.items.iter().map(item).collect(),
+        }
+    }
+
+    /// What the direct call would have answered.
+    pub fn result(&self, ack: &Ack, outcome: &AckOutcome) -> String {
+        let mut results = Vec::with_capacity(self.items.len());
+        for (index, (item, verdict)) in self.items.iter().zip(&outcome.verdicts).enumerate() {
+            let asked = AckItem {
+                transaction_id: item.transaction_id.clone(),
+                partition_id: ack.partition,
+                lease_id: None,
+                status: AckStatus::Completed,
+                group: String::new(),
+                error: None,
+            };
+            let mut result = refusal(index, &asked);
+            outcome.tell(&mut result, *verdict);
+            results.push(result);
+        }
+        serde_json::to_string(&results).unwrap_or_default()
+    }
+}
+
+impl Operation for DeferredAck {
+    const NAME: &'static str = "defer_ack";
+    const PRIORITY: Priority = Priority::Turn;
+    const MERGED_MAX: usize = usize::MAX;
+    /// Acks of one cursor keep their order.
+    type Key = (Uuid, Arc<str>);
+    /// Whether it was put aside.
+    type Output = bool;
+    type Context = Shared;
+
+    fn key(&self) -> Self::Key {
+        (self.partition, self.group.clone())
+    }
+
+    fn items(&self) -> usize {
+        1
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<bool>, DbError> {
+        let settings = shared.load.settings();
+        let mut ask = procedures::DeferAcks {
+            timeout: i32::try_from(settings.timeout.as_secs()).unwrap_or(i32::MAX).max(1),
+            attempts_max: settings.retries_max,
+            ..Default::default()
+        };
+        for entry in batch {
+            ask.ids.push(entry.id);
+            ask.partitions.push(entry.partition);
+            ask.groups.push(&entry.group);
+            ask.leases.push(entry.lease);
+            ask.kinds.push(entry.kind.0);
+            ask.priorities.push(entry.kind.1);
+            ask.counts.push(i32::try_from(entry.count).unwrap_or(i32::MAX));
+            ask.bodies.push(&entry.body);
+        }
+        let mut accepted = vec![true; batch.len()];
+        for position in procedures::defer_acks(db, &ask).await? {
+            accepted[position] = false;
+        }
+        shared.load.deferred(accepted.iter().filter(|accepted| **accepted).count());
+        Ok(accepted)
+    }
+}

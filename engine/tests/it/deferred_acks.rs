@@ -1,0 +1,147 @@
+//! Deferred acknowledgements: their leases do not end before they have landed, and nobody overtakes them.
+
+use std::time::Duration;
+
+use queen_engine::{Config, Engine};
+use queen_protocol::AckStatus::{Completed, Failed};
+use queen_protocol::{AckResult, OperationStatus};
+use queen_testkit::database;
+use serde_json::json;
+use tokio_postgres::Client;
+
+use crate::support::*;
+
+/// Leaves deferred operations to others.
+fn idle(url: &str) -> Config {
+    let mut config = config(url);
+    config.deferring.claim_limit = 0;
+    config
+}
+
+/// Believes that its database cannot keep up with acknowledgements.
+fn strained(url: &str) -> Config {
+    let mut config = idle(url);
+    config.deferring.ack_utilisation = -1.0;
+    config.deferring.patience = Duration::ZERO;
+    config
+}
+
+/// An engine that defers every acknowledgement and works off none.
+async fn deferring(url: &str) -> Engine {
+    let engine = engine_with(strained(url)).await;
+    push(&engine, "probe", "p", 0..1).await;
+    let probe = pop(&engine, any("probe")).await.unwrap();
+    let again = || vec![leaseless(&probe.messages[0], Completed)];
+    eventually("it defers", async || ack_items(&engine, again()).await[0].ticket.is_some().then_some(()))
+        .await;
+    engine
+}
+
+async fn operation(engine: &Engine, result: &AckResult) -> OperationStatus {
+    let id = result.ticket.as_ref().expect("it was deferred").operation_id;
+    engine.operation(id).await.unwrap().expect("it is known")
+}
+
+async fn completed(engine: &Engine, result: &AckResult) -> OperationStatus {
+    eventually("the operation is done", async || {
+        Some(operation(engine, result).await).filter(|operation| operation.status == "completed")
+    })
+    .await
+}
+
+async fn pending(sql: &Client) -> i64 {
+    number(sql, "select coalesce(sum(deferred_pending), 0)::bigint from queen.consumers").await
+}
+
+#[tokio::test]
+async fn a_lease_is_held_until_its_deferred_acknowledgement_has_landed() {
+    let db = database().await;
+    let sql = db.client().await;
+    let busy = deferring(db.url()).await;
+    configure(&busy, "q", json!({"leaseTime": 1})).await;
+    push(&busy, "q", "p", 0..3).await;
+    let popped = pop(&busy, named("q", "p").batch(2)).await.unwrap();
+    let acked = ack_all(&busy, &popped.messages, &[Completed, Completed]).await;
+    assert!(acked.iter().all(|result| result.success && !result.lease_released && result.ticket.is_some()));
+    let waiting = operation(&busy, &acked[0]).await;
+    assert_eq!((waiting.operation_type.as_str(), waiting.priority, waiting.messages), ("ACK_BATCH", 3, 2));
+    assert_eq!((waiting.queue_name.as_str(), waiting.partition_name.as_str()), ("q", "p"));
+
+    travel(&sql, "10 minutes").await;
+    assert!(pop(&busy, named("q", "p")).await.is_none(), "nobody else gets them meanwhile");
+    let worker = engine(db.url()).await;
+    let done = completed(&worker, &acked[0]).await;
+    let result: serde_json::Value = serde_json::from_str(done.result.unwrap().get()).unwrap();
+    assert_eq!((&result[1]["success"], &result[1]["leaseReleased"]), (&json!(true), &json!(true)));
+    assert_eq!(result[1]["transactionId"], popped.messages[1].transaction_id);
+    assert_eq!(data(&worker, named("q", "p").batch(9)).await, numbers(2..3));
+    assert_eq!(pending(&sql).await, 0);
+}
+
+#[tokio::test]
+async fn a_transaction_waits_until_the_acknowledgements_ahead_of_it_have_landed() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (busy, calm) = (deferring(db.url()).await, engine_with(idle(db.url())).await);
+    push(&calm, "q", "p", 0..2).await;
+    let popped = pop(&calm, named("q", "p").batch(2)).await.unwrap();
+    assert!(ack(&busy, &popped.messages[0], Completed).await.ticket.is_some());
+    let body = json!({"requiredLeases": [popped.lease_id],
+                      "operations": [ack_operation(&popped.messages[1], "completed")]});
+    let (outcome, _worker) = tokio::join!(transact(&calm, &body), engine(db.url()));
+    assert!(outcome.success, "{outcome:?}");
+    assert!(pop(&calm, named("q", "p")).await.is_none());
+    assert_eq!(number(&sql, "select count(*) from queen.leases where queue = 'q'").await, 0);
+}
+
+/// A `completed` that came later must not finish what a deferred `failed` wants back.
+#[tokio::test]
+async fn a_failed_one_that_was_deferred_is_delivered_again() {
+    let db = database().await;
+    let (busy, calm) = (deferring(db.url()).await, engine_with(idle(db.url())).await);
+    push(&calm, "q", "p", 0..3).await;
+    let popped = pop(&calm, named("q", "p").batch(3)).await.unwrap();
+    let failed = ack(&busy, &popped.messages[0], Failed).await;
+    let behind = ack(&calm, &popped.messages[2], Completed).await;
+    assert_eq!(operation(&busy, &failed).await.operation_type, "ACK_SINGLE");
+    assert_eq!(behind.ticket.as_ref().unwrap().reason, "maintaining_order");
+    let worker = engine(db.url()).await;
+    let done = completed(&worker, &behind).await;
+    let result: serde_json::Value = serde_json::from_str(done.result.unwrap().get()).unwrap();
+    assert_eq!(result[0]["success"], false, "the failure ended the lease: {result}");
+    let again = pop(&worker, named("q", "p").batch(3)).await.unwrap();
+    assert_eq!((again.data(), again.messages[0].retry_count), (numbers(0..3), 1));
+}
+
+#[tokio::test]
+async fn a_lease_that_is_not_finished_gets_its_usual_time_back() {
+    let db = database().await;
+    let sql = db.client().await;
+    let busy = deferring(db.url()).await;
+    configure(&busy, "q", json!({"leaseTime": 30})).await;
+    push(&busy, "q", "p", 0..3).await;
+    let popped = pop(&busy, named("q", "p").batch(3)).await.unwrap();
+    let acked = ack(&busy, &popped.messages[0], Completed).await;
+    let held = "select count(*) from queen.leases where lease_until > queen.now() + interval '1 day' and queue = 'q'";
+    assert_eq!(number(&sql, held).await, 1);
+    let worker = engine(db.url()).await;
+    completed(&worker, &acked).await;
+    assert_eq!(number(&sql, held).await, 0);
+    let live = "select count(*) from queen.leases where queue = 'q'";
+    assert_eq!(number(&sql, live).await, 1, "two are still to be acknowledged");
+    travel(&sql, "31 seconds").await;
+    assert_eq!(data(&worker, named("q", "p").batch(3)).await, numbers(1..3));
+}
+
+#[tokio::test]
+async fn a_lease_that_is_over_is_refused_at_once_also_under_load() {
+    let db = database().await;
+    let sql = db.client().await;
+    let busy = deferring(db.url()).await;
+    push(&busy, "q", "p", 0..1).await;
+    let popped = pop(&busy, named("q", "p")).await.unwrap();
+    travel(&sql, "1 hour").await;
+    let refused = ack(&busy, &popped.messages[0], Completed).await;
+    assert!(!refused.success && refused.ticket.is_none(), "{refused:?}");
+    assert_eq!(refused.error.as_deref(), Some("Invalid or expired lease"));
+}
