@@ -8,6 +8,7 @@ mod clock;
 mod config;
 mod db;
 mod directory;
+mod doctor;
 mod error;
 mod jobs;
 mod load;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
 pub use db::control::Operations;
+pub use doctor::{Finding, diagnose};
 pub use error::{Error, StartError};
 pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
@@ -78,6 +80,11 @@ impl Engine {
             db.within("ready", db.client.simple_query("select 1")).await
         };
         matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok(_)))
+    }
+
+    /// Whether the last who tried could reach the database. Asks nobody.
+    pub fn reaches_database(&self) -> bool {
+        !self.shared.connections.is_down()
     }
 
     /// Where the database is, for people. Never a password.

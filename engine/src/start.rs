@@ -91,7 +91,7 @@ async fn prepare(connector: &Connector) -> Result<usize, StartError> {
     Ok(allowed.max(1) as usize)
 }
 
-fn explain(connector: &Connector, error: ConnectError) -> StartError {
+pub fn explain(connector: &Connector, error: ConnectError) -> StartError {
     let at = connector.location();
     match error {
         ConnectError::Postgres(error) => match error.code() {

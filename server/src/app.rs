@@ -11,8 +11,8 @@ use queen_protocol::Subscription;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::http::{
-    ack, cors, dead_letters, error, groups, health, maintenance, openapi, operations, pop, push, queues,
-    renew, transaction,
+    ack, cors, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push,
+    queues, renew, transaction,
 };
 
 /// What the HTTP side is told when it starts.
@@ -68,6 +68,7 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/health", get(health::health)),
         ("/health/live", get(health::live)),
         ("/health/ready", get(health::ready)),
+        ("/metrics/prometheus", get(metrics::prometheus)),
         ("/openapi.json", get(openapi::openapi)),
     ]
 }

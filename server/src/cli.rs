@@ -25,6 +25,8 @@ pub enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Says what keeps the database from keeping up; ends with 1 if something does.
+    Doctor,
     /// Prints the settings in force and where each came from.
     Config {
         /// Prints the handbook page about them instead.

@@ -10,6 +10,7 @@ pub mod error;
 pub mod groups;
 pub mod health;
 pub mod maintenance;
+pub mod metrics;
 pub mod openapi;
 pub mod operations;
 pub mod pop;

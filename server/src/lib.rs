@@ -4,6 +4,7 @@ pub mod app;
 pub mod cli;
 pub mod config;
 mod connections;
+pub mod doctor;
 mod http;
 pub mod logging;
 pub mod openapi;

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use utoipa::OpenApi;
 
 use crate::http::{
-    ack, dead_letters, error, groups, health, maintenance, openapi, operations, pop, push, queues, renew,
-    transaction,
+    ack, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push, queues,
+    renew, transaction,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -59,6 +59,7 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         health::health,
         health::live,
         health::ready,
+        metrics::prometheus,
         openapi::openapi,
     ),
     components(schemas(error::ErrorBody)),

@@ -196,6 +196,40 @@ async fn worker_crash() {
     assert_eq!(drained(second.url(), "p").await, numbers(1..2), "exactly once");
 }
 
+async fn doctor(database: &queen_testkit::Database) -> (Option<i32>, String) {
+    let command =
+        tokio::process::Command::new(QUEEN).args(["doctor", "--database-url", database.url()]).output();
+    let output = command.await.unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[tokio::test]
+async fn the_doctor_and_the_metrics_name_what_is_wrong() {
+    let server = Server::start_with(&EASILY_STRAINED).await;
+    let (code, said) = doctor(&server.database).await;
+    assert_eq!((code, said.as_str()), (Some(0), "nothing keeps this database from keeping up\n"));
+    let strain = Strain::on(&server.database, &[&server.url]).await;
+    push(&server.url, "p", json!(1)).await;
+    let (code, said) = doctor(&server.database).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("of Queen wait") && said.contains("lock table queen.segments"), "{said}");
+    assert!(said.contains("deferred operation(s) wait"), "{said}");
+    let metrics = server.get("/metrics/prometheus").await;
+    assert!(metrics.headers["content-type"].to_str().unwrap().starts_with("text/plain"));
+    let value = |name: &str| {
+        let line = metrics.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {}", metrics.text)).parse::<f64>().unwrap()
+    };
+    assert!(value("queen_decisions_total{op=\"push\",decision=\"defer\"}") >= 1.0);
+    assert!(value("queen_decisions_total{op=\"push\",decision=\"execute\"}") >= 1.0);
+    assert!(value("queen_deferred_depth") >= 1.0 && value("queen_db_pool_active") >= 1.0);
+    assert_eq!((value("queen_file_buffer_pending"), value("queen_file_buffer_db_healthy")), (0.0, 1.0));
+    drop(strain);
+    server.sql("update queen.deferred set status = 'failed', error = 'why not', finished_at = now()").await;
+    let (_, said) = doctor(&server.database).await;
+    assert!(said.contains("have failed, the last because: why not"), "{said}");
+}
+
 #[tokio::test]
 async fn queue_full() {
     let mut flags = EASILY_STRAINED.to_vec();
