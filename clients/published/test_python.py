@@ -105,6 +105,28 @@ async def test_of_concurrent_pushes_with_one_id_one_wins(queen, queue):
     assert len({result["message_id"] for result in results}) == 1
 
 
+async def test_pushes_during_maintenance_arrive_in_order_once_it_is_over(queen, queue, broker):
+    async with httpx.AsyncClient(base_url=broker) as http:
+
+        async def switch(on):
+            reply = await http.post("/api/v1/system/maintenance", json={"enabled": on})
+            assert (reply.status_code, reply.json()["maintenanceMode"]) == (200, on)
+
+        await queen.queue(queue).push({"data": 0})
+        await switch(True)
+        try:
+            for n in (1, 2):
+                [result] = await queen.queue(queue).push({"data": n})
+                assert result["status"] == "buffered"
+            assert data(await at_once(queen, queue)) == [0]
+        finally:
+            await switch(False)
+    found = []
+    while len(found) < 3:
+        found = data(await at_once(queen, queue, group=f"group {uuid.uuid4()}"))
+    assert found == [0, 1, 2]
+
+
 async def test_a_large_payload_arrives_intact(queen, queue):
     payload = {"text": "queen 👑 " * 200_000}
     assert len(payload["text"].encode()) > 2_000_000

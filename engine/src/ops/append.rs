@@ -28,8 +28,8 @@ pub struct Parcel {
     pub bytes_max: usize,
     /// The ids of deferred messages; otherwise none.
     pub promised: Vec<Uuid>,
-    /// What became of it when it was found behind deferred pushes.
-    pub deferral: OnceLock<Deferral>,
+    /// What became of it when it was found behind deferred pushes. Boxed: hardly ever there, and parcels are moved a lot.
+    pub deferral: OnceLock<Box<Deferral>>,
     /// An earlier try may have committed.
     pub recheck: bool,
     /// The head before the first try: where that may have landed. -1: not tried yet.

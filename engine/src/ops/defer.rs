@@ -177,8 +177,8 @@ pub async fn behind(
     for (parcel, placed) in parcels {
         deferrals.push(match way {
             // Sent again after a lost answer it is the same entry, and has its place already if there was one.
-            Way::Reject => parcel.deferral.get(),
-            _ => Some(parcel.deferral.get_or_init(|| Deferral::new(parcel, placed))),
+            Way::Reject => parcel.deferral.get().map(Box::as_ref),
+            _ => Some(parcel.deferral.get_or_init(|| Box::new(Deferral::new(parcel, placed))).as_ref()),
         });
     }
     let stored: Vec<&Deferral> = deferrals.iter().copied().flatten().collect();
