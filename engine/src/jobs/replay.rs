@@ -1,6 +1,9 @@
 //! Replay: hands in what is in the spool, in order, once the database is back. How far it came is written down in the
 //! same transaction, so that every record is handed in exactly once, whoever dies when.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use tracing::{debug, error, info};
@@ -136,7 +139,8 @@ impl Replay {
     /// One that PostgreSQL cannot store must not keep the others from it.
     fn refused(&self, record: &Read, reason: &str) {
         let path = self.spool.dir().join(format!("{:020}.refused.json", record.number));
-        let kept = std::fs::write(&path, &record.body);
+        let options = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).clone();
+        let kept = options.open(&path).and_then(|mut file| file.write_all(&record.body));
         error!(file = %path.display(), kept = kept.is_ok(), %reason, "the database refuses a spooled push");
     }
 

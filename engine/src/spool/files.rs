@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tracing::{error, warn};
@@ -97,7 +98,9 @@ impl Files {
             Some(current) => current,
             None => {
                 let path = self.dir.join(name(first));
-                let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path)?;
+                // Messages are nobody else's business.
+                let options = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).clone();
+                let file = options.open(&path)?;
                 // A file is only as durable as its name.
                 File::open(&self.dir)?.sync_all()?;
                 self.files.push(Stored { path, first, end: first, bytes: 0, damaged: false });
@@ -199,6 +202,8 @@ fn set_aside(path: &Path, keep: bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn bodies(texts: &[&str]) -> Vec<Vec<u8>> {
@@ -235,6 +240,9 @@ mod tests {
         assert_eq!(files.append(&bodies(&["d"])).unwrap(), 3);
         drop(files);
         assert_eq!(names(dir.path()).len(), 2, "a full file is followed by another");
+        let mode =
+            |name: &String| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+        assert!(names(dir.path()).iter().map(mode).all(|mode| mode == 0o600), "and nobody else reads them");
         let (mut files, found) = open(dir.path(), 60);
         assert_eq!(found, [(0, "a".into()), (1, "b".into()), (2, "c".into()), (3, "d".into())]);
         assert_eq!(files.append(&bodies(&["e"])).unwrap(), 4);
