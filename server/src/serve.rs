@@ -73,7 +73,7 @@ async fn with_database(
 
 /// Nobody asked for this folder, so it is no reason not to start.
 fn can_be_made(dir: &Path) -> bool {
-    let probe = dir.join("probe");
+    let probe = dir.join(format!("probe-{}", std::process::id()));
     let made = std::fs::create_dir_all(dir)
         .and_then(|()| std::fs::write(&probe, ""))
         .and_then(|()| std::fs::remove_file(&probe));

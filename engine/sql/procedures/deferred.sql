@@ -85,6 +85,7 @@ begin
         returning d.partition_id, d.consumer_group)
     update queen.consumers as c
     set deferred_pending = c.deferred_pending + n.count,
+        lease_own_until = case when queen.is_held(c.lease_until, v_now) then c.lease_own_until else c.lease_until end,
         lease_until = case when c.lease_until > v_now then greatest(c.lease_until, v_now + interval '30 days')
                            else c.lease_until end,
         version = c.version + 1, generation = (c.version + 1) / 16
@@ -97,6 +98,16 @@ begin
           offset 0) n
     where c.ctid = n.ctid;
 end $$;
+
+-- queen.is_held: whether a lease is held for deferred acknowledgements. No other lasts longer than a day.
+-- in:     p_lease_until timestamptz, p_now timestamptz
+-- out:    boolean
+-- locks:  none
+-- raises: never
+create or replace function queen.is_held(p_lease_until timestamptz, p_now timestamptz)
+returns boolean language sql stable as $$
+    select coalesce(p_lease_until > p_now + interval '2 days', false)
+$$;
 
 -- queen.lock_heads: locks the heads rows of partitions, for those who go on to change them.
 -- in:     p_partitions uuid[], in any order
@@ -133,14 +144,15 @@ begin
     set status = 'processing', worker = p_worker, started_at = v_now
     from (select l.id
           from (select f.id
-                from (select distinct on (o.partition_id, o.consumer_group) o.id, o.priority, o.number,
+                from (select distinct on (o.partition_id, o.consumer_group) o.id, o.priority, o.number, o.status, o.worker,
                              queen.may_claim(p_worker, v_now, o.status, o.worker, o.due_at, o.started_at,
                                              o.timeout_seconds) as ready
                       from queen.deferred o
                       where o.status in ('pending', 'processing')
                       order by o.partition_id, o.consumer_group, o.number) f
                 where f.ready
-                order by f.priority, f.number
+                -- Its own come last: they are ones it could not get at.
+                order by f.status = 'processing' and f.worker = p_worker, f.priority, f.number
                 limit p_limit) f
           cross join lateral (select o.id from queen.deferred o
                               where o.id = f.id
@@ -173,7 +185,7 @@ $$;
 --         p_bytes bigint (and their bytes, but at least one)
 -- out:    the operations, those of one lane in order; none of a lane that another worker has taken over by now, or whose
 --         partition somebody else has locked: a slow push elsewhere must not hold up the others
--- locks:  heads rows, skipping busy ones, then deferred rows
+-- locks:  heads rows and, for acknowledgements, consumers rows, skipping busy ones, then deferred rows
 -- raises: never
 -- With the partition locked nobody can put anything behind them: if these are all, the lane is empty after the commit.
 create or replace function queen.take_deferred(
@@ -183,6 +195,7 @@ returns table (lane int, id uuid, transactions bytea, body text, queue_name text
 language plpgsql as $$
 declare
     v_locked uuid[];
+    v_free int[];
 begin
     select array_agg(l.partition_id) into v_locked
     from (select distinct a.id from unnest(p_partitions) a (id)) a
@@ -190,6 +203,20 @@ begin
         select h.partition_id from queen.heads h where h.partition_id = a.id
         order by h.generation desc limit 1
         for no key update skip locked) l;
+    -- The cursors of acknowledgements as well: nobody waits for one while holding the rest.
+    select array_agg(a.ordinal::int) into v_free
+    from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
+    where a.partition_id = any (v_locked)
+      and (a.consumer_group = '' or not exists (select 1 from queen.reader_of(a.partition_id, a.consumer_group)));
+    v_free := v_free || array(
+        select a.ordinal::int
+        from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
+        cross join lateral (
+            select 1 from queen.consumers c
+            where c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
+            order by c.generation desc limit 1
+            for no key update skip locked) l
+        where a.partition_id = any (v_locked) and a.consumer_group <> '');
     return query
     select a.ordinal::int, o.id, o.transactions, o.body, o.queue_name, o.partition_name, p.number, q.dedup_window_seconds
     from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
@@ -203,7 +230,7 @@ begin
         window w as (order by s.number)) o
     join queen.partitions p on p.id = any (array[a.partition_id])
     join queen.queues q on q.id = any (array[p.queue_id])
-    where a.partition_id = any (v_locked) and o.holder = p_worker and (o.place = 1 or o.total <= p_bytes)
+    where a.ordinal = any (v_free) and o.holder = p_worker and (o.place = 1 or o.total <= p_bytes)
     order by a.ordinal, o.place;
 end $$;
 
@@ -243,7 +270,8 @@ begin
           group by c.partition_id, c.consumer_group) c;
 
     update queen.heads as h
-    set deferred_pending = h.deferred_pending - n.count, version = h.version + 1, generation = (h.version + 1) / 16
+    set deferred_pending = greatest(h.deferred_pending - n.count, 0),
+        version = h.version + 1, generation = (h.version + 1) / 16
     from (select a.count, l.ctid
           from unnest(v_closed.partitions, v_closed.groups, v_closed.counts) a (partition_id, consumer_group, count)
           cross join lateral (select k.ctid from queen.heads k where k.partition_id = a.partition_id
@@ -252,12 +280,13 @@ begin
           offset 0) n
     where h.ctid = n.ctid;
 
-    -- A lease that is not finished was held for them, and gets its usual time to go on.
+    -- A lease that is not finished was held for them, and goes on, for its usual time at least.
     perform queen.lock_readers(v_closed.partitions, v_closed.groups);
     update queen.consumers as c
-    set deferred_pending = c.deferred_pending - n.count,
-        lease_until = case when c.lease_until is null or c.deferred_pending > n.count then c.lease_until
-                           else least(c.lease_until, queen.now() + make_interval(secs => n.lease_time)) end,
+    set deferred_pending = greatest(c.deferred_pending - n.count, 0),
+        lease_until = case when c.deferred_pending <= n.count and queen.is_held(c.lease_until, queen.now())
+                           then greatest(c.lease_own_until, queen.now() + make_interval(secs => n.lease_time))
+                           else c.lease_until end,
         version = c.version + 1, generation = (c.version + 1) / 16
     from (select a.count, l.ctid, case when q.lease_time > 0 then q.lease_time else 60 end as lease_time
           from unnest(v_closed.partitions, v_closed.groups, v_closed.counts) a (partition_id, consumer_group, count)
@@ -293,7 +322,14 @@ begin
         return;
     end if;
     if p_counts and v_operation.attempts >= v_operation.attempts_max then
-        perform queen.close_deferred(array[v_operation.id], 'failed', p_error, array[null::text]);
+        -- Without an acknowledgement, those behind it would finish what it is about: they fail with it, and the messages
+        -- are delivered again.
+        perform queen.close_deferred(
+            case when p_group = '' then array[v_operation.id]
+                 else array(select d.id from queen.deferred d
+                            where d.partition_id = p_partition and d.consumer_group = p_group
+                              and d.status in ('pending', 'processing')) end,
+            'failed', p_error, array[null::text]);
         return query select v_operation.id, true;
         return;
     end if;

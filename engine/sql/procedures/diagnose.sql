@@ -31,7 +31,6 @@ language sql stable set enable_seqscan = on set enable_hashjoin = on as $$
     union all
     select true, format('%s of %s active statements of Queen wait for %s: %s', w.count, w.active, w.event, case
                when w.event like 'IO/%' or w.event in ('LWLock/WALWrite') then 'the disk is slow or busy with other work'
-               when w.event like 'Client/%' then 'the brokers or the network are slow'
                else 'see the chapter about wait events in the handbook of PostgreSQL' end)
     from (select s.wait_event_type || '/' || s.wait_event as event, count(*) as count,
                  (select count(*) from sessions a where a.application_name = 'queen' and a.state = 'active') as active
@@ -44,6 +43,7 @@ language sql stable set enable_seqscan = on set enable_hashjoin = on as $$
                         coalesce(nullif(s.application_name, ''), 'unnamed'), round(extract(epoch from queen.now() - s.xact_start)), left(s.query, 200))
     from sessions s
     where s.application_name <> 'queen' and s.xact_start < queen.now() - interval '5 minutes'
+      and s.backend_type = 'client backend' and coalesce(s.backend_xid, s.backend_xmin) is not null
     union all
     select true, format('%s of %s connections of the server are in use', c.used, c.allowed)
     from (select (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as used,

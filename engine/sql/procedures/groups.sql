@@ -1,7 +1,8 @@
 -- queen.delete_group: forgets where a group stands. A group of the same name starts afresh.
 -- in:     p_group text, p_queue text (null = every queue), p_metadata boolean (also where it was told to start)
 -- out:    bigint: the cursors that were deleted
--- locks:  consumers rows in (partition_id, consumer_group) order, then groups, then consumer_watermarks
+-- locks:  deferred rows of the group, consumers rows in (partition_id, consumer_group) order, then groups, then
+--         consumer_watermarks
 -- raises: never
 -- For every queue it reads all cursors: an index by group would cost each new one an entry, for the sake of
 -- something that hardly ever happens. Planned for each call, because the two cases want different plans.
@@ -13,6 +14,11 @@ declare
     v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
     v_deleted bigint;
 begin
+    update queen.deferred as d
+    set status = 'failed', error = 'the group was deleted', finished_at = queen.now()
+    where d.consumer_group = p_group and (p_queue is null or d.queue_name = p_queue)
+      and d.status in ('pending', 'processing');
+
     with locked as materialized (
         select c.partition_id
         from queen.partitions p

@@ -127,7 +127,9 @@ begin
     answered as (select g.* from granted g union all select d.* from decided d where d.status > 0)
     select array_agg(s.ordinal::int) as positions, array_agg(s.status) as statuses, array_agg(s.first) as firsts,
            array_agg(s.last) as lasts, array_agg(s.attempts) as attempts,
-           array_agg(ceil(extract(epoch from case when s.taken then s.lease_until - v_now
+           array_agg(ceil(extract(epoch from case when s.taken and queen.is_held(s.lease_until, v_now)
+                                                  then interval '1 second'
+                                                  when s.taken then s.lease_until - v_now
                                                   when s.available <= 0 then s.ready_at - v_now
                                                   else s.length end) * 1000)::bigint) as waits_ms,
            array_agg(s.head) as heads

@@ -21,6 +21,9 @@ begin
     return query
     update queen.consumers as c
     set lease_until = greatest(c.lease_until, v_now + make_interval(secs => a.seconds)),
+        lease_own_until = case when queen.is_held(c.lease_until, v_now)
+                               then greatest(c.lease_own_until, v_now + make_interval(secs => a.seconds))
+                               else c.lease_own_until end,
         version = c.version + 1, generation = (c.version + 1) / 16
     from (select a.*, l.generation
           from unnest(v_held.partitions, v_held.groups, v_held.leases, v_held.seconds)
@@ -29,5 +32,5 @@ begin
           offset 0) a
     where c.partition_id = any (array[a.partition_id]) and c.consumer_group = a.consumer_group
       and c.generation = a.generation and c.lease_id = a.lease_id and c.lease_until > v_now
-    returning c.lease_id, c.lease_until;
+    returning c.lease_id, case when queen.is_held(c.lease_until, v_now) then c.lease_own_until else c.lease_until end;
 end $$;

@@ -32,7 +32,11 @@ create index deferred_open on queen.deferred (partition_id, consumer_group, numb
 create index deferred_finished on queen.deferred (finished_at) where finished_at is not null;
 
 -- Open acknowledgements of a cursor, as `deferred_pending` of heads counts open pushes: a later one must not overtake them.
-alter table queen.consumers add column deferred_pending int not null default 0;
+-- While there are some, its lease is held: `lease_until` lies 30 days ahead, which no lease does by itself, and
+-- `lease_own_until` says when it would have ended.
+alter table queen.consumers
+    add column deferred_pending int not null default 0,
+    add column lease_own_until timestamptz;
 
 -- How far the spool of a broker was handed in. Kept with what was handed in, so that nothing is handed in twice.
 create table queen.spools (

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::connect::Connector;
+use super::connect::{Connector, error_chain};
 use super::error::Error;
 use super::procedures::Statements;
 use crate::clock;
@@ -250,7 +250,8 @@ impl Connections {
         // Boxed: large, and hardly ever needed.
         let prepare = tokio::time::timeout(self.0.deadline, Box::pin(Statements::prepare(&client)));
         let statements = match prepare.await {
-            Ok(statements) => statements.map_err(|error| Error::from_postgres("prepare", error))?,
+            // Nothing was asked of it yet, whatever went wrong.
+            Ok(statements) => statements.map_err(|error| Error::Unreachable(error_chain(&error)))?,
             Err(_) => return Err(Error::Unreachable("no answer to prepare".to_owned())),
         };
         let connection =

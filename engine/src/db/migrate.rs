@@ -23,7 +23,7 @@ const SCHEMA: &[File] =
 
 /// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":
-    "message_id", "frame", "newest", "views", "find_transactions", "open", "push", "deferred", "pulse", "spool", "diagnose", "readers", "lease", "fetch", "release", "complete", "ack", "locate", "hold",
+    "message_id", "frame", "newest", "deferred", "pulse", "spool", "diagnose", "views", "find_transactions", "open", "push", "readers", "lease", "fetch", "release", "complete", "ack", "locate", "hold",
     "renew", "subscribe", "seed", "discover", "queues", "groups", "dead_letters", "retention", "extents",
 );
 

@@ -510,6 +510,7 @@ pub struct Ack<'a> {
     pub deferred: bool,
 }
 
+#[derive(Clone)]
 pub struct Acked {
     pub position: usize,
     /// As in ack.sql.

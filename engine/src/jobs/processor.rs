@@ -12,11 +12,12 @@ use uuid::Uuid;
 
 use crate::clock;
 use crate::db::control;
-use crate::db::procedures::{self, DeferredLane, Taken};
+use crate::db::procedures::{self, Acked, DeferredLane, Taken};
 use crate::db::{Connection, Error, transaction};
 use crate::log::Partition;
 use crate::log::frames::{Frame, read_string};
 use crate::log::ids::TransactionHash;
+use crate::ops::ack::{self, Ack};
 use crate::ops::append::{self, Landed, Parcel, Placed, Turn};
 use crate::ops::defer_ack::Body;
 use crate::ops::settle::Settling;
@@ -173,6 +174,9 @@ impl Processor {
         let connector = self.shared.connections.connector();
         transaction::commit(db, connector, &number, self.shared.config.retry_for).await?;
         append::publish(&self.shared, &landing.published);
+        for (ack, answer) in &landing.acked {
+            ack::settled(&self.shared, ack, answer);
+        }
         self.shared.load.drained(landing.lanes.iter().map(|lane| lane.partition), landing.operations);
         Ok(landing.lanes)
     }
@@ -194,14 +198,15 @@ impl Processor {
                 results.push(result(taken, parcel, &placed));
             }
         }
-        for (id, result) in self.acknowledge(db, lanes, &acks).await? {
+        let (told, acked) = self.acknowledge(db, lanes, &acks).await?;
+        for (id, result) in told {
             ids.push(id);
             results.push(result);
         }
         procedures::finish_deferred(db, &ids, &results).await?;
         let mut lanes: Vec<DeferredLane> = all.iter().map(|taken| lanes[taken.lane].clone()).collect();
         lanes.dedup();
-        Ok(Landing { published, lanes, operations: ids.len() })
+        Ok(Landing { published, acked, lanes, operations: ids.len() })
     }
 
     /// Applies deferred acknowledgements, those of a cursor in order.
@@ -210,7 +215,7 @@ impl Processor {
         db: &Connection,
         lanes: &[DeferredLane],
         taken: &[&Taken],
-    ) -> Result<Vec<(Uuid, String)>, Error> {
+    ) -> Result<(Vec<(Uuid, String)>, Vec<(Ack, Acked)>), Error> {
         let mut bodies = Vec::with_capacity(taken.len());
         let mut told = Vec::with_capacity(taken.len());
         for taken in taken {
@@ -228,11 +233,12 @@ impl Processor {
             let answers = procedures::ack(db, &round.ask()).await?;
             settling.acked(&round, &answers);
         }
+        let acked = settling.take_landed();
         for ((body, ack), outcome) in bodies.iter().zip(settling.outcomes()) {
             let moved = || Error::Lost("a cursor kept moving under an ack".to_owned());
             told.push((ack.id, body.result(ack, &outcome.ok_or_else(moved)?)));
         }
-        Ok(told)
+        Ok((told, acked))
     }
 
     async fn sweep(&self) {
@@ -248,6 +254,7 @@ impl Processor {
 /// What has to be made known once the commit is certain.
 struct Landing {
     published: Vec<append::Publication>,
+    acked: Vec<(Ack, Acked)>,
     lanes: Vec<DeferredLane>,
     operations: usize,
 }

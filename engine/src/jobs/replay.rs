@@ -88,8 +88,7 @@ impl Replay {
             Some(position) => position,
             None => control::spool_position(connections, self.spool.id()).await?,
         };
-        let disk = |error: std::io::Error| Error::Unreachable(format!("the spool cannot be read: {error}"));
-        let mut records = self.spool.read(self.done).await.map_err(disk)?;
+        let mut records = self.spool.read(self.done).await.map_err(|error| disk(&error))?;
         // Handed in and not put away, because the process ended in between, or the answer was lost.
         let old = records.iter().take_while(|record| record.number < position).count();
         if old > 0 {
@@ -114,7 +113,7 @@ impl Replay {
         match handed {
             Ok(next) => self.position = Some(next),
             Err(error) if error.is_data() => {
-                self.refused(&records[0], &error.to_string());
+                self.refused(&records[0], &error.to_string())?;
                 let db = connections.acquire().await?;
                 control::move_spool(&db, self.spool.id(), position, records[0].number + 1).await?;
                 self.position = Some(records[0].number + 1);
@@ -137,11 +136,13 @@ impl Replay {
     }
 
     /// One that PostgreSQL cannot store must not keep the others from it.
-    fn refused(&self, record: &Read, reason: &str) {
+    fn refused(&self, record: &Read, reason: &str) -> Result<(), Error> {
         let path = self.spool.dir().join(format!("{:020}.refused.json", record.number));
         let options = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).clone();
-        let kept = options.open(&path).and_then(|mut file| file.write_all(&record.body));
-        error!(file = %path.display(), kept = kept.is_ok(), %reason, "the database refuses a spooled push");
+        let mut file = options.open(&path).map_err(|error| disk(&error))?;
+        file.write_all(&record.body).and_then(|()| file.sync_all()).map_err(|error| disk(&error))?;
+        error!(file = %path.display(), %reason, "the database refuses a spooled push");
+        Ok(())
     }
 
     async fn hand_in(&self, records: &[Read], from: u64, to: u64) -> Result<(), Error> {
@@ -149,7 +150,7 @@ impl Replay {
         for record in records {
             match serde_json::from_slice(&record.body) {
                 Ok(request) => requests.push(request),
-                Err(error) => self.refused(record, &error.to_string()),
+                Err(error) => self.refused(record, &error.to_string())?,
             }
         }
         let messages: Vec<Message<'_>> = requests.iter().flat_map(messages).collect();
@@ -207,6 +208,10 @@ impl Replay {
         }
         Ok(published)
     }
+}
+
+fn disk(error: &std::io::Error) -> Error {
+    Error::Unreachable(format!("the spool cannot be used: {error}"))
 }
 
 fn messages<'a>(request: &'a Spooled<'_>) -> impl Iterator<Item = Message<'a>> {

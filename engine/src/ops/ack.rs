@@ -330,7 +330,7 @@ pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone
 }
 
 /// After the commit: the lease book moves on, and a freed partition is ready again.
-pub(super) fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
+pub fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
     if matches!(answer.status, 2 | 3 | 5) {
         return;
     }

@@ -109,28 +109,25 @@ impl Engine {
         let messages: Vec<Message<'_>> = messages.collect();
         let mut told: Vec<Option<Told>> = vec![None; messages.len()];
         let must_spool = self.must_spool(&messages);
+        // What was not sent cannot be stored twice. Of the rest nobody knows.
+        let mut unsent: Vec<usize> = match must_spool {
+            true => (0..messages.len()).collect(),
+            false => Vec::new(),
+        };
         let mut failure = match must_spool {
             true => None,
-            false => self.store(&messages, &mut told).await.err(),
+            false => self.store(&messages, &mut told, &mut unsent).await.err(),
         };
-        let missing: Vec<usize> = (0..told.len()).filter(|&index| told[index].is_none()).collect();
-        // What was not sent cannot be stored twice.
-        let spools = match &failure {
-            None => must_spool,
-            Some(Error::Database(DbError::Unreachable(_))) => self.shared.spool.is_some(),
-            Some(_) => false,
-        };
-        if !missing.is_empty() && spools {
-            match self.spool(&messages, &missing, &mut told).await {
-                Ok(()) => failure = None,
-                Err(error) => failure = Some(error),
-            }
+        if !unsent.is_empty() && self.shared.spool.is_some() {
+            let spooled = self.spool(&messages, &unsent, &mut told).await;
+            failure = spooled.err().or(failure);
         }
+        let missing = told.iter().filter(|told| told.is_none()).count();
         let deleted = || "the partition was deleted again and again while it was pushed to".to_owned();
         let reason = failure.as_ref().map_or_else(deleted, Error::to_string);
         match failure {
             // Nothing of it was stored. Otherwise each item says what became of it.
-            Some(error) if missing.len() == messages.len() => Err(error),
+            Some(error) if missing == messages.len() => Err(error),
             _ => {
                 let results = messages.iter().zip(told).enumerate();
                 Ok(results.map(|(index, (message, told))| result(index, message, told, &reason)).collect())
@@ -138,20 +135,45 @@ impl Engine {
         }
     }
 
-    /// Tells what became of each message, as far as it goes; the error is about the others.
-    async fn store(&self, messages: &[Message<'_>], told: &mut [Option<Told>]) -> Result<(), Error> {
+    /// Tells what became of each message, as far as it goes; the error is about the others, of which some were not sent.
+    async fn store(
+        &self,
+        messages: &[Message<'_>],
+        told: &mut [Option<Told>],
+        unsent: &mut Vec<usize>,
+    ) -> Result<(), Error> {
         let mut open: Vec<usize> = (0..messages.len()).collect();
         let mut failure = None;
         for _ in 0..REOPENS_MAX {
             if open.is_empty() {
                 break;
             }
-            let (parcels, gone) = self.parcels(messages, &open).await?;
+            let (parcels, gone) = match self.parcels(messages, &open).await {
+                Ok(parcels) => parcels,
+                Err(error) => {
+                    if matches!(error, Error::Database(DbError::Unreachable(_))) {
+                        unsent.extend(open);
+                    }
+                    return Err(error);
+                }
+            };
             open = gone;
             let partitions = parcels.iter().map(|(_, parcel)| parcel.partition.id);
             let outcomes = match self.shared.load.way(Kind::Push, partitions) {
-                Way::Execute => self.append(parcels).await?,
-                Way::Defer(reason) => self.defer(parcels, reason).await?,
+                Way::Execute => self.append(parcels).await,
+                Way::Defer(reason) => {
+                    let members: Vec<usize> =
+                        parcels.iter().flat_map(|(members, _)| members.clone()).collect();
+                    match self.defer(parcels, reason).await {
+                        Ok(outcomes) => outcomes,
+                        Err(error) => {
+                            if matches!(error, Error::Database(DbError::Unreachable(_))) {
+                                unsent.extend(members);
+                            }
+                            return Err(error);
+                        }
+                    }
+                }
                 Way::Reject => return Err(self.overloaded(Kind::Push)),
             };
             for (members, partition, outcome) in outcomes {
@@ -168,7 +190,12 @@ impl Engine {
                     }
                     Outcome::Gone => open.extend(members),
                     Outcome::Refused => failure = Some(self.overloaded(Kind::Push)),
-                    Outcome::Failed(error) => failure = Some(error.into()),
+                    Outcome::Failed(error) => {
+                        if matches!(error, DbError::Unreachable(_)) {
+                            unsent.extend(members);
+                        }
+                        failure = Some(error.into());
+                    }
                 }
             }
             open.sort_unstable();
@@ -176,21 +203,21 @@ impl Engine {
         failure.map_or(Ok(()), Err)
     }
 
-    async fn append(
-        &self,
-        parcels: Vec<(Vec<usize>, Parcel)>,
-    ) -> Result<Vec<(Vec<usize>, Arc<Partition>, Outcome)>, Error> {
+    async fn append(&self, parcels: Vec<(Vec<usize>, Parcel)>) -> Vec<(Vec<usize>, Arc<Partition>, Outcome)> {
         let mut waiting = Vec::with_capacity(parcels.len());
         for (members, parcel) in parcels {
             let partition = parcel.partition.clone();
-            waiting.push((members, partition, self.lanes.push.enqueue(parcel)?));
+            waiting.push((members, partition, self.lanes.push.enqueue(parcel)));
         }
         let mut outcomes = Vec::with_capacity(waiting.len());
         for (members, partition, answer) in waiting {
-            let outcome = answer.await.unwrap_or(Err(DbError::Stopping)).unwrap_or_else(Outcome::Failed);
-            outcomes.push((members, partition, outcome));
+            let landed = match answer {
+                Ok(answer) => answer.await.unwrap_or(Err(DbError::Stopping)),
+                Err(error) => Err(error),
+            };
+            outcomes.push((members, partition, landed.unwrap_or_else(Outcome::Failed)));
         }
-        Ok(outcomes)
+        outcomes
     }
 
     /// All of them in one transaction.

@@ -21,8 +21,9 @@ pub struct Settling<'a> {
     outcomes: Vec<Option<AckOutcome>>,
     cursors: HashMap<(Uuid, Arc<str>), i64>,
     rounds: usize,
-    /// These were deferred, and it is their turn.
+    /// These were deferred, and it is their turn. They are part of a transaction: what they did is told after its commit.
     deferred: bool,
+    landed: Vec<(Ack, Acked)>,
 }
 
 /// What one statement is asked for.
@@ -51,7 +52,15 @@ impl Row<'_> {
 impl<'a> Settling<'a> {
     pub fn new(shared: &'a Shared, batch: Vec<&'a Ack>) -> Self {
         let outcomes = vec![None; batch.len()];
-        Self { shared, batch, outcomes, cursors: HashMap::new(), rounds: 0, deferred: false }
+        Self {
+            shared,
+            batch,
+            outcomes,
+            cursors: HashMap::new(),
+            rounds: 0,
+            deferred: false,
+            landed: Vec::new(),
+        }
     }
 
     pub fn deferred(shared: &'a Shared, batch: Vec<&'a Ack>) -> Self {
@@ -155,12 +164,20 @@ impl<'a> Settling<'a> {
         if answer.status == 3 {
             return;
         }
-        ack::settled(self.shared, row.first, answer);
+        match self.deferred {
+            true => self.landed.push((row.first.clone(), answer.clone())),
+            false => ack::settled(self.shared, row.first, answer),
+        }
         let alone = row.members.len() == 1;
         for &member in &row.members {
             let ack = self.batch[member];
             self.outcomes[member] = Some(ack::outcome(ack, row.cursor, &row.plan, answer, alone));
         }
+    }
+
+    /// What has to be made known after the commit.
+    pub fn take_landed(&mut self) -> Vec<(Ack, Acked)> {
+        std::mem::take(&mut self.landed)
     }
 
     /// `None` for those that would need another round.

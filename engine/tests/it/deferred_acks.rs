@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use queen_engine::{Config, Engine};
 use queen_protocol::AckStatus::{Completed, Failed};
-use queen_protocol::{AckResult, OperationStatus};
+use queen_protocol::{AckResult, OperationStatus, PopRequest};
 use queen_testkit::database;
 use serde_json::json;
 use tokio_postgres::Client;
@@ -111,6 +111,49 @@ async fn a_failed_one_that_was_deferred_is_delivered_again() {
     assert_eq!(result[0]["success"], false, "the failure ended the lease: {result}");
     let again = pop(&worker, named("q", "p").batch(3)).await.unwrap();
     assert_eq!((again.data(), again.messages[0].retry_count), (numbers(0..3), 1));
+}
+
+#[tokio::test]
+async fn a_long_lease_and_a_renewal_outlast_the_time_it_is_held() {
+    let db = database().await;
+    let sql = db.client().await;
+    let busy = deferring(db.url()).await;
+    configure(&busy, "q", json!({"leaseTime": 30})).await;
+    push(&busy, "q", "p", 0..3).await;
+    let request = PopRequest { lease_seconds: 600, ..named("q", "p").batch(3) };
+    let popped = pop(&busy, request).await.unwrap();
+    let acked = ack(&busy, &popped.messages[0], Completed).await;
+    let renewed = busy.renew(&popped.lease_id, 1_200).await.unwrap();
+    let until = renewed.expires_at.unwrap();
+    completed(&engine(db.url()).await, &acked).await;
+    let ends = "select lease_until::text from queen.leases where queue = 'q'";
+    let ends: String = sql.query_one(ends, &[]).await.unwrap().get(0);
+    assert_eq!(until[11..19], ends[11..19], "what the renewal was told is true");
+    travel(&sql, "19 minutes").await;
+    assert!(pop(&busy, named("q", "p")).await.is_none(), "it is still leased");
+}
+
+#[tokio::test]
+async fn a_deleted_group_takes_its_deferred_acknowledgements_along() {
+    let db = database().await;
+    let sql = db.client().await;
+    let busy = deferring(db.url()).await;
+    push(&busy, "q", "p", 0..2).await;
+    let popped = pop(&busy, named("q", "p").group("g").batch(2)).await.unwrap();
+    let acked = ack(&busy, &popped.messages[1], Completed).await;
+    busy.delete_group("g", Some("q"), true).await.unwrap();
+    let gone = operation(&busy, &acked).await;
+    assert_eq!(
+        (gone.status.as_str(), gone.error_message.as_deref()),
+        ("failed", Some("the group was deleted"))
+    );
+    let worker = engine(db.url()).await;
+    let again = pop(&worker, named("q", "p").group("g").batch(2)).await.unwrap();
+    assert_eq!(again.data(), numbers(0..2));
+    let done = ack(&worker, &again.messages[1], Completed).await;
+    assert!(done.success && done.lease_released && done.ticket.is_none(), "{done:?}");
+    let open = "select count(*) from queen.consumers where consumer_group = 'g' and deferred_pending <> 0";
+    assert_eq!(number(&sql, open).await, 0);
 }
 
 #[tokio::test]

@@ -245,7 +245,7 @@ async fn an_ack_sent_twice_around_a_seek_is_told_what_it_did() {
     let same = "select statuses[1], cursors[1] from queen.ack(
         array['00000000-0000-7000-8000-000000000001'::uuid], array[(select id from queen.partitions)], array['g'],
         array[null]::uuid[], '{0}', '{t}', '{0}', '{t}', '{f}', '{1}', '{f}', '{t}',
-        '{1}', '{t}', '{0}', array['failed once'])";
+        '{1}', '{t}', '{0}', array['failed once'], false)";
     let row = sql.query_one(same, &[]).await.unwrap();
     assert_eq!((row.get::<_, i32>(0), row.get::<_, i64>(1)), (0, 0), "to be delivered again");
     broker.seek("g", "q", SeekTo::End).await.unwrap();
