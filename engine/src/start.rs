@@ -130,7 +130,7 @@ fn lane<O: Operation<Context = Shared>>(shared: &Arc<Shared>, slots: usize) -> L
         linger: if O::NAME == "transaction" { Duration::ZERO } else { shared.config.linger },
         retry_for: shared.config.retry_for,
         // A push has the spool.
-        waits_for_database: shared.spool.is_none() || !matches!(O::NAME, "push" | "defer"),
+        waits_for_database: shared.spool.is_none() || !matches!(O::NAME, "open" | "push" | "defer"),
     };
     Lane::new(shared.clone(), shared.connections.clone(), shared.tasks.clone(), &settings)
 }

@@ -17,7 +17,7 @@ use super::push::{self, Message};
 use crate::Engine;
 use crate::clock;
 use crate::db::procedures::{self, Acked};
-use crate::db::{Connection, Error as DbError, Priority, transaction};
+use crate::db::{Connection, Error as DbError, Priority, RETRY_PAUSE, transaction};
 use crate::error::Error;
 use crate::load::Kind;
 use crate::shared::Shared;
@@ -85,7 +85,16 @@ impl Engine {
                 continue;
             }
             let all: Vec<usize> = (0..messages.len()).collect();
-            let (parcels, gone) = self.parcels(&messages, &all).await?;
+            let (parcels, gone) = match self.parcels(&messages, &all).await {
+                // The lane does not wait for the database, because pushes need not; a transaction must.
+                Err(Error::Database(DbError::Unreachable(_)))
+                    if clock::now() - started < self.shared.config.retry_for =>
+                {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                    continue;
+                }
+                other => other?,
+            };
             if !gone.is_empty() {
                 reopened += 1;
                 continue;

@@ -246,3 +246,30 @@ async fn a_transaction_does_not_overtake_what_is_in_the_spool() {
     let data: Vec<_> = drain(&broker, "q", "p", "g").await.iter().map(Message::json).collect();
     assert_eq!(data, numbers(0..2));
 }
+
+#[tokio::test]
+async fn a_disk_that_fails_is_told_and_costs_nothing_that_was_accepted() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let mut config = spooling(proxy.url(), dir.path());
+    // Every request begins a file.
+    config.spool.as_mut().unwrap().file_records = 1;
+    let broker = engine_with(config).await;
+    cut_off(&proxy);
+    buffered(&broker).await;
+    push(&broker, "q", "p", 0..1).await;
+    let (folder, away) = (dir.path().join("0"), dir.path().join("away"));
+    std::fs::rename(&folder, &away).unwrap();
+    let refused = send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 1}])).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Unavailable);
+    assert!(refused.to_string().contains("spool cannot be written"), "{refused}");
+    assert!(!broker.spool_stats().unwrap().healthy);
+    std::fs::rename(&away, &folder).unwrap();
+    push(&broker, "q", "p", 2..3).await;
+    assert!(broker.spool_stats().unwrap().healthy);
+    proxy.refuse(false);
+    emptied(&broker).await;
+    let data: Vec<_> = drain(&broker, "q", "p", "g").await.iter().map(Message::json).collect();
+    assert_eq!(data, [json!(0), json!(2)]);
+}

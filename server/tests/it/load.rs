@@ -180,9 +180,9 @@ async fn worker_crash() {
         (sql.query_one(working, &[]).await.unwrap().get::<_, i64>(0) > 0).then_some(())
     })
     .await;
+    let second = broker(&database, &["--opq-timeout", "2"]).await;
     first.kill9().await;
     let killed = Instant::now();
-    let second = broker(&database, &["--opq-timeout", "2"]).await;
     drop(strain);
     let url = format!("{}/api/v1/operations/{id}", second.url());
     eventually("the other finishes all of them", async || {
@@ -190,9 +190,9 @@ async fn worker_crash() {
         (operation["status"] == "completed").then_some(())
     })
     .await;
+    // Its timeout and two seconds, and two more for a machine that does a dozen other tests.
+    assert!(killed.elapsed() < Duration::from_secs(2 + 2 + 2), "{:?}", killed.elapsed());
     idle(second.url()).await;
-    // Its timeout and two seconds, and what it takes to start a broker on a busy machine.
-    assert!(killed.elapsed() < Duration::from_secs(2 + 2 + 8), "{:?}", killed.elapsed());
     assert_eq!(drained(second.url(), "p").await, numbers(1..2), "exactly once");
 }
 
