@@ -3,20 +3,13 @@
 use std::time::Duration;
 
 use queen_engine::{Config, Engine, Error, Operations};
-use queen_protocol::{OperationStatus, PushResult, PushStatus};
+use queen_protocol::PushStatus;
 use queen_testkit::database;
 use serde_json::json;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::support::*;
-
-/// Leaves deferred operations to others.
-fn idle(url: &str) -> Config {
-    let mut config = config(url);
-    config.deferring.claim_limit = 0;
-    config
-}
 
 /// Believes that its database cannot keep up.
 fn strained(url: &str) -> Config {
@@ -37,18 +30,6 @@ async fn deferring(url: &str) -> Engine {
     engine
 }
 
-async fn operation(engine: &Engine, result: &PushResult) -> OperationStatus {
-    let id = result.ticket.as_ref().expect("it was deferred").operation_id;
-    engine.operation(id).await.unwrap().expect("it is known")
-}
-
-async fn completed(engine: &Engine, result: &PushResult) -> OperationStatus {
-    eventually("the operation is done", async || {
-        Some(operation(engine, result).await).filter(|operation| operation.status == "completed")
-    })
-    .await
-}
-
 #[tokio::test]
 async fn a_deferred_push_lands_with_the_ids_it_was_promised_and_says_so() {
     let db = database().await;
@@ -63,7 +44,7 @@ async fn a_deferred_push_lands_with_the_ids_it_was_promised_and_says_so() {
     use PushStatus::{Duplicate, Queued};
     assert_eq!(pushed.iter().map(|r| r.status).collect::<Vec<_>>(), [Queued, Queued, Duplicate, Queued]);
     assert_eq!(pushed[2].message_id, pushed[0].message_id);
-    let waiting = operation(&busy, &pushed[0]).await;
+    let waiting = operation(&busy, &pushed[0].ticket).await;
     assert_eq!((waiting.status.as_str(), waiting.operation_type.as_str()), ("pending", "PUSH"));
     assert_eq!((waiting.queue_name.as_str(), waiting.partition_name.as_str()), ("q", "a"));
     assert_eq!((waiting.priority, waiting.messages, waiting.retry_count), (5, 2, 0));
@@ -73,7 +54,7 @@ async fn a_deferred_push_lands_with_the_ids_it_was_promised_and_says_so() {
     assert!(pop(&busy, named("q", "a")).await.is_none(), "not stored yet");
 
     let worker = engine(db.url()).await;
-    let done = completed(&worker, &pushed[0]).await;
+    let done = landed(&worker, &pushed[0].ticket).await;
     assert!(done.processing_started_at.is_some() && done.processed_at.is_some() && done.worker.is_some());
     let result: serde_json::Value = serde_json::from_str(done.result.unwrap().get()).unwrap();
     assert_eq!(result[0]["message_id"], pushed[0].message_id.to_string());
@@ -107,7 +88,7 @@ async fn a_calm_broker_goes_behind_what_another_has_deferred() {
     assert_eq!(pushed[0].ticket.as_ref().unwrap().reason, "maintaining_order");
 
     let worker = engine(db.url()).await;
-    completed(&worker, &pushed[0]).await;
+    landed(&worker, &pushed[0].ticket).await;
     let direct = eventually("pushes go straight again", async || {
         let pushed = push(&calm, "q", "p", 4..5).await;
         pushed[0].ticket.is_none().then_some(pushed)
@@ -171,11 +152,15 @@ async fn what_a_dead_broker_was_working_on_is_taken_over_after_its_timeout() {
     .unwrap();
     let worker = engine(db.url()).await;
     let probe = push(&busy, "q", "other", 0..1).await;
-    completed(&worker, &probe[0]).await;
-    assert_eq!(operation(&worker, &pushed[0]).await.status, "processing", "it has time until its timeout");
-    assert_eq!(operation(&worker, &behind[0]).await.status, "pending", "and nobody overtakes it");
-    completed(&worker, &behind[0]).await;
-    assert_eq!(operation(&worker, &pushed[0]).await.status, "completed");
+    landed(&worker, &probe[0].ticket).await;
+    assert_eq!(
+        operation(&worker, &pushed[0].ticket).await.status,
+        "processing",
+        "it has time until its timeout"
+    );
+    assert_eq!(operation(&worker, &behind[0].ticket).await.status, "pending", "and nobody overtakes it");
+    landed(&worker, &behind[0].ticket).await;
+    assert_eq!(operation(&worker, &pushed[0].ticket).await.status, "completed");
     let data: Vec<_> = drain(&worker, "q", "p", "g").await.iter().map(Message::json).collect();
     assert_eq!(data, numbers(0..2));
 }
@@ -192,9 +177,9 @@ async fn an_operation_that_never_works_fails_alone_and_can_be_tried_again() {
     let behind = push(&busy, "q", "p", 1..3).await;
     let neighbour = push(&busy, "q", "other", 0..1).await;
     let worker = engine(db.url()).await;
-    completed(&worker, &neighbour[0]).await;
-    completed(&worker, &behind[0]).await;
-    let failed = operation(&worker, &bad[0]).await;
+    landed(&worker, &neighbour[0].ticket).await;
+    landed(&worker, &behind[0].ticket).await;
+    let failed = operation(&worker, &bad[0].ticket).await;
     assert_eq!((failed.status.as_str(), failed.retry_count), ("failed", 3));
     assert!(failed.error_message.unwrap().contains("poison"));
     let filter = Operations { status: Some("failed"), limit: 10, ..Operations::default() };
@@ -202,7 +187,7 @@ async fn an_operation_that_never_works_fails_alone_and_can_be_tried_again() {
 
     sql.batch_execute("alter table queen.segments drop constraint poison").await.unwrap();
     assert_eq!(worker.retry_operation(failed.id).await.unwrap().as_deref(), Some("pending"));
-    completed(&worker, &bad[0]).await;
+    landed(&worker, &bad[0].ticket).await;
     let data: Vec<_> = drain(&worker, "q", "p", "g").await.iter().map(Message::json).collect();
     assert_eq!(data, [json!(1), json!(2), json!("poison")], "behind those that came after it");
     assert_eq!(worker.retry_operation(Uuid::nil()).await.unwrap(), None);
@@ -214,14 +199,14 @@ async fn a_pending_operation_can_be_cancelled_and_the_next_goes_on() {
     let busy = deferring(db.url()).await;
     let pushed = push(&busy, "q", "p", 0..1).await;
     let kept = push(&busy, "q", "p", 1..2).await;
-    let id = operation(&busy, &pushed[0]).await.id;
+    let id = operation(&busy, &pushed[0].ticket).await.id;
     assert_eq!(busy.cancel_operation(id).await.unwrap().as_deref(), Some("cancelled"));
     assert_eq!(busy.cancel_operation(Uuid::nil()).await.unwrap(), None);
     let worker = engine(db.url()).await;
-    completed(&worker, &kept[0]).await;
+    landed(&worker, &kept[0].ticket).await;
     assert_eq!(drain(&worker, "q", "p", "g").await.len(), 1);
     assert_eq!(
-        busy.cancel_operation(operation(&busy, &kept[0]).await.id).await.unwrap().unwrap(),
+        busy.cancel_operation(operation(&busy, &kept[0].ticket).await.id).await.unwrap().unwrap(),
         "completed"
     );
 }
@@ -274,14 +259,14 @@ async fn what_was_deferred_for_a_queue_goes_with_it_and_says_so() {
     let busy = deferring(db.url()).await;
     let pushed = push(&busy, "q", "p", 0..1).await;
     assert!(busy.delete_queue("q").await.unwrap());
-    let gone = operation(&busy, &pushed[0]).await;
+    let gone = operation(&busy, &pushed[0].ticket).await;
     assert_eq!(
         (gone.status.as_str(), gone.error_message.unwrap().as_str()),
         ("failed", "the partition was deleted")
     );
     let worker = engine(db.url()).await;
     let again = push(&busy, "q", "p", 1..2).await;
-    completed(&worker, &again[0]).await;
+    landed(&worker, &again[0].ticket).await;
     let data: Vec<_> = drain(&worker, "q", "p", "g").await.iter().map(Message::json).collect();
     assert_eq!(data, numbers(1..2));
     assert_eq!(worker.retry_operation(gone.id).await.unwrap(), None, "there is no such partition any more");
@@ -296,11 +281,11 @@ async fn done_operations_are_forgotten_and_failed_ones_are_not() {
     let done = push(&busy, "q", "p", 0..1).await;
     let failed = push(&busy, "gone", "p", 0..1).await;
     busy.delete_queue("gone").await.unwrap();
-    completed(&engine(db.url()).await, &done[0]).await;
+    landed(&engine(db.url()).await, &done[0].ticket).await;
     travel(&sql, "2 hours").await;
     number(&sql, "select queen.sweep_deferred('1 hour')").await;
     assert!(busy.operation(done[0].ticket.as_ref().unwrap().operation_id).await.unwrap().is_none());
-    assert_eq!(operation(&busy, &failed[0]).await.status, "failed");
+    assert_eq!(operation(&busy, &failed[0].ticket).await.status, "failed");
     let (stats, health) = busy.operations_stats().await.unwrap();
     assert_eq!(stats.iter().find(|line| line.status == "failed").map(|line| line.count), Some(1));
     assert!(health.pool_utilization <= 1.0);

@@ -4,19 +4,12 @@ use std::time::Duration;
 
 use queen_engine::{Config, Engine};
 use queen_protocol::AckStatus::{Completed, Failed};
-use queen_protocol::{AckResult, OperationStatus, PopRequest};
+use queen_protocol::PopRequest;
 use queen_testkit::database;
 use serde_json::json;
 use tokio_postgres::Client;
 
 use crate::support::*;
-
-/// Leaves deferred operations to others.
-fn idle(url: &str) -> Config {
-    let mut config = config(url);
-    config.deferring.claim_limit = 0;
-    config
-}
 
 /// Believes that its database cannot keep up with acknowledgements.
 fn strained(url: &str) -> Config {
@@ -37,18 +30,6 @@ async fn deferring(url: &str) -> Engine {
     engine
 }
 
-async fn operation(engine: &Engine, result: &AckResult) -> OperationStatus {
-    let id = result.ticket.as_ref().expect("it was deferred").operation_id;
-    engine.operation(id).await.unwrap().expect("it is known")
-}
-
-async fn completed(engine: &Engine, result: &AckResult) -> OperationStatus {
-    eventually("the operation is done", async || {
-        Some(operation(engine, result).await).filter(|operation| operation.status == "completed")
-    })
-    .await
-}
-
 async fn pending(sql: &Client) -> i64 {
     number(sql, "select coalesce(sum(deferred_pending), 0)::bigint from queen.consumers").await
 }
@@ -63,14 +44,14 @@ async fn a_lease_is_held_until_its_deferred_acknowledgement_has_landed() {
     let popped = pop(&busy, named("q", "p").batch(2)).await.unwrap();
     let acked = ack_all(&busy, &popped.messages, &[Completed, Completed]).await;
     assert!(acked.iter().all(|result| result.success && !result.lease_released && result.ticket.is_some()));
-    let waiting = operation(&busy, &acked[0]).await;
+    let waiting = operation(&busy, &acked[0].ticket).await;
     assert_eq!((waiting.operation_type.as_str(), waiting.priority, waiting.messages), ("ACK_BATCH", 3, 2));
     assert_eq!((waiting.queue_name.as_str(), waiting.partition_name.as_str()), ("q", "p"));
 
     travel(&sql, "10 minutes").await;
     assert!(pop(&busy, named("q", "p")).await.is_none(), "nobody else gets them meanwhile");
     let worker = engine(db.url()).await;
-    let done = completed(&worker, &acked[0]).await;
+    let done = landed(&worker, &acked[0].ticket).await;
     let result: serde_json::Value = serde_json::from_str(done.result.unwrap().get()).unwrap();
     assert_eq!((&result[1]["success"], &result[1]["leaseReleased"]), (&json!(true), &json!(true)));
     assert_eq!(result[1]["transactionId"], popped.messages[1].transaction_id);
@@ -103,10 +84,10 @@ async fn a_failed_one_that_was_deferred_is_delivered_again() {
     let popped = pop(&calm, named("q", "p").batch(3)).await.unwrap();
     let failed = ack(&busy, &popped.messages[0], Failed).await;
     let behind = ack(&calm, &popped.messages[2], Completed).await;
-    assert_eq!(operation(&busy, &failed).await.operation_type, "ACK_SINGLE");
+    assert_eq!(operation(&busy, &failed.ticket).await.operation_type, "ACK_SINGLE");
     assert_eq!(behind.ticket.as_ref().unwrap().reason, "maintaining_order");
     let worker = engine(db.url()).await;
-    let done = completed(&worker, &behind).await;
+    let done = landed(&worker, &behind.ticket).await;
     let result: serde_json::Value = serde_json::from_str(done.result.unwrap().get()).unwrap();
     assert_eq!(result[0]["success"], false, "the failure ended the lease: {result}");
     let again = pop(&worker, named("q", "p").batch(3)).await.unwrap();
@@ -125,7 +106,7 @@ async fn a_long_lease_and_a_renewal_outlast_the_time_it_is_held() {
     let acked = ack(&busy, &popped.messages[0], Completed).await;
     let renewed = busy.renew(&popped.lease_id, 1_200).await.unwrap();
     let until = renewed.expires_at.unwrap();
-    completed(&engine(db.url()).await, &acked).await;
+    landed(&engine(db.url()).await, &acked.ticket).await;
     let ends = "select lease_until::text from queen.leases where queue = 'q'";
     let ends: String = sql.query_one(ends, &[]).await.unwrap().get(0);
     assert_eq!(until[11..19], ends[11..19], "what the renewal was told is true");
@@ -142,7 +123,7 @@ async fn a_deleted_group_takes_its_deferred_acknowledgements_along() {
     let popped = pop(&busy, named("q", "p").group("g").batch(2)).await.unwrap();
     let acked = ack(&busy, &popped.messages[1], Completed).await;
     busy.delete_group("g", Some("q"), true).await.unwrap();
-    let gone = operation(&busy, &acked).await;
+    let gone = operation(&busy, &acked.ticket).await;
     assert_eq!(
         (gone.status.as_str(), gone.error_message.as_deref()),
         ("failed", Some("the group was deleted"))
@@ -168,7 +149,7 @@ async fn a_lease_that_is_not_finished_gets_its_usual_time_back() {
     let held = "select count(*) from queen.leases where lease_until > queen.now() + interval '1 day' and queue = 'q'";
     assert_eq!(number(&sql, held).await, 1);
     let worker = engine(db.url()).await;
-    completed(&worker, &acked).await;
+    landed(&worker, &acked.ticket).await;
     assert_eq!(number(&sql, held).await, 0);
     let live = "select count(*) from queen.leases where queue = 'q'";
     assert_eq!(number(&sql, live).await, 1, "two are still to be acknowledged");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use queen_engine::{Config, DeadLetter, DeadLetterFilter, Deferring, Engine, Error, LaneCounts, Slots, Tls};
 use queen_protocol::{
-    AckItem, AckResult, AckStatus, Configure, PopFilter, PopRequest, PushBody, PushResult, QUEUE_MODE,
-    Subscription, TransactionBody, TransactionOutcome,
+    AckItem, AckResult, AckStatus, Configure, OperationStatus, PopFilter, PopRequest, PushBody, PushResult,
+    QUEUE_MODE, Subscription, Ticket, TransactionBody, TransactionOutcome,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -60,6 +60,27 @@ pub fn config(url: &str) -> Config {
         },
         spool: None,
     }
+}
+
+/// Leaves deferred operations to others.
+pub fn idle(url: &str) -> Config {
+    let mut config = config(url);
+    config.deferring.claim_limit = 0;
+    config
+}
+
+/// A deferred operation, by what its sender was given.
+pub async fn operation(engine: &Engine, ticket: &Option<Ticket>) -> OperationStatus {
+    let id = ticket.as_ref().expect("it was deferred").operation_id;
+    engine.operation(id).await.unwrap().expect("it is known")
+}
+
+/// The same, once it is completed.
+pub async fn landed(engine: &Engine, ticket: &Option<Ticket>) -> OperationStatus {
+    eventually("the operation is done", async || {
+        Some(operation(engine, ticket).await).filter(|operation| operation.status == "completed")
+    })
+    .await
 }
 
 pub async fn engine(url: &str) -> Engine {

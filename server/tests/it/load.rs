@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{EASILY_STRAINED, Server, Strain, array, eventually, numbers};
+use crate::support::{EASILY_STRAINED, Server, Strain, array, drained, eventually, numbers};
 
 const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
 
@@ -29,20 +29,6 @@ async fn push(url: &str, partition: &str, payload: Value) -> (StatusCode, Value)
     let request = reqwest::Client::new().post(format!("{url}/api/v1/push")).body(body);
     let response = request.send().await.unwrap();
     (response.status(), response.json().await.unwrap())
-}
-
-async fn drained(url: &str, partition: &str) -> Vec<Value> {
-    let path =
-        format!("{url}/api/v1/pop/queue/q/partition/{partition}?batch=1000&autoAck=true&consumerGroup=check");
-    let mut all = Vec::new();
-    loop {
-        let response = reqwest::get(&path).await.unwrap();
-        if response.status() == StatusCode::NO_CONTENT {
-            return all;
-        }
-        let body: Value = response.json().await.unwrap();
-        all.extend(array(body["messages"].clone()).into_iter().map(|message| message["data"].clone()));
-    }
 }
 
 async fn idle(url: &str) {

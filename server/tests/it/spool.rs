@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-use crate::support::{array, eventually, numbers};
+use crate::support::{array, drained, eventually, numbers};
 
 const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
 
@@ -45,20 +45,6 @@ async fn buffered(url: &str) -> u64 {
 
 async fn emptied(url: &str) {
     eventually("the spool is empty", async || (buffered(url).await == 0).then_some(())).await;
-}
-
-async fn delivered(url: &str, partition: &str) -> Vec<Value> {
-    let path =
-        format!("{url}/api/v1/pop/queue/q/partition/{partition}?batch=1000&autoAck=true&consumerGroup=check");
-    let mut all = Vec::new();
-    loop {
-        let response = reqwest::get(&path).await.unwrap();
-        if response.status() == StatusCode::NO_CONTENT {
-            return all;
-        }
-        let body: Value = response.json().await.unwrap();
-        all.extend(array(body["messages"].clone()).into_iter().map(|message| message["data"].clone()));
-    }
 }
 
 /// Equal, or where they begin to differ: there may be thousands.
@@ -143,7 +129,7 @@ async fn an_outage_of_postgres_under_load_loses_doubles_and_reorders_nothing() {
         emptied(broker.url()).await;
     }
     for (partition, sent) in sent {
-        assert_numbers(&delivered(brokers[1].url(), &partition).await, &numbers(0..sent));
+        assert_numbers(&drained(brokers[1].url(), &partition).await, &numbers(0..sent));
     }
 }
 
@@ -195,7 +181,7 @@ async fn a_broker_killed_with_a_full_spool_hands_it_in_when_it_starts_again() {
     emptied(broker.url()).await;
     let http = Client::new();
     assert_eq!(push(&http, broker.url(), &items("p", wreck.accepted, 1)).await, StatusCode::CREATED);
-    assert_numbers(&delivered(broker.url(), "p").await, &numbers(0..wreck.accepted + 1));
+    assert_numbers(&drained(broker.url(), "p").await, &numbers(0..wreck.accepted + 1));
     drop(wreck.cluster);
 }
 
@@ -215,7 +201,7 @@ async fn a_damaged_byte_costs_one_request_and_a_torn_end_nothing() {
     emptied(broker.url()).await;
     let mut expected = numbers(0..wreck.accepted);
     expected.remove(lost);
-    assert_numbers(&delivered(broker.url(), "p").await, &expected);
+    assert_numbers(&drained(broker.url(), "p").await, &expected);
     let kept = std::fs::read_dir(wreck.folder.path().join("0")).unwrap();
     let kept =
         kept.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "damaged"));
@@ -247,15 +233,15 @@ async fn maintenance_as_an_operator_uses_it() {
     let results: Value = response.json().await.unwrap();
     assert!(array(results.clone()).iter().all(|result| result["status"] == "buffered"), "{results}");
     assert_eq!(buffered(broker.url()).await, 3);
-    assert!(delivered(broker.url(), "p").await.is_empty());
+    assert!(drained(broker.url(), "p").await.is_empty());
     let (_, off) = switch("", json!({"enabled": false})).await;
     assert_eq!(off["maintenanceMode"], false);
     emptied(broker.url()).await;
-    assert_eq!(delivered(broker.url(), "p").await, numbers(0..3));
+    assert_eq!(drained(broker.url(), "p").await, numbers(0..3));
     assert_eq!(push(&http, broker.url(), &items("p", 3, 1)).await, StatusCode::CREATED);
     let (_, pops) = switch("/pop", json!({"enabled": true})).await;
     assert_eq!(pops["popMaintenanceMode"], true);
-    assert!(delivered(broker.url(), "p").await.is_empty(), "204 at once");
+    assert!(drained(broker.url(), "p").await.is_empty(), "204 at once");
     switch("/pop", json!({"enabled": false})).await;
-    assert_eq!(delivered(broker.url(), "p").await, numbers(3..4));
+    assert_eq!(drained(broker.url(), "p").await, numbers(3..4));
 }

@@ -290,6 +290,21 @@ impl Drop for Server {
     }
 }
 
+/// Everything the group `check` has not read yet in a partition of queue `q`, from a broker that may be a process.
+pub async fn drained(url: &str, partition: &str) -> Vec<Value> {
+    let path =
+        format!("{url}/api/v1/pop/queue/q/partition/{partition}?batch=1000&autoAck=true&consumerGroup=check");
+    let mut all = Vec::new();
+    loop {
+        let response = reqwest::get(&path).await.expect("the broker answers");
+        if response.status().as_u16() == 204 {
+            return all;
+        }
+        let body: Value = response.json().await.expect("a body");
+        all.extend(array(body["messages"].clone()).into_iter().map(|message| message["data"].clone()));
+    }
+}
+
 pub fn ack_of(message: &Value, status: &str) -> Value {
     json!({
         "transactionId": message["transactionId"],
