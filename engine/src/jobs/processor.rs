@@ -12,7 +12,8 @@ use uuid::Uuid;
 
 use crate::clock;
 use crate::db::control;
-use crate::db::procedures::{self, Acked, DeferredLane, Taken};
+use crate::db::procedures::deferred::{self, DeferredLane, Taken};
+use crate::db::procedures::{self, Acked};
 use crate::db::{Connection, Error, transaction};
 use crate::log::Partition;
 use crate::log::frames::{Frame, read_string};
@@ -96,7 +97,7 @@ impl Processor {
             let db = self.shared.connections.acquire().await?;
             let limit = i32::try_from(self.shared.load.settings().claim_limit).unwrap_or(i32::MAX);
             let now = clock::now();
-            for lane in procedures::claim_deferred(&db, self.worker, limit).await? {
+            for lane in deferred::claim_deferred(&db, self.worker, limit).await? {
                 self.claimed.retain(|(claimed, _)| *claimed != lane);
                 self.claimed.push((lane, now));
             }
@@ -146,9 +147,7 @@ impl Processor {
 
     async fn failed(&self, db: &Connection, lane: &DeferredLane, error: &Error) -> Result<(), Error> {
         let (reason, counts) = (error.to_string(), error.is_data());
-        if let Some((id, for_good)) =
-            procedures::fail_deferred(db, self.worker, lane, &reason, counts).await?
-        {
+        if let Some((id, for_good)) = deferred::fail_deferred(db, self.worker, lane, &reason, counts).await? {
             match for_good {
                 true => warn!(operation = %id, %reason, "a deferred operation has failed"),
                 false => info!(operation = %id, %reason, "a deferred operation will be tried again"),
@@ -183,7 +182,7 @@ impl Processor {
 
     /// Everything up to the commit.
     async fn prepare(&self, db: &Connection, lanes: &[DeferredLane], limit: i32) -> Result<Landing, Error> {
-        let all = procedures::take_deferred(db, self.worker, lanes, limit, RUN_BYTES).await?;
+        let all = deferred::take_deferred(db, self.worker, lanes, limit, RUN_BYTES).await?;
         let (taken, acks): (Vec<&Taken>, Vec<&Taken>) =
             all.iter().partition(|taken| lanes[taken.lane].group.is_empty());
         let parcels: Vec<Parcel> = taken.iter().map(|taken| parcel(&lanes[taken.lane], taken)).collect();
@@ -203,7 +202,7 @@ impl Processor {
             ids.push(id);
             results.push(result);
         }
-        procedures::finish_deferred(db, &ids, &results).await?;
+        deferred::finish_deferred(db, &ids, &results).await?;
         let mut lanes: Vec<DeferredLane> = all.iter().map(|taken| lanes[taken.lane].clone()).collect();
         lanes.dedup();
         Ok(Landing { published, acked, lanes, operations: ids.len() })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::append::{Parcel, Placed};
-use crate::db::procedures;
+use crate::db::procedures::deferred;
 use crate::db::{Connection, Error, Priority};
 use crate::load::{Kind, Reason, Way};
 use crate::log::Partition;
@@ -97,7 +97,7 @@ impl Deferral {
 /// Puts entries behind all that is put aside for their partitions. Answers which of them have no partition any more.
 pub async fn store(shared: &Shared, db: &Connection, deferrals: &[&Deferral]) -> Result<Vec<bool>, Error> {
     let settings = shared.load.settings();
-    let mut ask = procedures::DeferPushes {
+    let mut ask = deferred::DeferPushes {
         timeout: i32::try_from(settings.timeout.as_secs()).unwrap_or(i32::MAX).max(1),
         attempts_max: settings.retries_max,
         priority: PUSH_PRIORITY,
@@ -111,7 +111,7 @@ pub async fn store(shared: &Shared, db: &Connection, deferrals: &[&Deferral]) ->
         ask.bodies.push(&deferral.frames);
     }
     let mut gone = vec![false; deferrals.len()];
-    for position in procedures::defer_pushes(db, &ask).await? {
+    for position in deferred::defer_pushes(db, &ask).await? {
         gone[position] = true;
         shared.directory.forget(&deferrals[position].partition);
     }

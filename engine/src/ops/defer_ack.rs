@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::ack::{Ack, AckOutcome, refusal};
 use super::ack_plan::Item;
 use crate::Engine;
-use crate::db::procedures;
+use crate::db::procedures::deferred;
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::error::Error;
 use crate::load::Reason;
@@ -173,7 +173,7 @@ impl Operation for DeferredAck {
 
     async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<bool>, DbError> {
         let settings = shared.load.settings();
-        let mut ask = procedures::DeferAcks {
+        let mut ask = deferred::DeferAcks {
             timeout: i32::try_from(settings.timeout.as_secs()).unwrap_or(i32::MAX).max(1),
             attempts_max: settings.retries_max,
             ..Default::default()
@@ -189,7 +189,7 @@ impl Operation for DeferredAck {
             ask.bodies.push(&entry.body);
         }
         let mut accepted = vec![true; batch.len()];
-        for position in procedures::defer_acks(db, &ask).await? {
+        for position in deferred::defer_acks(db, &ask).await? {
             accepted[position] = false;
         }
         shared.load.deferred(accepted.iter().filter(|accepted| **accepted).count());
