@@ -226,6 +226,20 @@ impl Engine {
         parcels: Vec<(Vec<usize>, Parcel)>,
         reason: Reason,
     ) -> Result<Vec<(Vec<usize>, Arc<Partition>, Outcome)>, Error> {
+        // One operation for each partition, however large.
+        let mut merged: Vec<(Vec<usize>, Parcel)> = Vec::with_capacity(parcels.len());
+        for (members, parcel) in parcels {
+            match merged.last_mut() {
+                Some((last, whole)) if whole.partition.id == parcel.partition.id => {
+                    last.extend(members);
+                    whole.frames.push('\n');
+                    whole.frames.push_str(&parcel.frames);
+                    whole.hashes.extend(parcel.hashes);
+                }
+                _ => merged.push((members, parcel)),
+            }
+        }
+        let parcels = merged;
         let new = |parcel: &Parcel| Deferral::new(parcel, &vec![None; parcel.hashes.len()]);
         let deferrals = parcels.iter().map(|(_, parcel)| new(parcel)).collect();
         let answers = self.lanes.defer.submit(Request { deferrals, reason }).await?;

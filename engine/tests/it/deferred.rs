@@ -76,6 +76,21 @@ async fn a_deferred_push_lands_with_the_ids_it_was_promised_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_large_request_is_one_operation_for_each_partition() {
+    let db = database().await;
+    let busy = deferring(db.url()).await;
+    let pushed = push(&busy, "q", "p", 0..2_500).await;
+    let first = operation(&busy, &pushed[0].ticket).await;
+    assert!(pushed.iter().all(|result| result.ticket.as_ref().unwrap().operation_id == first.id));
+    assert_eq!(first.messages, 2_500);
+    let worker = engine(db.url()).await;
+    landed(&worker, &pushed[0].ticket).await;
+    let delivered = drain(&worker, "q", "p", "g").await;
+    assert_eq!(delivered.iter().map(Message::json).collect::<Vec<_>>(), numbers(0..2_500));
+    assert!(delivered.iter().map(|message| message.id).eq(pushed.iter().map(|result| result.message_id)));
+}
+
+#[tokio::test]
 async fn a_calm_broker_goes_behind_what_another_has_deferred() {
     let db = database().await;
     let (busy, calm) = (deferring(db.url()).await, engine_with(idle(db.url())).await);
