@@ -1,5 +1,6 @@
 //! Carries out planned steps on the engines and tells the shadow what was asked and what was answered.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,18 +135,28 @@ impl Worker {
         };
         self.world.count(format!("{via:?} push"));
         assert_eq!(results.len(), items.len(), "one answer for each message");
-        let placed: Vec<Placed> = results
-            .iter()
-            .map(|result| {
-                assert_ne!(result.status, PushStatus::Failed, "{result:?}");
-                let duplicate = result.status == PushStatus::Duplicate;
-                Placed { id: result.message_id, transaction: result.transaction_id.clone(), duplicate }
-            })
-            .collect();
-        if look {
-            for (item, result) in items.iter().zip(&results) {
+        // A request of several partitions may have lost the answer about one of them.
+        let mut lost = HashMap::new();
+        let mut placed = Vec::new();
+        for (item, result) in items.iter().zip(&results) {
+            if result.status == PushStatus::Failed {
+                lost.insert(item.serial, result.error.clone().expect("a failed item says why"));
+                continue;
+            }
+            let duplicate = result.status == PushStatus::Duplicate;
+            placed.push(Placed {
+                id: result.message_id,
+                transaction: result.transaction_id.clone(),
+                duplicate,
+            });
+            if look {
                 self.look(item.partition, result.partition_id, result.message_id).await;
             }
+        }
+        let (ticket, unknown) = ticket.split(|serial| lost.contains_key(&serial));
+        if let Some(why) = lost.values().next() {
+            self.lost("push", via, why);
+            self.world.tell(|shadow| shadow.push_lost(&unknown, at, why));
         }
         self.world.check(|shadow| shadow.push_answered(&ticket, at, &placed));
     }

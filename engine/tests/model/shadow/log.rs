@@ -57,6 +57,15 @@ pub struct PushTicket {
     floors: Vec<Option<Uuid>>,
 }
 
+impl PushTicket {
+    /// Parts the messages of which nobody knows what became of them from the others.
+    pub fn split(self, is_lost: impl Fn(Serial) -> bool) -> (Self, Self) {
+        let (lost, answered) = self.items.into_iter().partition(|sent: &Sent| is_lost(sent.serial));
+        let with = |items| Self { op: self.op, via: self.via, items, floors: self.floors.clone() };
+        (with(answered), with(lost))
+    }
+}
+
 /// A message as the database holds it.
 #[derive(Debug, Clone)]
 pub struct Row {
