@@ -7,6 +7,12 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// Microseconds since 1970 by this machine's clock: for ages, which may be off by what clocks differ.
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
+pub fn wall() -> i64 {
+    micros(SystemTime::now())
+}
+
 /// Microseconds since 1970, from a time PostgreSQL sent.
 pub fn micros(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {

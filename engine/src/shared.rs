@@ -11,6 +11,7 @@ use crate::log::dedup::Dedup;
 use crate::log::segments::Segments;
 use crate::pop::leases::LeaseBook;
 use crate::spool::Spool;
+use crate::tally::Tally;
 use crate::tasks::Tasks;
 use crate::watches::Watches;
 
@@ -25,6 +26,7 @@ pub struct Shared {
     pub watches: Watches,
     pub wake: Wake,
     pub load: Load,
+    pub tally: Tally,
     pub spool: Option<Spool>,
     dedup: Mutex<Dedup>,
     segments: Mutex<Segments>,
@@ -40,6 +42,7 @@ impl Shared {
             watches: Watches::default(),
             wake: Wake::new(),
             load: Load::new(config.deferring.clone()),
+            tally: Tally::default(),
             dedup: Mutex::new(Dedup::new(config.dedup_cache_bytes)),
             segments: Mutex::new(Segments::new(config.segment_cache_bytes)),
             leases: Mutex::new(LeaseBook::new(LEASE_HASHES_MAX)),

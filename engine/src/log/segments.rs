@@ -28,6 +28,10 @@ impl Segment {
         Self { base_offset, created_at, transactions, frames, ends }
     }
 
+    pub fn count(&self) -> usize {
+        self.ends.len()
+    }
+
     pub fn end(&self) -> i64 {
         self.base_offset + self.ends.len() as i64
     }

@@ -78,6 +78,7 @@ impl Engine {
                 members.iter().for_each(|&index| results[index].error = Some(BAD_LEASE.to_owned()));
             }
         }
+        count(&self.shared, &results);
         Ok(results)
     }
 
@@ -329,10 +330,33 @@ pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone
     }
 }
 
+/// A request counts once in every queue it names.
+pub(super) fn count(shared: &Shared, results: &[AckResult]) {
+    let mut counted: Vec<&str> = Vec::new();
+    for result in results {
+        let Some(queue) = result.queue_name.as_deref() else { continue };
+        let first = counted.last() != Some(&queue) && !counted.contains(&queue);
+        if first {
+            counted.push(queue);
+        }
+        shared.tally.record(queue, |minute| {
+            minute.ack_requests += u64::from(first);
+            minute.ack_success += u64::from(result.success);
+            minute.ack_failed += u64::from(!result.success);
+            minute.dead_letters += u64::from(result.dlq);
+        });
+    }
+}
+
 /// After the commit: the lease book moves on, and a freed partition is ready again.
 pub fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
     if matches!(answer.status, 2 | 3 | 5) {
         return;
+    }
+    shared.tally.consumed(&answer.queue, &ack.group, answer.cursor - answer.started);
+    if ack.items.iter().any(|item| matches!(item.status, AckStatus::Failed | AckStatus::Dlq)) {
+        // It may have been dead-lettered.
+        shared.tally.doubt(&answer.queue);
     }
     let key = (ack.partition, ack.group.clone());
     let mut leases = shared.leases();

@@ -413,6 +413,8 @@ pub fn publish(shared: &Shared, published: &[Publication]) {
         segments.insert(publication.partition.id, publication.segment.clone());
     }
     drop(segments);
+    let counted = |publication: &'_ Publication| publication.segment.count();
+    shared.tally.appended(published.iter().map(|new| (&new.partition.queue, counted(new))));
     let look_at = shared.wake.look_at(now);
     shared.watches.pushed(published.iter().map(|publication| &publication.partition), look_at);
     shared.wake.pushed();

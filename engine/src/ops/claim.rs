@@ -115,6 +115,8 @@ impl PopClaim {
                             attempts: leased.attempts,
                         });
                         if self.auto {
+                            let (queue, messages) = (&candidate.partition.queue, leased.last - leased.first);
+                            shared.tally.consumed(queue, &self.group, messages);
                             Claim::Committed { more: leased.last < leased.head }
                         } else {
                             Claim::Granted { until: after(leased.wait_ms) }
@@ -231,6 +233,9 @@ async fn give_back(shared: &Shared, claims: &[Grant], group: &str, lease: Option
     match released.await {
         Ok(()) => {
             for claim in claims {
+                if lease.is_none() {
+                    shared.tally.consumed(&claim.partition.queue, &group.into(), claim.first - claim.last);
+                }
                 claim.watch.released(claim.partition.id, &claim.partition.name, true);
                 claim.watch.mark(&claim.partition, None);
             }

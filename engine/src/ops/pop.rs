@@ -51,6 +51,17 @@ impl Engine {
     /// Dropped while parked or queued, the pop takes no lease. Dropped later, the lease it took is given back.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Bytes>, Error> {
         self.check_open()?;
+        let answer = self.serve(&request).await?;
+        if let PopFilter::Queue { queue } | PopFilter::Partition { queue, .. } = &request.filter {
+            self.shared.tally.record(queue, |minute| {
+                minute.pop_requests += 1;
+                minute.pop_empty += u64::from(answer.is_none());
+            });
+        }
+        Ok(answer)
+    }
+
+    async fn serve(&self, request: &PopRequest) -> Result<Option<Bytes>, Error> {
         let deadline = request.wait.map(|wait| clock::now() + wait);
         let mut reopened = false;
         loop {
@@ -58,10 +69,10 @@ impl Engine {
                 return Ok(None);
             }
             // Boxed: a parked pop holds none of what it needs while it looks.
-            let places = Box::pin(self.places(&request)).await?;
+            let places = Box::pin(self.places(request)).await?;
             let wildcard = !matches!(request.filter, PopFilter::Partition { .. });
             let mut gone = false;
-            match Box::pin(self.attempt(&request, &places, wildcard, &mut gone)).await {
+            match Box::pin(self.attempt(request, &places, wildcard, &mut gone)).await {
                 Ok(Some(answer)) => return Ok(Some(answer)),
                 Ok(None) => {}
                 // Who waits anyway waits until there is room.
@@ -81,7 +92,7 @@ impl Engine {
             if self.shared.tasks.is_draining() {
                 return Ok(None);
             }
-            self.park(&request, &places, deadline).await;
+            self.park(request, &places, deadline).await;
         }
     }
 
@@ -415,6 +426,7 @@ impl Engine {
     }
 
     fn answer(&self, request: &PopRequest, grants: &Grants, deliveries: &[Delivery]) -> Option<Bytes> {
+        self.count_delivered(deliveries);
         let Some(lease) = grants.lease else { return write_answer(deliveries, &request.group, None) };
         let mut book = self.shared.leases();
         for delivery in deliveries {
@@ -430,6 +442,18 @@ impl Engine {
         drop(book);
         let partitions = deliveries.iter().map(|delivery| delivery.partition.number).collect();
         write_answer(deliveries, &request.group, Some(&LeaseId { id: lease, partitions }))
+    }
+
+    fn count_delivered(&self, deliveries: &[Delivery]) {
+        let now = clock::wall();
+        for delivery in deliveries {
+            self.shared.tally.record(&delivery.partition.queue, |minute| {
+                for segment in &delivery.segments {
+                    let messages = delivery.last.min(segment.end()) - delivery.first.max(segment.base_offset);
+                    minute.delivered(messages.max(0) as u64, (now - segment.created_at).max(0) as u64);
+                }
+            });
+        }
     }
 
     /// Waits in memory until something may be ready or the time is up. Holds no connection.

@@ -122,6 +122,7 @@ impl Engine {
             let spooled = self.spool(&messages, &unsent, &mut told).await;
             failure = spooled.err().or(failure);
         }
+        self.count_requests(&messages);
         let missing = told.iter().filter(|told| told.is_none()).count();
         let deleted = || "the partition was deleted again and again while it was pushed to".to_owned();
         let reason = failure.as_ref().map_or_else(deleted, Error::to_string);
@@ -131,6 +132,17 @@ impl Engine {
             _ => {
                 let results = messages.iter().zip(told).enumerate();
                 Ok(results.map(|(index, (message, told))| result(index, message, told, &reason)).collect())
+            }
+        }
+    }
+
+    /// A request counts once in every queue it pushes to.
+    fn count_requests(&self, messages: &[Message<'_>]) {
+        let mut counted: Vec<&str> = Vec::new();
+        for message in messages {
+            if counted.last() != Some(&message.queue) && !counted.contains(&message.queue) {
+                counted.push(message.queue);
+                self.shared.tally.record(message.queue, |minute| minute.push_requests += 1);
             }
         }
     }
@@ -419,6 +431,7 @@ impl Operation for Parcel {
             // What an earlier try committed was never published.
             let look_at = shared.wake.look_at(crate::clock::now());
             shared.watches.pushed(batch.iter().map(|parcel| &parcel.partition), look_at);
+            batch.iter().for_each(|parcel| shared.tally.doubt(&parcel.partition.queue));
         }
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut behind = Vec::new();

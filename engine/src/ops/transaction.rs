@@ -20,6 +20,7 @@ use crate::db::procedures::{self, Acked};
 use crate::db::{Connection, Error as DbError, Priority, RETRY_PAUSE, transaction};
 use crate::error::Error;
 use crate::load::Kind;
+use crate::log::Partition;
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
@@ -129,6 +130,7 @@ impl Engine {
                     outcome.tell(&mut results[*index], *verdict);
                 }
             }
+            self.count(&partitions, &results);
             let push_result = |index: usize, push: usize| {
                 let (parcel, message) = placed[push]?;
                 let partition = &partitions[parcel];
@@ -173,6 +175,18 @@ impl Engine {
 }
 
 impl Engine {
+    /// A transaction counts once in every queue it touches.
+    fn count(&self, pushed: &[Arc<Partition>], acked: &[AckResult]) {
+        ack::count(&self.shared, acked);
+        let mut queues: Vec<&str> = pushed.iter().map(|partition| partition.queue.as_ref()).collect();
+        queues.extend(acked.iter().filter_map(|result| result.queue_name.as_deref()));
+        queues.sort_unstable();
+        queues.dedup();
+        for queue in queues {
+            self.shared.tally.record(queue, |minute| minute.transactions += 1);
+        }
+    }
+
     /// For a transaction that must not overtake what was accepted before it.
     async fn wait_behind(&self, started: Instant) -> Result<(), Error> {
         if clock::now() - started > self.shared.config.retry_for {
