@@ -19,7 +19,6 @@ mod shared;
 mod sidecar;
 mod spool;
 mod start;
-#[expect(dead_code, reason = "taken by the jobs of the next commits")]
 mod tally;
 mod tasks;
 mod watches;
@@ -30,11 +29,15 @@ use std::time::Duration;
 
 pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
 pub use db::control::Operations;
+pub use db::resources::{
+    GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread,
+};
 pub use doctor::{Finding, diagnose};
 pub use error::{Error, StartError};
 pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
 pub use ops::maintenance::Maintenance;
+pub use ops::resources::Refreshed;
 pub use sidecar::LaneCounts;
 pub use spool::SpoolStats;
 
@@ -128,6 +131,11 @@ impl Engine {
 
     /// Refuses new calls; what is in the air lands.
     pub async fn stop(&self) {
+        if self.reaches_database()
+            && let Err(error) = jobs::statistics::tell(&self.shared).await
+        {
+            tracing::debug!(%error, "what was done last is not counted, and has to be measured");
+        }
         self.shared.tasks.stop(&self.shared.connections).await;
         if let Some(spool) = &self.shared.spool {
             spool.close();

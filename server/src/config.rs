@@ -248,6 +248,10 @@ pub struct Settings {
     #[arg(long, env = "PARTITION_CLEANUP_DAYS", default_value_t = 30, value_name = "DAYS",
           value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
     pub partition_cleanup_days: u32,
+    /// How often a broker adds what it did to the counts of queues; who reads them on this broker sees it at once.
+    #[arg(long, env = "STATS_INTERVAL_MS", default_value = "1s", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
+    pub stats_interval: Duration,
     /// Size at which the log starts a new extent.
     #[arg(long, env = "QUEEN_EXTENT_BYTES", default_value = "256MiB", value_name = "BYTES",
           value_parser = some_bytes, help_heading = HOUSEKEEPING)]
@@ -312,6 +316,7 @@ impl Settings {
             partition_cleanup: Duration::from_secs(u64::from(self.partition_cleanup_days) * 86_400),
             extent_bytes: i64::try_from(self.extent_bytes).unwrap_or(i64::MAX),
             extent_age: self.extent_age,
+            statistics_interval: self.stats_interval,
             deferring: Deferring {
                 enabled: self.operation_queue_enabled,
                 push_utilisation: self.opq_push_utilization,

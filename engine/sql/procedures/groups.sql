@@ -2,7 +2,7 @@
 -- in:     p_group text, p_queue text (null = every queue), p_metadata boolean (also where it was told to start)
 -- out:    bigint: the cursors that were deleted
 -- locks:  deferred rows of the group, consumers rows in (partition_id, consumer_group) order, then groups, then
---         consumer_watermarks
+--         consumer_watermarks, queue_counts and group_counts
 -- raises: never
 -- For every queue it reads all cursors: an index by group would cost each new one an entry, for the sake of
 -- something that hardly ever happens. Planned for each call, because the two cases want different plans.
@@ -12,6 +12,7 @@ set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set jit = 
 set plan_cache_mode = force_custom_plan as $$
 declare
     v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
+    v_queues uuid[];
     v_deleted bigint;
 begin
     update queen.deferred as d
@@ -36,13 +37,17 @@ begin
     end if;
     delete from queen.consumer_watermarks w
     where w.consumer_group = p_group and (p_queue is null or w.queue_name = p_queue);
+    v_queues := array(select g.queue_id from queen.group_counts g
+                      where g.consumer_group = p_group and (p_queue is null or g.queue_id = v_queue));
+    perform queen.doubt(v_queues);
+    delete from queen.group_counts g where g.consumer_group = p_group and g.queue_id = any (v_queues);
     return v_deleted;
 end $$;
 
 -- queen.set_subscription: changes where a registered group starts in partitions it has not read yet.
 -- in:     p_group text, p_since timestamptz
 -- out:    bigint: the registrations that were changed; none is added
--- locks:  groups rows, then consumer_watermarks rows
+-- locks:  groups rows, then consumer_watermarks and queue_counts rows
 -- raises: never
 create or replace function queen.set_subscription(p_group text, p_since timestamptz)
 returns bigint language plpgsql as $$
@@ -52,17 +57,19 @@ begin
     update queen.groups as g set since = p_since where g.consumer_group = p_group;
     get diagnostics v_updated = row_count;
     delete from queen.consumer_watermarks w where w.consumer_group = p_group;
+    perform queen.doubt(array(select q.id from queen.groups g join queen.queues q on q.name = g.queue_name
+                              where g.consumer_group = p_group));
     return v_updated;
 end $$;
 
--- queen.seek: moves a group in every partition of a queue, and ends its leases and retries there.
--- in:     p_group text, p_queue text, p_end boolean (behind the last message), p_time timestamptz (otherwise: to
+-- queen.seek: moves a group in the partitions of a queue, and ends its leases and retries there.
+-- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (behind the last message), p_time timestamptz (otherwise: to
 --         the first message younger than this, so to the oldest stored one if all are)
 -- out:    bigint: the partitions in which it now stands there
 -- locks:  partitions rows in id order, so that nobody adds a row of the group meanwhile; consumers rows in
---         (partition_id, consumer_group) order; then consumer_watermarks
+--         (partition_id, consumer_group) order; then consumer_watermarks, queue_counts and group_counts
 -- raises: never
-create or replace function queen.seek(p_group text, p_queue text, p_end boolean, p_time timestamptz)
+create or replace function queen.seek(p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz)
 returns bigint language plpgsql set enable_sort = on set jit = off as $$
 declare
     v_partitions uuid[];
@@ -70,7 +77,7 @@ begin
     -- Before the snapshot, so that no extent is copied forward and dropped between the two (extents.sql).
     lock table only queen.segments in access share mode;
     v_partitions := array(select p.id from queen.queues q join queen.partitions p on p.queue_id = q.id
-                          where q.name = p_queue
+                          where q.name = p_queue and (p_partition is null or p.name = p_partition)
                           order by p.id
                           for no key update of p);
     perform queen.lock_readers(v_partitions, array_fill(p_group, array[cardinality(v_partitions)]));
@@ -90,5 +97,12 @@ begin
     cross join lateral queen.head_of(a.id) h
     where not exists (select 1 from queen.reader_of(a.id, p_group));
     delete from queen.consumer_watermarks w where w.queue_name = p_queue and w.consumer_group = p_group;
+    -- A group that came into being by this has to be known to be measured.
+    insert into queen.queue_counts (queue_id) select q.id from queen.queues q where q.name = p_queue
+    on conflict do nothing;
+    insert into queen.group_counts (queue_id, consumer_group)
+    select q.id, p_group from queen.queues q where q.name = p_queue and v_partitions <> '{}'
+    on conflict do nothing;
+    perform queen.doubt(array(select q.id from queen.queues q where q.name = p_queue));
     return cardinality(v_partitions);
 end $$;

@@ -37,6 +37,7 @@ declare
     v_extent int;
     v_unseen bytea;
     v_dups int;
+    v_stored bigint;
     v_learns boolean;
     v_taught bigint := 0;
     i int;
@@ -112,15 +113,17 @@ begin
             continue;
         end if;
         v_dups := coalesce(cardinality(dup_positions), 0);
+        -- What was cleared may be pushed again.
+        v_stored := queen.segment_of(p_partitions[i], v_partition.tail);
         select dup_positions || array_agg(i), dup_indexes || array_agg(d.index),
                dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at),
                dup_ids || queen.promised_ids(p_partitions[i], array_agg(d.message_offset))
         into dup_positions, dup_indexes, dup_offsets, dup_created_at, dup_ids
         from (select distinct on (u.index) u.index, u.message_offset, u.created_at
               from (select f.* from queen.find_transactions(
-                        p_partitions[i], case when p_suspects[i] then 0 else p_expected[i] end, null, v_since,
+                        p_partitions[i], case when p_suspects[i] then v_stored else greatest(p_expected[i], v_stored) end, null, v_since,
                         p_transactions[i]) f
-                    where p_expected[i] <> -2 and v_partition.dedup_window > 0
+                    where p_expected[i] <> -2 and v_partition.dedup_window > 0 and f.message_offset >= v_partition.tail
                       and (p_suspects[i] or v_partition.head <> p_expected[i])
                     union all
                     select f.* from queen.find_transactions(

@@ -60,7 +60,7 @@ end $$;
 -- in:     p_kind text (of the policy), p_partitions uuid[] (each once), p_offsets bigint[]: what queen.expired found
 -- out:    position int (none for a partition that is gone), removed bigint (messages), waiting boolean (some stay
 --         until their groups have passed them: hand the pair in again next time)
--- locks:  heads rows in id order
+-- locks:  heads rows in id order, then queue_counts rows
 -- raises: never
 --   age        everything below the offset goes, read or not
 --   completed  what every group with a cursor here has passed goes; nothing if there is no such group
@@ -97,12 +97,14 @@ begin
         where h.partition_id = d.id and h.generation = d.generation and d.tail_after > d.tail)
     select d.ordinal, d.tail_after - d.tail, p_kind = 'completed' and d.tail_after < d.expired
     from decided d;
+    perform queen.doubt(array(select distinct h.queue_id from unnest(p_partitions) a (id)
+                              cross join lateral queen.head_of(a.id) h));
 end $$;
 
 -- queen.remove_idle_partitions: deletes partitions that hold nothing and that nobody has used for a long time.
 -- in:     p_older_than interval, p_batch int
 -- out:    int: how many; fewer than p_batch = that was all
--- locks:  partitions and heads rows, then their consumers rows, skipping busy ones of any
+-- locks:  partitions and heads rows, then their consumers rows, skipping busy ones of any; then queue_counts rows
 -- raises: never
 -- A partition with dead letters stays: they would go with it. Reads all partitions, as no index may stand on
 -- what a push changes; so run it rarely. Who comes in this very moment finds the partition gone.
@@ -111,6 +113,7 @@ returns int language plpgsql set plan_cache_mode = force_custom_plan set jit = o
 declare
     v_before timestamptz := queen.now() - p_older_than;
     v_idle uuid[];
+    v_queues uuid[];
     v_removed int;
 begin
     v_idle := array(
@@ -120,6 +123,8 @@ begin
           and not exists (select 1 from queen.dead_letters d where d.partition_id = p.id)
         limit p_batch
         for update of p, h skip locked);
+
+    v_queues := array(select distinct p.queue_id from queen.partitions p where p.id = any (v_idle));
 
     -- Looked at again now that nothing can be added: what was served or locked in between stays.
     with locked as materialized (
@@ -134,5 +139,6 @@ begin
                                                                         from locked l))
       and not exists (select 1 from queen.dead_letters d where d.partition_id = p.id);
     get diagnostics v_removed = row_count;
+    perform queen.doubt(v_queues);
     return v_removed;
 end $$;

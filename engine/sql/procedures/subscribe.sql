@@ -2,7 +2,7 @@
 -- in:     p_queue text, p_group text, p_partition text ('' = the whole queue), p_new boolean (from now on),
 --         p_since timestamptz (from a time on; null = from the oldest message)
 -- out:    nothing: an existing registration stands
--- locks:  one groups row, one consumer_watermarks row
+-- locks:  one groups row, one queue_counts row, one consumer_watermarks row
 -- raises: never
 -- A group that starts at the oldest message of a queue nobody has made yet says nothing new and is not written.
 create or replace function queen.subscribe(
@@ -14,6 +14,9 @@ begin
             insert into queen.groups as g (queue_name, consumer_group, partition_name, since)
             values (p_queue, p_group, p_partition, case when p_new then queen.now() else p_since end)
             on conflict (queue_name, consumer_group, partition_name) do nothing;
+            if found then
+                perform queen.doubt(array(select q.id from queen.queues q where q.name = p_queue));
+            end if;
         end if;
         if p_partition = '' then
             insert into queen.consumer_watermarks as w (queue_name, consumer_group)

@@ -12,7 +12,7 @@ use super::{Checkout, Connection, Connections, Connector, Error};
 use crate::clock;
 use crate::load::Pulse;
 
-async fn many(
+pub(super) async fn many(
     connections: &Connections,
     procedure: &'static str,
     sql: &str,
@@ -22,7 +22,7 @@ async fn many(
     connections.persist(call).await
 }
 
-async fn one(
+pub(super) async fn one(
     connections: &Connections,
     procedure: &'static str,
     sql: &str,
@@ -102,16 +102,18 @@ pub async fn set_subscription(connections: &Connections, group: &str, since: i64
     Ok(one(connections, "queen.set_subscription", sql, &[&group, &since]).await?.get(0))
 }
 
-/// `time`: `None` = to the end.
+/// `partition`: `None` = all; `time`: `None` = to the end.
 pub async fn seek(
     connections: &Connections,
     group: &str,
     queue: &str,
+    partition: Option<&str>,
     time: Option<i64>,
 ) -> Result<i64, Error> {
     let time: Option<SystemTime> = time.map(clock::system_time);
-    let sql = "select queen.seek($1, $2, $3, $4)";
-    Ok(one(connections, "queen.seek", sql, &[&group, &queue, &time.is_none(), &time]).await?.get(0))
+    let sql = "select queen.seek($1, $2, $3, $4, $5)";
+    let parameters: [&(dyn ToSql + Sync); 5] = [&group, &queue, &partition, &time.is_none(), &time];
+    Ok(one(connections, "queen.seek", sql, &parameters).await?.get(0))
 }
 
 pub struct DeadLetters<'a> {

@@ -7,6 +7,8 @@ pub mod control;
 mod error;
 pub mod migrate;
 pub mod procedures;
+pub mod resources;
+pub mod statistics;
 pub mod transaction;
 
 pub use connect::{ConnectError, Connector, error_chain};

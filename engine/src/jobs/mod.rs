@@ -5,4 +5,5 @@ pub mod monitor;
 pub mod processor;
 pub mod replay;
 pub mod retention;
+pub mod statistics;
 pub mod wake;

@@ -108,7 +108,7 @@ impl Engine {
             SeekTo::End => None,
             SeekTo::Time(micros) => Some(micros),
         };
-        let moved = control::seek(&self.shared.connections, group, queue, time).await?;
+        let moved = control::seek(&self.shared.connections, group, queue, None, time).await?;
         self.shared.wake.reset(&self.shared, Some(queue), Some(group));
         Ok(moved)
     }

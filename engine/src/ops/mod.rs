@@ -16,6 +16,7 @@ pub mod operations;
 pub mod pop;
 pub mod push;
 pub mod renew;
+pub mod resources;
 pub mod settle;
 pub mod spool;
 pub mod transaction;

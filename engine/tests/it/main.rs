@@ -22,6 +22,7 @@ mod renew;
 mod restart;
 mod retention;
 mod spool;
+mod statistics;
 mod subscription;
 mod support;
 mod transaction;

@@ -1,0 +1,275 @@
+-- What the admin plane reads. Numbers of whole queues come from their counts (statistics.sql), those of partitions from
+-- the partitions themselves, a bounded number of them.
+
+-- queen.partition_figures: some partitions as they are now.
+-- in:     p_partitions uuid[], p_group text (whose cursor decides what is unread; null = that of queue mode, or without one
+--         the last of all groups)
+-- out:    id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
+--         leased bigint, cursor bigint, oldest_at timestamptz (of the first stored message), unread_at timestamptz (of the
+--         first unread one), newest_at timestamptz (all null when there is none), served_at timestamptz, lease_id uuid,
+--         lease_until timestamptz (both only of a live lease); in no order, none for a partition that is gone
+-- locks:  none
+-- raises: never
+create or replace function queen.partition_figures(p_partitions uuid[], p_group text)
+returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
+               leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
+               served_at timestamptz, lease_id uuid, lease_until timestamptz)
+language plpgsql set enable_sort = on as $$
+declare
+    v_now timestamptz := queen.now();
+begin
+    return query
+    select p.id, p.name, q.name, p.created_at, h.head, h.tail, h.head - c.cursor,
+           case when l.lease_until > v_now then greatest(l.lease_end - c.cursor, 0) else 0 end, c.cursor,
+           (select s.created_at from queen.segments s where s.partition_id = p.id and s.base_offset <= h.tail and h.tail < h.head
+            order by s.base_offset desc limit 1),
+           (select s.created_at from queen.segments s where s.partition_id = p.id and s.base_offset <= c.cursor and c.cursor < h.head
+            order by s.base_offset desc limit 1),
+           case when h.tail < h.head then h.last_push_at end, l.served_at,
+           case when l.lease_until > v_now then l.lease_id end, case when l.lease_until > v_now then l.lease_until end
+    from unnest(p_partitions) a (id)
+    join queen.partitions p on p.id = any (array[a.id])
+    join queen.queues q on q.id = any (array[p.queue_id])
+    cross join lateral queen.head_of(a.id) h
+    left join lateral (
+        (select r.* from queen.reader_of(a.id, coalesce(p_group, '__QUEUE_MODE__')) r)
+        union all
+        (select r.* from queen.readers_of(a.id) r where p_group is null order by r.cursor limit 1)
+        limit 1) l on true
+    cross join lateral (select greatest(h.tail, coalesce(l.cursor, h.tail)) as cursor) c;
+end $$;
+
+-- queen.queue_partitions: one page of a queue's partitions, by name.
+-- in:     p_queue uuid, p_after text (null = from the first), p_limit bigint, p_offset bigint
+-- out:    as queen.partition_figures, in order of name
+-- locks:  none
+-- raises: never
+create or replace function queen.queue_partitions(p_queue uuid, p_after text, p_limit bigint, p_offset bigint)
+returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
+               leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
+               served_at timestamptz, lease_id uuid, lease_until timestamptz)
+language plpgsql set enable_sort = on as $$
+begin
+    return query
+    select f.*
+    from queen.partition_figures(
+        array(select p.id from queen.partitions p
+              where p.queue_id = p_queue and p.name > coalesce(p_after, '')
+              order by p.name limit p_limit offset p_offset), null) f
+    order by f.name;
+end $$;
+
+-- queen.busiest_partitions: partitions with unread messages, the most first.
+-- in:     p_queue uuid (null = of all queues), p_group text (as queen.partition_figures), p_limit bigint,
+--         p_partitions_max int (a queue with more is not looked through, but its notable partitions are)
+-- out:    as queen.partition_figures
+-- locks:  none
+-- raises: never
+create or replace function queen.busiest_partitions(p_queue uuid, p_group text, p_limit bigint, p_partitions_max int)
+returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
+               leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
+               served_at timestamptz, lease_id uuid, lease_until timestamptz)
+language plpgsql set enable_sort = on set enable_hashagg = on set enable_seqscan = on set plan_cache_mode = force_custom_plan as $$
+declare
+    v_ids uuid[];
+begin
+    if p_queue is not null then
+        v_ids := array(select p.id from queen.partitions p where p.queue_id = p_queue limit p_partitions_max + 1);
+    end if;
+    if p_queue is null or cardinality(v_ids) > p_partitions_max then
+        v_ids := array(select n.partition_id from queen.notable_partitions n
+                       where (p_queue is null or n.queue_id = p_queue) and (p_group is null or n.consumer_group = p_group)
+                       group by n.partition_id
+                       order by max(n.pending) desc
+                       limit least(p_limit, p_partitions_max));
+    end if;
+    return query
+    select f.* from queen.partition_figures(v_ids, p_group) f
+    order by f.unread desc, f.queue_name, f.name
+    limit p_limit;
+end $$;
+
+-- queen.lagging_partitions: where groups are furthest behind in time.
+-- in:     p_seconds bigint (at least this old is what they have not read), p_limit bigint
+-- out:    consumer_group text, then as queen.partition_figures; the oldest first
+-- locks:  none
+-- raises: never
+-- The candidates are those of the last measurements; their numbers are of now.
+create or replace function queen.lagging_partitions(p_seconds bigint, p_limit bigint)
+returns table (consumer_group text, id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint,
+               unread bigint, leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz,
+               newest_at timestamptz, served_at timestamptz, lease_id uuid, lease_until timestamptz)
+language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashagg = on set plan_cache_mode = force_custom_plan as $$
+declare
+    v_before timestamptz := queen.now() - make_interval(secs => least(p_seconds, 100000000000));
+begin
+    return query
+    select g.consumer_group, f.*
+    from (select k.consumer_group::text, array_agg(k.partition_id) as ids
+          from (select n.consumer_group, n.partition_id from queen.notable_partitions n
+                where n.oldest_at <= v_before
+                order by n.oldest_at limit p_limit) k
+          group by k.consumer_group) g
+    cross join lateral queen.partition_figures(g.ids, g.consumer_group) f
+    where f.unread_at <= v_before
+    order by f.unread_at, f.queue_name, f.name, g.consumer_group;
+end $$;
+
+-- queen.group_figures: consumer groups and the queues they read, from the counts.
+-- in:     p_group text (null = all), p_queue text (null = all), p_limit bigint, p_offset bigint
+-- out:    consumer_group text, queue_id uuid, queue_name text, members bigint, pending_partitions bigint,
+--         unread bigint, leased bigint, oldest_at timestamptz (of what is unread, or null), served_at timestamptz,
+--         since timestamptz, registered_at timestamptz (null: it is not registered)
+-- locks:  none
+-- raises: never
+create or replace function queen.group_figures(p_group text, p_queue text, p_limit bigint, p_offset bigint)
+returns table (consumer_group text, queue_id uuid, queue_name text, members bigint, pending_partitions bigint,
+               unread bigint, leased bigint, oldest_at timestamptz, served_at timestamptz, since timestamptz,
+               registered_at timestamptz)
+language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set plan_cache_mode = force_custom_plan as $$
+begin
+    return query
+    select k.consumer_group, q.id, k.queue_name, coalesce(g.members, 0), coalesce(g.pending_partitions, 0), u.unread,
+           least(u.unread, coalesce(g.leased, 0)), case when u.unread > 0 then g.oldest_at end, g.served_at, r.since, r.created_at
+    from (select g.consumer_group::text, q.name as queue_name
+          from queen.group_counts g join queen.queues q on q.id = g.queue_id
+          where (p_group is null or g.consumer_group = p_group) and (p_queue is null or q.name = p_queue)
+          union
+          select r.consumer_group, r.queue_name from queen.groups r
+          where (p_group is null or r.consumer_group = p_group) and (p_queue is null or r.queue_name = p_queue)) k
+    left join queen.queues q on q.name = k.queue_name
+    left join queen.queue_counts c on c.queue_id = q.id
+    left join queen.group_counts g on g.queue_id = q.id and g.consumer_group = k.consumer_group
+    left join queen.groups r on r.queue_name = k.queue_name and r.consumer_group = k.consumer_group and r.partition_name = ''
+    cross join lateral (
+        select coalesce(least(greatest(c.appended - c.removed, 0), greatest(c.appended - coalesce(g.consumed, c.removed), 0)), 0) as unread) u
+    order by k.queue_name, k.consumer_group
+    limit p_limit offset p_offset;
+end $$;
+
+-- queen.clear: removes the messages of a queue, or of one of its partitions, and keeps everything else.
+-- in:     p_queue text, p_partition text (null = all)
+-- out:    bigint: how many messages went; null when there is no such queue or partition
+-- locks:  heads rows in id order, then the queue_counts row
+-- raises: never
+-- What was deferred stays, and lands later. A lease on what went covers nothing any more; an ack of it changes nothing.
+create or replace function queen.clear(p_queue text, p_partition text)
+returns bigint language plpgsql set enable_sort = on set jit = off as $$
+declare
+    v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
+    v_partitions uuid[];
+    v_removed bigint;
+begin
+    v_partitions := array(select p.id from queen.partitions p
+                          where p.queue_id = v_queue and (p_partition is null or p.name = p_partition)
+                          order by p.id);
+    if v_queue is null or p_partition is not null and v_partitions = '{}' then
+        return null;
+    end if;
+    perform 1 from unnest(v_partitions) a (id)
+    cross join lateral (select 1 from queen.heads h where h.partition_id = a.id
+                        order by h.generation desc limit 1
+                        for no key update) h;
+    with cleared as (
+        update queen.heads as h
+        set tail = h.head, version = h.version + 1, generation = (h.version + 1) / 16
+        from (select a.id, k.generation, k.head - k.tail as removed
+              from unnest(v_partitions) a (id) cross join lateral queen.head_of(a.id) k
+              offset 0) a
+        where h.partition_id = any (array[a.id]) and h.generation = a.generation and h.tail < h.head
+        returning a.removed)
+    select coalesce(sum(c.removed), 0) into v_removed from cleared c;
+    perform queen.doubt(array[v_queue]);
+    return v_removed;
+end $$;
+
+-- queen.overview: the whole installation in one row.
+-- in:     nothing
+-- out:    queues, partitions, namespaces, tasks, stored, unread, leased, dead_letters bigint; then, over all groups and
+--         queues, time_avg, time_median, time_min, time_max (seconds that the oldest unread message has waited) and
+--         offset_avg, offset_median, offset_min, offset_max (unread messages) float8; measured_at timestamptz (the oldest
+--         measurement that anything of it is based on, or null)
+-- locks:  none
+-- raises: never
+create or replace function queen.overview()
+returns table (queues bigint, partitions bigint, namespaces bigint, tasks bigint, stored bigint, unread bigint,
+               leased bigint, dead_letters bigint, time_avg float8, time_median float8, time_min float8, time_max float8,
+               offset_avg float8, offset_median float8, offset_min float8, offset_max float8, measured_at timestamptz)
+language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set enable_hashagg = on
+set plan_cache_mode = force_custom_plan set jit = off as $$
+declare
+    v_now timestamptz := queen.now();
+begin
+    return query
+    select f.queues, f.partitions, f.namespaces, f.tasks, f.stored, f.unread, f.leased, f.dead_letters,
+           coalesce(g.time_avg, 0), coalesce(g.time_median, 0), coalesce(g.time_min, 0), coalesce(g.time_max, 0),
+           coalesce(g.offset_avg, 0), coalesce(g.offset_median, 0), coalesce(g.offset_min, 0), coalesce(g.offset_max, 0),
+           f.measured_at
+    from (select count(*) as queues, coalesce(sum(q.partitions), 0)::bigint as partitions,
+                 count(distinct nullif(q.namespace, '')) as namespaces, count(distinct nullif(q.task, '')) as tasks,
+                 coalesce(sum(q.stored), 0)::bigint as stored, coalesce(sum(q.unread), 0)::bigint as unread,
+                 coalesce(sum(q.leased), 0)::bigint as leased, coalesce(sum(q.dead_letters), 0)::bigint as dead_letters,
+                 min(nullif(q.measured_at, '-infinity')) as measured_at
+          from queen.queue_figures q) f
+    cross join (
+        select avg(l.seconds) as time_avg, percentile_cont(0.5) within group (order by l.seconds) as time_median,
+               min(l.seconds) as time_min, max(l.seconds) as time_max,
+               avg(l.unread)::float8 as offset_avg, percentile_cont(0.5) within group (order by l.unread) as offset_median,
+               min(l.unread)::float8 as offset_min, max(l.unread)::float8 as offset_max
+        from (select g.unread, coalesce(extract(epoch from v_now - g.oldest_at), 0)::float8 as seconds
+              from queen.group_figures(null, null, 1000000, 0) g where g.members > 0) l) g;
+end $$;
+
+-- queen.queue_list: queues in numbers, the newest first.
+-- in:     p_name text, p_namespace text, p_task text, p_search text (a part of the name); null = any; p_limit bigint,
+--         p_offset bigint
+-- out:    the columns of queen.queue_figures
+-- locks:  none
+-- raises: never
+create or replace function queen.queue_list(
+    p_name text, p_namespace text, p_task text, p_search text, p_limit bigint, p_offset bigint)
+returns setof queen.queue_figures
+language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set plan_cache_mode = force_custom_plan
+set jit = off as $$
+begin
+    return query
+    select f.* from queen.queue_figures f
+    where (p_name is null or f.name = p_name) and (p_namespace is null or f.namespace = p_namespace)
+      and (p_task is null or f.task = p_task)
+      and (p_search is null or position(lower(p_search) in lower(f.name)) > 0)
+    order by f.created_at desc, f.id
+    limit p_limit offset p_offset;
+end $$;
+
+-- queen.label_figures: namespaces, or tasks, in numbers.
+-- in:     p_namespaces boolean (otherwise: tasks)
+-- out:    label text, queues bigint, partitions bigint, stored bigint, unread bigint, in order of label
+-- locks:  none
+-- raises: never
+create or replace function queen.label_figures(p_namespaces boolean)
+returns table (label text, queues bigint, partitions bigint, stored bigint, unread bigint)
+language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set enable_hashagg = on
+set plan_cache_mode = force_custom_plan set jit = off as $$
+begin
+    return query
+    select case when p_namespaces then f.namespace else f.task end as label, count(*), sum(f.partitions)::bigint,
+           sum(f.stored)::bigint, sum(f.unread)::bigint
+    from queen.queue_figures f
+    group by 1 order by 1;
+end $$;
+
+-- queen.cursor: where a group stands in a partition.
+-- in:     p_group text, p_queue text, p_partition text
+-- out:    bigint: the first offset it has not finished; null when it has not read there
+-- locks:  none
+-- raises: never
+create or replace function queen.cursor(p_group text, p_queue text, p_partition text)
+returns bigint language plpgsql stable as $$
+begin
+    return (select greatest(c.cursor, h.tail)
+            from queen.queues q
+            join queen.partitions p on p.queue_id = q.id and p.name = p_partition
+            cross join lateral queen.head_of(p.id) h
+            cross join lateral queen.reader_of(p.id, p_group) c
+            where q.name = p_queue);
+end $$;

@@ -1,0 +1,284 @@
+//! One typed function per procedure of the admin plane: what queues, partitions and groups look like.
+
+use std::time::SystemTime;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::control::{many, one};
+use super::{Connections, Error};
+use crate::clock;
+
+/// A queue in numbers.
+#[derive(Debug, Clone)]
+pub struct QueueFigures {
+    pub id: Uuid,
+    pub name: String,
+    pub namespace: String,
+    pub task: String,
+    /// Microseconds since 1970, as all times here.
+    pub created_at: i64,
+    pub partitions: i64,
+    pub stored: i64,
+    /// By queue mode, or without it by the group that is furthest behind. Includes what is leased.
+    pub unread: i64,
+    pub leased: i64,
+    pub dead_letters: i64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct QueueFilter {
+    pub name: Option<String>,
+    pub namespace: Option<String>,
+    pub task: Option<String>,
+    /// A part of the name.
+    pub search: Option<String>,
+    pub limit: i64,
+    pub offset: i64,
+}
+
+/// The newest first.
+pub async fn queues(connections: &Connections, filter: &QueueFilter) -> Result<Vec<QueueFigures>, Error> {
+    let sql = "select * from queen.queue_list($1, $2, $3, $4, $5, $6)";
+    let parameters: [&(dyn ToSql + Sync); 6] =
+        [&filter.name, &filter.namespace, &filter.task, &filter.search, &filter.limit, &filter.offset];
+    let rows = many(connections, "queen.queue_list", sql, &parameters).await?;
+    let figures = |row: &Row| QueueFigures {
+        id: row.get("id"),
+        name: row.get("name"),
+        namespace: row.get("namespace"),
+        task: row.get("task"),
+        created_at: clock::micros(row.get("created_at")),
+        partitions: row.get("partitions"),
+        stored: row.get("stored"),
+        unread: row.get("unread"),
+        leased: row.get("leased"),
+        dead_letters: row.get("dead_letters"),
+    };
+    Ok(rows.iter().map(figures).collect())
+}
+
+/// Queues that share a namespace or a task.
+#[derive(Debug, Clone)]
+pub struct LabelFigures {
+    pub label: String,
+    pub queues: i64,
+    pub partitions: i64,
+    pub stored: i64,
+    pub unread: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label {
+    Namespace,
+    Task,
+}
+
+pub async fn labels(connections: &Connections, label: Label) -> Result<Vec<LabelFigures>, Error> {
+    let sql = "select * from queen.label_figures($1)";
+    let rows = many(connections, "queen.label_figures", sql, &[&(label == Label::Namespace)]).await?;
+    let figures = |row: &Row| LabelFigures {
+        label: row.get(0),
+        queues: row.get(1),
+        partitions: row.get(2),
+        stored: row.get(3),
+        unread: row.get(4),
+    };
+    Ok(rows.iter().map(figures).collect())
+}
+
+/// A partition in numbers, for one group or for all.
+#[derive(Debug, Clone)]
+pub struct PartitionFigures {
+    pub id: Uuid,
+    pub name: String,
+    pub queue: String,
+    pub created_at: i64,
+    pub stored: i64,
+    pub unread: i64,
+    pub leased: i64,
+    pub cursor: i64,
+    pub oldest_at: Option<i64>,
+    /// Of the first unread message.
+    pub unread_at: Option<i64>,
+    pub newest_at: Option<i64>,
+    pub served_at: Option<i64>,
+    pub lease: Option<Uuid>,
+    pub lease_until: Option<i64>,
+}
+
+fn partition(row: &Row) -> PartitionFigures {
+    let time = |name: &str| row.get::<_, Option<SystemTime>>(name).map(clock::micros);
+    PartitionFigures {
+        id: row.get("id"),
+        name: row.get("name"),
+        queue: row.get("queue_name"),
+        created_at: clock::micros(row.get("created_at")),
+        stored: row.get::<_, i64>("head") - row.get::<_, i64>("tail"),
+        unread: row.get("unread"),
+        leased: row.get("leased"),
+        cursor: row.get("cursor"),
+        oldest_at: time("oldest_at"),
+        unread_at: time("unread_at"),
+        newest_at: time("newest_at"),
+        served_at: time("served_at"),
+        lease: row.get("lease_id"),
+        lease_until: time("lease_until"),
+    }
+}
+
+/// In order of name, those after `after`.
+pub async fn queue_partitions(
+    connections: &Connections,
+    queue: Uuid,
+    after: Option<&str>,
+    limit: i64,
+    offset: i64,
+) -> Result<Vec<PartitionFigures>, Error> {
+    let sql = "select * from queen.queue_partitions($1, $2, $3, $4)";
+    let rows = many(connections, "queen.queue_partitions", sql, &[&queue, &after, &limit, &offset]).await?;
+    Ok(rows.iter().map(partition).collect())
+}
+
+/// The most unread messages first. `queue`: `None` = of all queues.
+pub async fn busiest_partitions(
+    connections: &Connections,
+    queue: Option<Uuid>,
+    group: Option<&str>,
+    limit: i64,
+    partitions_max: i32,
+) -> Result<Vec<PartitionFigures>, Error> {
+    let sql = "select * from queen.busiest_partitions($1, $2, $3, $4)";
+    let parameters: [&(dyn ToSql + Sync); 4] = [&queue, &group, &limit, &partitions_max];
+    let rows = many(connections, "queen.busiest_partitions", sql, &parameters).await?;
+    Ok(rows.iter().map(partition).collect())
+}
+
+/// Groups and partitions in which something has waited for at least so many seconds, the oldest first.
+pub async fn lagging_partitions(
+    connections: &Connections,
+    seconds: i64,
+    limit: i64,
+) -> Result<Vec<(String, PartitionFigures)>, Error> {
+    let sql = "select * from queen.lagging_partitions($1, $2)";
+    let rows = many(connections, "queen.lagging_partitions", sql, &[&seconds, &limit]).await?;
+    Ok(rows.iter().map(|row| (row.get("consumer_group"), partition(row))).collect())
+}
+
+/// A consumer group in one queue, in numbers.
+#[derive(Debug, Clone)]
+pub struct GroupFigures {
+    pub group: String,
+    pub queue: String,
+    /// `None`: it is registered for a queue that does not exist yet.
+    pub queue_id: Option<Uuid>,
+    /// Partitions it has a cursor in.
+    pub members: i64,
+    pub pending_partitions: i64,
+    pub unread: i64,
+    pub leased: i64,
+    pub oldest_at: Option<i64>,
+    pub served_at: Option<i64>,
+    /// From when on it reads; `None`: from the oldest message.
+    pub since: Option<i64>,
+    pub registered_at: Option<i64>,
+}
+
+pub async fn groups(
+    connections: &Connections,
+    group: Option<&str>,
+    queue: Option<&str>,
+    limit: i64,
+    offset: i64,
+) -> Result<Vec<GroupFigures>, Error> {
+    let sql = "select * from queen.group_figures($1, $2, $3, $4)";
+    let rows = many(connections, "queen.group_figures", sql, &[&group, &queue, &limit, &offset]).await?;
+    let figures = |row: &Row| {
+        let time = |name: &str| row.get::<_, Option<SystemTime>>(name).map(clock::micros);
+        GroupFigures {
+            group: row.get("consumer_group"),
+            queue: row.get("queue_name"),
+            queue_id: row.get("queue_id"),
+            members: row.get("members"),
+            pending_partitions: row.get("pending_partitions"),
+            unread: row.get("unread"),
+            leased: row.get("leased"),
+            oldest_at: time("oldest_at"),
+            served_at: time("served_at"),
+            since: time("since"),
+            registered_at: time("registered_at"),
+        }
+    };
+    Ok(rows.iter().map(figures).collect())
+}
+
+/// Over all groups.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Spread {
+    pub avg: f64,
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Overview {
+    pub queues: i64,
+    pub partitions: i64,
+    pub namespaces: i64,
+    pub tasks: i64,
+    pub stored: i64,
+    pub unread: i64,
+    pub leased: i64,
+    pub dead_letters: i64,
+    /// Seconds.
+    pub time_lag: Spread,
+    /// Messages.
+    pub offset_lag: Spread,
+    /// The oldest measurement any of it rests on.
+    pub measured_at: Option<i64>,
+}
+
+pub async fn overview(connections: &Connections) -> Result<Overview, Error> {
+    let row = one(connections, "queen.overview", "select * from queen.overview()", &[]).await?;
+    let spread = |from: usize| Spread {
+        avg: row.get(from),
+        median: row.get(from + 1),
+        min: row.get(from + 2),
+        max: row.get(from + 3),
+    };
+    Ok(Overview {
+        queues: row.get("queues"),
+        partitions: row.get("partitions"),
+        namespaces: row.get("namespaces"),
+        tasks: row.get("tasks"),
+        stored: row.get("stored"),
+        unread: row.get("unread"),
+        leased: row.get("leased"),
+        dead_letters: row.get("dead_letters"),
+        time_lag: spread(8),
+        offset_lag: spread(12),
+        measured_at: row.get::<_, Option<SystemTime>>("measured_at").map(clock::micros),
+    })
+}
+
+/// How many messages went; `None`: there is no such queue or partition.
+pub async fn clear(
+    connections: &Connections,
+    queue: &str,
+    partition: Option<&str>,
+) -> Result<Option<i64>, Error> {
+    Ok(one(connections, "queen.clear", "select queen.clear($1, $2)", &[&queue, &partition]).await?.get(0))
+}
+
+/// Where a group stands in a partition.
+pub async fn cursor(
+    connections: &Connections,
+    group: &str,
+    queue: &str,
+    partition: &str,
+) -> Result<Option<i64>, Error> {
+    let sql = "select queen.cursor($1, $2, $3)";
+    Ok(one(connections, "queen.cursor", sql, &[&group, &queue, &partition]).await?.get(0))
+}

@@ -1,0 +1,49 @@
+//! One typed function per procedure that keeps the counts of queues.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::types::ToSql;
+
+use super::control::{many, one};
+use super::{Connections, Error};
+use crate::tally::Counts;
+
+/// Adds what this broker did.
+pub async fn count(connections: &Connections, counts: &[(Arc<str>, Counts)]) -> Result<(), Error> {
+    let queues: Vec<&str> = counts.iter().map(|(queue, _)| queue.as_ref()).collect();
+    let appended: Vec<i64> = counts.iter().map(|(_, counts)| counts.appended).collect();
+    let doubts: Vec<bool> = counts.iter().map(|(_, counts)| counts.doubt).collect();
+    let (mut readers, mut groups, mut consumed) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, (_, counts)) in counts.iter().enumerate() {
+        for (group, messages) in &counts.consumed {
+            readers.push(place as i32 + 1);
+            groups.push(group.as_ref());
+            consumed.push(*messages);
+        }
+    }
+    let parameters: [&(dyn ToSql + Sync); 6] = [&queues, &appended, &doubts, &readers, &groups, &consumed];
+    let sql = "select queen.count($1, $2, $3, $4, $5, $6)";
+    // Not tried again: nobody knows whether it was added, and it must not be added twice.
+    let db = connections.acquire().await?;
+    db.within("queen.count", db.client.execute(sql, &parameters)).await.map(drop)
+}
+
+/// How long it took; `None`: there is nothing to measure.
+pub async fn measure_next(connections: &Connections) -> Result<Option<Duration>, Error> {
+    let row = one(connections, "queen.measure_next", "select queen.measure_next()", &[]).await?;
+    let took: Option<f32> = row.get(0);
+    Ok(took.map(|ms| Duration::from_secs_f32((ms / 1000.0).max(0.0))))
+}
+
+/// Measures what can be measured quickly: one queue, or all that may be wrong.
+pub async fn freshen(
+    connections: &Connections,
+    queue: Option<&str>,
+    partitions_max: i32,
+    budget: Duration,
+) -> Result<(), Error> {
+    let sql = "select queen.freshen($1, $2, make_interval(secs => $3))";
+    let parameters: [&(dyn ToSql + Sync); 3] = [&queue, &partitions_max, &budget.as_secs_f64()];
+    many(connections, "queen.freshen", sql, &parameters).await.map(drop)
+}

@@ -1,0 +1,143 @@
+//! Resources: queues, partitions and groups as numbers. Whoever reads sees what this broker did; small queues are
+//! measured on the way, large ones told from their counts.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::Engine;
+use crate::db::resources::{
+    self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter,
+};
+use crate::db::{control, statistics};
+use crate::error::Error;
+use crate::jobs;
+
+/// A queue with more partitions is not looked through while somebody waits.
+const PARTITIONS_MAX: i32 = 1_000;
+
+/// What a reader of all queues waits for at most, so that they are exact.
+const FRESHEN_FOR: Duration = Duration::from_millis(20);
+
+/// All partitions of a large queue cannot be counted at once; what was not measured is measured within this.
+const REFRESH_FOR: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// The newest first.
+    pub async fn queues(&self, filter: &QueueFilter) -> Result<Vec<QueueFigures>, Error> {
+        self.freshen(filter.name.as_deref()).await?;
+        Ok(resources::queues(&self.shared.connections, filter).await?)
+    }
+
+    pub async fn queue(&self, name: &str) -> Result<Option<QueueFigures>, Error> {
+        let filter = QueueFilter { name: Some(name.to_owned()), limit: 1, ..QueueFilter::default() };
+        Ok(self.queues(&filter).await?.into_iter().next())
+    }
+
+    pub async fn labels(&self, label: Label) -> Result<Vec<LabelFigures>, Error> {
+        self.freshen(None).await?;
+        Ok(resources::labels(&self.shared.connections, label).await?)
+    }
+
+    pub async fn overview(&self) -> Result<Overview, Error> {
+        self.freshen(None).await?;
+        Ok(resources::overview(&self.shared.connections).await?)
+    }
+
+    /// A page of a queue's partitions, by name; `after`: the last name of the page before.
+    pub async fn queue_partitions(
+        &self,
+        queue: Uuid,
+        after: Option<&str>,
+        limit: i64,
+        offset: i64,
+    ) -> Result<Vec<PartitionFigures>, Error> {
+        Ok(resources::queue_partitions(&self.shared.connections, queue, after, limit, offset).await?)
+    }
+
+    /// The most unread messages first. Of a large queue, and of all queues, those that were notable when measured.
+    pub async fn busiest_partitions(
+        &self,
+        queue: Option<Uuid>,
+        group: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<PartitionFigures>, Error> {
+        let connections = &self.shared.connections;
+        if queue.is_none() {
+            self.freshen(None).await?;
+        }
+        Ok(resources::busiest_partitions(connections, queue, group, limit, PARTITIONS_MAX).await?)
+    }
+
+    /// What has waited for at least so many seconds, the oldest first, with the group it waits for.
+    pub async fn lagging_partitions(
+        &self,
+        seconds: i64,
+        limit: i64,
+    ) -> Result<Vec<(String, PartitionFigures)>, Error> {
+        self.freshen(None).await?;
+        Ok(resources::lagging_partitions(&self.shared.connections, seconds, limit).await?)
+    }
+
+    /// In order of queue and name.
+    pub async fn groups(
+        &self,
+        group: Option<&str>,
+        queue: Option<&str>,
+        limit: i64,
+        offset: i64,
+    ) -> Result<Vec<GroupFigures>, Error> {
+        self.freshen(queue).await?;
+        Ok(resources::groups(&self.shared.connections, group, queue, limit, offset).await?)
+    }
+
+    /// How many messages went; `None`: there is no such queue or partition.
+    pub async fn clear(&self, queue: &str, partition: Option<&str>) -> Result<Option<i64>, Error> {
+        let removed = resources::clear(&self.shared.connections, queue, partition).await?;
+        self.shared.wake.reset(&self.shared, Some(queue), None);
+        Ok(removed)
+    }
+
+    /// Behind the last message of one partition; `None`: there is no such partition.
+    pub async fn seek_partition(
+        &self,
+        group: &str,
+        queue: &str,
+        partition: &str,
+    ) -> Result<Option<i64>, Error> {
+        let connections = &self.shared.connections;
+        let moved = control::seek(connections, group, queue, Some(partition), None).await?;
+        self.shared.wake.reset(&self.shared, Some(queue), Some(group));
+        if moved == 0 {
+            return Ok(None);
+        }
+        Ok(resources::cursor(connections, group, queue, partition).await?)
+    }
+
+    /// Measures what may be wrong, as far as it gets.
+    pub async fn refresh_statistics(&self) -> Result<Refreshed, Error> {
+        let started = crate::clock::now();
+        jobs::statistics::tell(&self.shared).await?;
+        let mut queues = 0;
+        while crate::clock::now() - started < REFRESH_FOR {
+            match statistics::measure_next(&self.shared.connections).await? {
+                Some(_) => queues += 1,
+                None => break,
+            }
+        }
+        Ok(Refreshed { queues, took: crate::clock::now() - started })
+    }
+
+    async fn freshen(&self, queue: Option<&str>) -> Result<(), Error> {
+        jobs::statistics::tell(&self.shared).await?;
+        let connections = &self.shared.connections;
+        Ok(statistics::freshen(connections, queue, PARTITIONS_MAX, FRESHEN_FOR).await?)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Refreshed {
+    /// Measured anew.
+    pub queues: usize,
+    pub took: Duration,
+}
