@@ -12,7 +12,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::http::{
     ack, cors, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push,
-    queues, renew, transaction,
+    queues, renew, resources, statistics, transaction,
 };
 
 /// What the HTTP side is told when it starts.
@@ -57,12 +57,26 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/operations/{operation}/retry", post(operations::retry)),
         ("/api/v1/configure", post(queues::configure)),
         ("/api/v1/resources/queues/", delete(queues::delete_nameless)),
-        ("/api/v1/resources/queues/{queue}", delete(queues::delete)),
+        ("/api/v1/resources/queues", get(resources::queues)),
+        ("/api/v1/resources/queues/{queue}", get(resources::queue).delete(queues::delete)),
+        ("/api/v1/resources/queues/{queue}/depth", get(resources::depth)),
+        ("/api/v1/resources/partitions", get(resources::partitions)),
+        ("/api/v1/resources/namespaces", get(resources::namespaces)),
+        ("/api/v1/resources/tasks", get(resources::tasks)),
+        ("/api/v1/resources/overview", get(resources::overview)),
+        ("/api/v1/queues/{queue}/clear", delete(resources::clear)),
+        ("/api/v1/stats/refresh", post(statistics::refresh)),
         ("/api/v1/dlq", get(dead_letters::list)),
-        ("/api/v1/consumer-groups/{group}", delete(groups::delete)),
+        ("/api/v1/consumer-groups", get(groups::list)),
+        ("/api/v1/consumer-groups/lagging", get(groups::lagging)),
+        ("/api/v1/consumer-groups/{group}", get(groups::detail).delete(groups::delete)),
         ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(groups::seek)),
+        (
+            "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
+            post(groups::seek_partition),
+        ),
         ("/api/v1/system/maintenance", get(maintenance::push).post(maintenance::set_push)),
         ("/api/v1/system/maintenance/pop", get(maintenance::pop).post(maintenance::set_pop)),
         ("/health", get(health::health)),

@@ -18,4 +18,6 @@ pub mod push;
 pub mod queues;
 pub mod renew;
 pub mod request;
+pub mod resources;
+pub mod statistics;
 pub mod transaction;

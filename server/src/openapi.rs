@@ -9,7 +9,7 @@ use utoipa::OpenApi;
 
 use crate::http::{
     ack, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push, queues,
-    renew, transaction,
+    renew, resources, statistics, transaction,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -47,11 +47,24 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         queues::configure,
         queues::delete_nameless,
         queues::delete,
+        resources::queues,
+        resources::queue,
+        resources::depth,
+        resources::partitions,
+        resources::namespaces,
+        resources::tasks,
+        resources::overview,
+        resources::clear,
+        statistics::refresh,
         dead_letters::list,
+        groups::list,
+        groups::lagging,
+        groups::detail,
         groups::delete,
         groups::subscription,
         groups::delete_from_queue,
         groups::seek,
+        groups::seek_partition,
         maintenance::push,
         maintenance::set_push,
         maintenance::pop,

@@ -7,13 +7,14 @@
 -- out:    id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
 --         leased bigint, cursor bigint, oldest_at timestamptz (of the first stored message), unread_at timestamptz (of the
 --         first unread one), newest_at timestamptz (all null when there is none), served_at timestamptz, lease_id uuid,
---         lease_until timestamptz (both only of a live lease); in no order, none for a partition that is gone
+--         lease_until timestamptz (both only of a live lease), lag_seconds float8 (since unread_at); in no order, none for
+--         a partition that is gone
 -- locks:  none
 -- raises: never
 create or replace function queen.partition_figures(p_partitions uuid[], p_group text)
 returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
                leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
-               served_at timestamptz, lease_id uuid, lease_until timestamptz)
+               served_at timestamptz, lease_id uuid, lease_until timestamptz, lag_seconds float8)
 language plpgsql set enable_sort = on as $$
 declare
     v_now timestamptz := queen.now();
@@ -23,10 +24,9 @@ begin
            case when l.lease_until > v_now then greatest(l.lease_end - c.cursor, 0) else 0 end, c.cursor,
            (select s.created_at from queen.segments s where s.partition_id = p.id and s.base_offset <= h.tail and h.tail < h.head
             order by s.base_offset desc limit 1),
-           (select s.created_at from queen.segments s where s.partition_id = p.id and s.base_offset <= c.cursor and c.cursor < h.head
-            order by s.base_offset desc limit 1),
-           case when h.tail < h.head then h.last_push_at end, l.served_at,
-           case when l.lease_until > v_now then l.lease_id end, case when l.lease_until > v_now then l.lease_until end
+           w.created_at, case when h.tail < h.head then h.last_push_at end, l.served_at,
+           case when l.lease_until > v_now then l.lease_id end, case when l.lease_until > v_now then l.lease_until end,
+           extract(epoch from v_now - w.created_at)::float8
     from unnest(p_partitions) a (id)
     join queen.partitions p on p.id = any (array[a.id])
     join queen.queues q on q.id = any (array[p.queue_id])
@@ -36,7 +36,10 @@ begin
         union all
         (select r.* from queen.readers_of(a.id) r where p_group is null order by r.cursor limit 1)
         limit 1) l on true
-    cross join lateral (select greatest(h.tail, coalesce(l.cursor, h.tail)) as cursor) c;
+    cross join lateral (select greatest(h.tail, coalesce(l.cursor, h.tail)) as cursor) c
+    left join lateral (select s.created_at from queen.segments s
+                       where s.partition_id = p.id and s.base_offset <= c.cursor and c.cursor < h.head
+                       order by s.base_offset desc limit 1) w on true;
 end $$;
 
 -- queen.queue_partitions: one page of a queue's partitions, by name.
@@ -47,7 +50,7 @@ end $$;
 create or replace function queen.queue_partitions(p_queue uuid, p_after text, p_limit bigint, p_offset bigint)
 returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
                leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
-               served_at timestamptz, lease_id uuid, lease_until timestamptz)
+               served_at timestamptz, lease_id uuid, lease_until timestamptz, lag_seconds float8)
 language plpgsql set enable_sort = on as $$
 begin
     return query
@@ -68,7 +71,7 @@ end $$;
 create or replace function queen.busiest_partitions(p_queue uuid, p_group text, p_limit bigint, p_partitions_max int)
 returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
                leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
-               served_at timestamptz, lease_id uuid, lease_until timestamptz)
+               served_at timestamptz, lease_id uuid, lease_until timestamptz, lag_seconds float8)
 language plpgsql set enable_sort = on set enable_hashagg = on set enable_seqscan = on set plan_cache_mode = force_custom_plan as $$
 declare
     v_ids uuid[];
@@ -98,7 +101,7 @@ end $$;
 create or replace function queen.lagging_partitions(p_seconds bigint, p_limit bigint)
 returns table (consumer_group text, id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint,
                unread bigint, leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz,
-               newest_at timestamptz, served_at timestamptz, lease_id uuid, lease_until timestamptz)
+               newest_at timestamptz, served_at timestamptz, lease_id uuid, lease_until timestamptz, lag_seconds float8)
 language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashagg = on set plan_cache_mode = force_custom_plan as $$
 declare
     v_before timestamptz := queen.now() - make_interval(secs => least(p_seconds, 100000000000));
@@ -107,7 +110,8 @@ begin
     select g.consumer_group, f.*
     from (select k.consumer_group::text, array_agg(k.partition_id) as ids
           from (select n.consumer_group, n.partition_id from queen.notable_partitions n
-                where n.oldest_at <= v_before
+                join queen.group_counts c on c.queue_id = n.queue_id and c.consumer_group = n.consumer_group
+                where n.oldest_at <= v_before and (c.members > 0 or c.consumer_group <> '__QUEUE_MODE__')
                 order by n.oldest_at limit p_limit) k
           group by k.consumer_group) g
     cross join lateral queen.partition_figures(g.ids, g.consumer_group) f
@@ -119,21 +123,23 @@ end $$;
 -- in:     p_group text (null = all), p_queue text (null = all), p_limit bigint, p_offset bigint
 -- out:    consumer_group text, queue_id uuid, queue_name text, members bigint, pending_partitions bigint,
 --         unread bigint, leased bigint, oldest_at timestamptz (of what is unread, or null), served_at timestamptz,
---         since timestamptz, registered_at timestamptz (null: it is not registered)
+--         since timestamptz, registered_at timestamptz (null: it is not registered), lag_seconds float8 (since oldest_at)
 -- locks:  none
 -- raises: never
 create or replace function queen.group_figures(p_group text, p_queue text, p_limit bigint, p_offset bigint)
 returns table (consumer_group text, queue_id uuid, queue_name text, members bigint, pending_partitions bigint,
                unread bigint, leased bigint, oldest_at timestamptz, served_at timestamptz, since timestamptz,
-               registered_at timestamptz)
+               registered_at timestamptz, lag_seconds float8)
 language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set plan_cache_mode = force_custom_plan as $$
 begin
     return query
     select k.consumer_group, q.id, k.queue_name, coalesce(g.members, 0), coalesce(g.pending_partitions, 0), u.unread,
-           least(u.unread, coalesce(g.leased, 0)), case when u.unread > 0 then g.oldest_at end, g.served_at, r.since, r.created_at
+           least(u.unread, coalesce(g.leased, 0)), case when u.unread > 0 then g.oldest_at end, g.served_at, r.since, r.created_at,
+           case when u.unread > 0 then extract(epoch from queen.now() - g.oldest_at)::float8 end
     from (select g.consumer_group::text, q.name as queue_name
           from queen.group_counts g join queen.queues q on q.id = g.queue_id
           where (p_group is null or g.consumer_group = p_group) and (p_queue is null or q.name = p_queue)
+            and (g.members > 0 or g.consumer_group <> '__QUEUE_MODE__')
           union
           select r.consumer_group, r.queue_name from queen.groups r
           where (p_group is null or r.consumer_group = p_group) and (p_queue is null or r.queue_name = p_queue)) k
@@ -187,14 +193,14 @@ end $$;
 -- in:     nothing
 -- out:    queues, partitions, namespaces, tasks, stored, unread, leased, dead_letters bigint; then, over all groups and
 --         queues, time_avg, time_median, time_min, time_max (seconds that the oldest unread message has waited) and
---         offset_avg, offset_median, offset_min, offset_max (unread messages) float8; measured_at timestamptz (the oldest
+--         offset_avg, offset_median, offset_min, offset_max (unread messages) float8; age float8 (seconds since the oldest
 --         measurement that anything of it is based on, or null)
 -- locks:  none
 -- raises: never
 create or replace function queen.overview()
 returns table (queues bigint, partitions bigint, namespaces bigint, tasks bigint, stored bigint, unread bigint,
                leased bigint, dead_letters bigint, time_avg float8, time_median float8, time_min float8, time_max float8,
-               offset_avg float8, offset_median float8, offset_min float8, offset_max float8, measured_at timestamptz)
+               offset_avg float8, offset_median float8, offset_min float8, offset_max float8, age float8)
 language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set enable_hashagg = on
 set plan_cache_mode = force_custom_plan set jit = off as $$
 declare
@@ -204,7 +210,7 @@ begin
     select f.queues, f.partitions, f.namespaces, f.tasks, f.stored, f.unread, f.leased, f.dead_letters,
            coalesce(g.time_avg, 0), coalesce(g.time_median, 0), coalesce(g.time_min, 0), coalesce(g.time_max, 0),
            coalesce(g.offset_avg, 0), coalesce(g.offset_median, 0), coalesce(g.offset_min, 0), coalesce(g.offset_max, 0),
-           f.measured_at
+           extract(epoch from v_now - f.measured_at)::float8
     from (select count(*) as queues, coalesce(sum(q.partitions), 0)::bigint as partitions,
                  count(distinct nullif(q.namespace, '')) as namespaces, count(distinct nullif(q.task, '')) as tasks,
                  coalesce(sum(q.stored), 0)::bigint as stored, coalesce(sum(q.unread), 0)::bigint as unread,
@@ -216,7 +222,7 @@ begin
                min(l.seconds) as time_min, max(l.seconds) as time_max,
                avg(l.unread)::float8 as offset_avg, percentile_cont(0.5) within group (order by l.unread) as offset_median,
                min(l.unread)::float8 as offset_min, max(l.unread)::float8 as offset_max
-        from (select g.unread, coalesce(extract(epoch from v_now - g.oldest_at), 0)::float8 as seconds
+        from (select g.unread, coalesce(g.lag_seconds, 0) as seconds
               from queen.group_figures(null, null, 1000000, 0) g where g.members > 0) l) g;
 end $$;
 
@@ -272,4 +278,15 @@ begin
             cross join lateral queen.head_of(p.id) h
             cross join lateral queen.reader_of(p.id, p_group) c
             where q.name = p_queue);
+end $$;
+
+-- queen.queue_options: a queue as it is stored.
+-- in:     p_queue uuid
+-- out:    its row; none when there is no such queue
+-- locks:  none
+-- raises: never
+create or replace function queen.queue_options(p_queue uuid)
+returns setof queen.queues language plpgsql stable as $$
+begin
+    return query select q.* from queen.queues q where q.id = p_queue;
 end $$;

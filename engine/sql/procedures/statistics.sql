@@ -61,14 +61,14 @@ begin
 end $$;
 
 -- queen.measure: counts a queue anew, by a look at each of its partitions.
--- in:     p_queue uuid
+-- in:     p_queue uuid, p_wait boolean (for who is measuring it right now, and then measure it again)
 -- out:    boolean: false when somebody else is at it, or there is no such queue
 -- locks:  none on the message path; queue_counts, group_counts and notable_partitions rows of the queue
 -- raises: never
 -- What a broker did and has not told yet is in the measurement already and will be added once more, so a queue that
 -- changed a moment ago stays suspect. Of more partitions than it can look at closely it chooses those that hold most, were
 -- pushed to longest ago and were served longest ago.
-create or replace function queen.measure(p_queue uuid)
+create or replace function queen.measure(p_queue uuid, p_wait boolean)
 returns boolean language plpgsql
 set enable_sort = on set enable_hashagg = on set jit = off set plan_cache_mode = force_custom_plan set work_mem = '16MB' as $$
 declare
@@ -85,7 +85,9 @@ declare
     v_notable jsonb;
     v_dead bigint;
 begin
-    if not pg_try_advisory_xact_lock(hashtext('queen.measure'), hashtext(p_queue::text)) then
+    if p_wait then
+        perform pg_advisory_xact_lock(hashtext('queen.measure'), hashtext(p_queue::text));
+    elsif not pg_try_advisory_xact_lock(hashtext('queen.measure'), hashtext(p_queue::text)) then
         return false;
     end if;
     select q.name into v_queue from queen.queues q where q.id = p_queue;
@@ -176,9 +178,9 @@ begin
     set consumed = excluded.consumed, members = excluded.members, pending_partitions = excluded.pending_partitions,
         leased_partitions = excluded.leased_partitions, leased = excluded.leased, served_at = excluded.served_at,
         oldest_at = case when excluded.pending_partitions > 0 then c.oldest_at end;
-    -- Nobody reads here under these names.
+    -- Nobody reads here under these names. Queue mode stays: for a queue that nobody reads at all.
     delete from queen.group_counts c
-    where c.queue_id = p_queue and c.members = 0
+    where c.queue_id = p_queue and c.members = 0 and c.consumer_group <> '__QUEUE_MODE__'
       and not exists (select 1 from queen.groups g where g.queue_name = v_queue and g.consumer_group = c.consumer_group);
 
     delete from queen.notable_partitions n where n.queue_id = p_queue;
@@ -210,7 +212,7 @@ declare
               and exists (select 1 from queen.group_counts g where g.queue_id = c.queue_id and g.leased_partitions > 0)
         order by c.measured_at limit 1);
 begin
-    if v_queue is null or not queen.measure(v_queue) then
+    if v_queue is null or not queen.measure(v_queue, false) then
         return null;
     end if;
     return extract(epoch from clock_timestamp() - v_began) * 1000;
@@ -220,7 +222,7 @@ end $$;
 -- in:     p_queue text (null = those of all queues that may be wrong), p_partitions_max int (of a cheap queue),
 --         p_budget interval
 -- out:    nothing
--- locks:  as queen.measure
+-- locks:  as queen.measure, queue by queue in id order, so that two of them cannot wait for each other
 -- raises: never
 create or replace function queen.freshen(p_queue text, p_partitions_max int, p_budget interval)
 returns void language plpgsql set enable_seqscan = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
@@ -232,12 +234,12 @@ begin
         select q.id from queen.queues q left join queen.queue_counts c on c.queue_id = q.id
         where q.name = p_queue
            or p_queue is null and (c.queue_id is null or c.suspect or c.changed_at > c.measured_at)
-        order by c.measured_at nulls first
+        order by q.id
     loop
         exit when clock_timestamp() > v_until;
         continue when (select count(*) from (select 1 from queen.partitions p where p.queue_id = v_queue
                                              limit p_partitions_max + 1) n) > p_partitions_max;
-        perform queen.measure(v_queue);
+        perform queen.measure(v_queue, true);
     end loop;
 end $$;
 

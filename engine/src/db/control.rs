@@ -49,26 +49,31 @@ pub async fn configure(connections: &Connections, ask: &Configure) -> Result<Con
         id: row.get("id"),
         namespace: row.get("namespace"),
         task: row.get("task"),
-        options: QueueOptions {
-            lease_time: row.get("lease_time"),
-            retry_limit: row.get("retry_limit"),
-            retry_delay: row.get("retry_delay"),
-            ttl: row.get("ttl"),
-            max_size: row.get("max_size"),
-            priority: row.get("priority"),
-            delayed_processing: row.get("delayed_processing"),
-            window_buffer: row.get("window_buffer"),
-            dead_letter_queue: row.get("dead_letter_queue"),
-            dlq_after_max_retries: row.get("dlq_after_max_retries"),
-            retention_enabled: row.get("retention_enabled"),
-            retention_seconds: row.get("retention_seconds"),
-            completed_retention_seconds: row.get("completed_retention_seconds"),
-            max_wait_time_seconds: row.get("max_wait_time_seconds"),
-            encryption_enabled: row.get("encryption_enabled"),
-            dedup_window_seconds: row.get("dedup_window_seconds"),
-            min_pop_wait_time: row.get("min_pop_wait_time"),
-        },
+        options: options(&row),
     })
+}
+
+/// From a row of `queen.queues`.
+pub(super) fn options(row: &Row) -> QueueOptions {
+    QueueOptions {
+        lease_time: row.get("lease_time"),
+        retry_limit: row.get("retry_limit"),
+        retry_delay: row.get("retry_delay"),
+        ttl: row.get("ttl"),
+        max_size: row.get("max_size"),
+        priority: row.get("priority"),
+        delayed_processing: row.get("delayed_processing"),
+        window_buffer: row.get("window_buffer"),
+        dead_letter_queue: row.get("dead_letter_queue"),
+        dlq_after_max_retries: row.get("dlq_after_max_retries"),
+        retention_enabled: row.get("retention_enabled"),
+        retention_seconds: row.get("retention_seconds"),
+        completed_retention_seconds: row.get("completed_retention_seconds"),
+        max_wait_time_seconds: row.get("max_wait_time_seconds"),
+        encryption_enabled: row.get("encryption_enabled"),
+        dedup_window_seconds: row.get("dedup_window_seconds"),
+        min_pop_wait_time: row.get("min_pop_wait_time"),
+    }
 }
 
 pub async fn delete_queue(connections: &Connections, queue: &str) -> Result<bool, Error> {

@@ -2,11 +2,12 @@
 
 use std::time::SystemTime;
 
+use queen_protocol::QueueOptions;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::control::{many, one};
+use super::control::{self, many, one};
 use super::{Connections, Error};
 use crate::clock;
 
@@ -106,6 +107,8 @@ pub struct PartitionFigures {
     pub served_at: Option<i64>,
     pub lease: Option<Uuid>,
     pub lease_until: Option<i64>,
+    /// How long the first unread message has waited.
+    pub lag_seconds: Option<f64>,
 }
 
 fn partition(row: &Row) -> PartitionFigures {
@@ -125,6 +128,7 @@ fn partition(row: &Row) -> PartitionFigures {
         served_at: time("served_at"),
         lease: row.get("lease_id"),
         lease_until: time("lease_until"),
+        lag_seconds: row.get("lag_seconds"),
     }
 }
 
@@ -183,6 +187,8 @@ pub struct GroupFigures {
     /// From when on it reads; `None`: from the oldest message.
     pub since: Option<i64>,
     pub registered_at: Option<i64>,
+    /// How long its oldest unread message has waited.
+    pub lag_seconds: Option<f64>,
 }
 
 pub async fn groups(
@@ -208,6 +214,7 @@ pub async fn groups(
             served_at: time("served_at"),
             since: time("since"),
             registered_at: time("registered_at"),
+            lag_seconds: row.get("lag_seconds"),
         }
     };
     Ok(rows.iter().map(figures).collect())
@@ -236,8 +243,8 @@ pub struct Overview {
     pub time_lag: Spread,
     /// Messages.
     pub offset_lag: Spread,
-    /// The oldest measurement any of it rests on.
-    pub measured_at: Option<i64>,
+    /// Seconds since the oldest measurement any of it rests on.
+    pub age: Option<f64>,
 }
 
 pub async fn overview(connections: &Connections) -> Result<Overview, Error> {
@@ -259,7 +266,7 @@ pub async fn overview(connections: &Connections) -> Result<Overview, Error> {
         dead_letters: row.get("dead_letters"),
         time_lag: spread(8),
         offset_lag: spread(12),
-        measured_at: row.get::<_, Option<SystemTime>>("measured_at").map(clock::micros),
+        age: row.get("age"),
     })
 }
 
@@ -281,4 +288,11 @@ pub async fn cursor(
 ) -> Result<Option<i64>, Error> {
     let sql = "select queen.cursor($1, $2, $3)";
     Ok(one(connections, "queen.cursor", sql, &[&group, &queue, &partition]).await?.get(0))
+}
+
+/// As it is stored; `None`: the queue is gone.
+pub async fn options(connections: &Connections, queue: Uuid) -> Result<Option<QueueOptions>, Error> {
+    let sql = "select * from queen.queue_options($1)";
+    let rows = many(connections, "queen.queue_options", sql, &[&queue]).await?;
+    Ok(rows.first().map(control::options))
 }

@@ -48,6 +48,8 @@ pub fn start(shared: &Arc<Shared>) {
 
 /// What this broker did so far is in the counts afterwards.
 pub async fn tell(shared: &Shared) -> Result<(), Error> {
+    // Who is about to read waits for what another has taken and not told yet.
+    let _turn = shared.telling.lock().await;
     loop {
         let counts = shared.tally.take_counts(QUEUES_MAX);
         if counts.is_empty() {

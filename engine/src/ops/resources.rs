@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use queen_protocol::QueueOptions;
 use uuid::Uuid;
 
 use crate::Engine;
@@ -89,6 +90,16 @@ impl Engine {
     ) -> Result<Vec<GroupFigures>, Error> {
         self.freshen(queue).await?;
         Ok(resources::groups(&self.shared.connections, group, queue, limit, offset).await?)
+    }
+
+    /// `None`: it is gone.
+    pub async fn queue_options(&self, queue: Uuid) -> Result<Option<QueueOptions>, Error> {
+        Ok(resources::options(&self.shared.connections, queue).await?)
+    }
+
+    /// Microseconds since 1970.
+    pub fn wall_clock(&self) -> i64 {
+        crate::clock::wall()
     }
 
     /// How many messages went; `None`: there is no such queue or partition.

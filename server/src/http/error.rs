@@ -50,6 +50,14 @@ pub enum Failures {
 
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
+pub enum Missing {
+    /// There is no such thing.
+    #[response(status = 404)]
+    NotFound(ErrorBody<'static>),
+}
+
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
 pub enum TooLarge {
     /// The body is larger than `QUEEN_MAX_BODY_BYTES`.
     #[response(status = 413)]

@@ -1,16 +1,20 @@
-//! What can be done to a consumer group: forget it, move its start, move its cursors.
+//! Consumer groups: where they stand, and what can be done to them: forget them, move their start, move their cursors.
+
+use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_engine::SeekTo;
-use queen_protocol::{BadRequest, check_name, parse_time};
+use queen_engine::{GroupFigures, SeekTo};
+use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use super::answer;
-use super::error::{ApiError, Failures, TooLarge};
+use super::error::{ApiError, Failures, Missing, TooLarge};
 use super::request::{Body, Query, Segments};
+use super::resources::to_millis;
 use crate::app::App;
 use crate::openapi::words;
 
@@ -81,6 +85,213 @@ struct Sought<'a> {
     #[schema(required)]
     target_timestamp: Option<&'a str>,
     partitions_updated: i64,
+}
+
+/// A consumer group in one queue.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ConsumerGroup)]
+struct Group {
+    name: String,
+    /// The queue, in a list for those who expect one.
+    topics: Vec<String>,
+    queue_name: String,
+    /// Partitions it has a cursor in.
+    members: i64,
+    /// When the queue was last measured.
+    partitions_with_lag: i64,
+    total_lag: i64,
+    /// Seconds that its oldest unread message has waited.
+    max_time_lag: f64,
+    /// `Stable`; `Lagging` if something has waited for more than five minutes; `Dead` if it never read anything.
+    state: &'static str,
+    /// `all`, or `timestamp`.
+    subscription_mode: &'static str,
+    #[schema(required, format = DateTime)]
+    subscription_timestamp: Option<String>,
+    /// Null for one that never registered, as queue mode never does.
+    #[schema(required, format = DateTime)]
+    subscription_created_at: Option<String>,
+}
+
+/// Something that has waited long for a group.
+#[derive(Serialize, ToSchema)]
+#[schema(as = LaggingPartition)]
+struct Lagging {
+    consumer_group: String,
+    queue_name: String,
+    partition_name: String,
+    partition_id: Uuid,
+    /// Who holds the lease, if there is one.
+    #[schema(required)]
+    worker_id: Option<Uuid>,
+    offset_lag: i64,
+    time_lag_seconds: f64,
+    lag_hours: f64,
+    #[schema(required, format = DateTime)]
+    oldest_unconsumed_at: Option<String>,
+    #[schema(required, format = DateTime)]
+    last_consumed_at: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = GroupInQueue)]
+struct InQueue {
+    partitions: Vec<InPartition>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = GroupInPartition)]
+struct InPartition {
+    partition: String,
+    #[schema(required)]
+    worker_id: Option<Uuid>,
+    #[schema(required, format = DateTime)]
+    last_consumed_at: Option<String>,
+    total_consumed: i64,
+    offset_lag: i64,
+    time_lag_seconds: f64,
+    lease_active: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = PartitionSought)]
+struct PartitionSought<'a> {
+    success: bool,
+    consumer_group: &'a str,
+    queue_name: &'a str,
+    partition_name: &'a str,
+    updated: bool,
+    /// The offset it reads next.
+    cursor_moved_to: i64,
+}
+
+const GROUPS_DEFAULT: i64 = 1_000;
+const GROUPS_MAX: i64 = 10_000;
+const PARTITIONS_DEFAULT: i64 = 200;
+const PARTITIONS_MAX: i64 = 1_000;
+/// Queues that the detail of a group names.
+const QUEUES_MAX: i64 = 100;
+const LAGGING_SECONDS: f64 = 300.0;
+
+/// Lists consumer groups, one entry for each queue they read.
+#[utoipa::path(get, path = "/api/v1/consumer-groups", operation_id = "listGroups", tag = "consumer groups",
+    params(words::GroupsQuery),
+    responses((status = 200, description = "By queue and name", body = Vec<Group>), Failures))]
+pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let limit = query.number("limit").unwrap_or(GROUPS_DEFAULT).clamp(1, GROUPS_MAX);
+    let offset = query.number("offset").unwrap_or(0).max(0);
+    let groups = app.engine.groups(None, None, limit, offset).await?;
+    answer::json(StatusCode::OK, &groups.into_iter().map(Group::from).collect::<Vec<_>>())
+}
+
+/// Lists what has waited longest for a consumer group.
+///
+/// Of each queue and group the partitions that stood out when it was last measured, with their numbers of now.
+#[utoipa::path(get, path = "/api/v1/consumer-groups/lagging", operation_id = "laggingPartitions", tag = "consumer groups",
+    params(words::LaggingQuery),
+    responses((status = 200, description = "The oldest first", body = Vec<Lagging>), Failures))]
+pub async fn lagging(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let seconds = query.number("minLagSeconds").unwrap_or(3600).max(0);
+    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
+    let lagging = app.engine.lagging_partitions(seconds, limit).await?.into_iter();
+    let lagging = lagging.map(|(group, partition)| {
+        let seconds = to_millis(partition.lag_seconds.unwrap_or_default());
+        Lagging {
+            consumer_group: group,
+            queue_name: partition.queue,
+            partition_name: partition.name,
+            partition_id: partition.id,
+            worker_id: partition.lease,
+            offset_lag: partition.unread,
+            time_lag_seconds: seconds,
+            lag_hours: (seconds / 36.0).round() / 100.0,
+            oldest_unconsumed_at: partition.unread_at.map(format_millis),
+            last_consumed_at: partition.served_at.map(format_millis),
+        }
+    });
+    answer::json(StatusCode::OK, &lagging.collect::<Vec<_>>())
+}
+
+/// Where a consumer group stands, by queue. Empty for one that reads nothing.
+#[utoipa::path(get, path = "/api/v1/consumer-groups/{group}", operation_id = "getGroup", tag = "consumer groups",
+    params(("group" = String, Path), words::GroupQuery),
+    responses((status = 200, description = "By queue", body = HashMap<String, InQueue>), Failures))]
+pub async fn detail(
+    State(app): State<App>,
+    Segments(group): Segments<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    check_name("consumerGroup", &group)?;
+    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
+    let mut queues = BTreeMap::new();
+    for figures in app.engine.groups(Some(&group), None, QUEUES_MAX, 0).await? {
+        let Some(queue) = figures.queue_id else { continue };
+        let partitions = app.engine.busiest_partitions(Some(queue), Some(&group), limit).await?;
+        let partitions = partitions.into_iter().map(|partition| InPartition {
+            partition: partition.name,
+            worker_id: partition.lease,
+            last_consumed_at: partition.served_at.map(format_millis),
+            total_consumed: partition.cursor,
+            offset_lag: partition.unread,
+            time_lag_seconds: to_millis(partition.lag_seconds.unwrap_or_default()),
+            lease_active: partition.lease.is_some(),
+        });
+        queues.insert(figures.queue, InQueue { partitions: partitions.collect() });
+    }
+    answer::json(StatusCode::OK, &queues)
+}
+
+/// Moves a group behind the last message of one partition.
+///
+/// Ends its lease there and gives it a fresh retry budget.
+#[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
+    operation_id = "seekPartition", tag = "consumer groups",
+    params(("group" = String, Path), ("queue" = String, Path), ("partition" = String, Path)),
+    responses((status = 200, description = "Moved", body = PartitionSought<'static>), Missing, Failures))]
+pub async fn seek_partition(
+    State(app): State<App>,
+    Segments((group, queue, partition)): Segments<(String, String, String)>,
+) -> Result<Response, ApiError> {
+    check_name("consumerGroup", &group)?;
+    check_name("queue", &queue)?;
+    check_name("partition", &partition)?;
+    let missing = || ApiError::new(ErrorCode::NotFound, "partition not found");
+    let cursor = app.engine.seek_partition(&group, &queue, &partition).await?.ok_or_else(missing)?;
+    let answer = PartitionSought {
+        success: true,
+        consumer_group: &group,
+        queue_name: &queue,
+        partition_name: &partition,
+        updated: true,
+        cursor_moved_to: cursor,
+    };
+    answer::json(StatusCode::OK, &answer)
+}
+
+impl From<GroupFigures> for Group {
+    fn from(group: GroupFigures) -> Self {
+        let lag = to_millis(group.lag_seconds.unwrap_or_default());
+        Self {
+            topics: vec![group.queue.clone()],
+            queue_name: group.queue,
+            name: group.group,
+            members: group.members,
+            partitions_with_lag: group.pending_partitions,
+            total_lag: group.unread,
+            max_time_lag: lag,
+            state: match group.served_at {
+                None => "Dead",
+                Some(_) if lag > LAGGING_SECONDS => "Lagging",
+                Some(_) => "Stable",
+            },
+            subscription_mode: if group.since.is_some() { "timestamp" } else { "all" },
+            subscription_timestamp: group.since.map(format_millis),
+            subscription_created_at: group.registered_at.map(format_millis),
+        }
+    }
 }
 
 /// Forgets where a group stands, in every queue.

@@ -615,3 +615,79 @@ pub struct DeleteGroupQuery {
     #[param(default = true)]
     delete_metadata: Option<bool>,
 }
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct GroupsQuery {
+    #[param(minimum = 1, maximum = 10_000, default = 1000)]
+    limit: Option<i64>,
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct LaggingQuery {
+    #[param(minimum = 0, default = 3600)]
+    min_lag_seconds: Option<i64>,
+    #[param(minimum = 1, maximum = 1_000, default = 200)]
+    limit: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct GroupQuery {
+    /// Partitions to name in each queue, those with the most unread messages first.
+    #[param(minimum = 1, maximum = 1_000, default = 200)]
+    limit: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct QueuesQuery {
+    namespace: Option<String>,
+    task: Option<String>,
+    /// A part of the name, in any case.
+    search: Option<String>,
+    #[param(minimum = 1, maximum = 10_000, default = 1000)]
+    limit: Option<i64>,
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct PageQuery {
+    #[param(minimum = 1, maximum = 1_000, default = 200)]
+    limit: Option<i64>,
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
+    /// The last name of the page before: cheaper than an offset.
+    after: Option<String>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct DepthQuery {
+    /// Absent: queue mode.
+    group: Option<String>,
+    /// Partitions to name.
+    #[param(minimum = 1, maximum = 1_000, default = 200)]
+    limit: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct BusyQuery {
+    /// Absent: of all queues, those that stood out when they were last measured.
+    queue: Option<String>,
+    #[param(minimum = 1, maximum = 1_000, default = 200)]
+    limit: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ClearQuery {
+    /// Absent: all of them.
+    partition: Option<String>,
+}

@@ -18,6 +18,7 @@ mod process;
 mod push;
 mod queues;
 mod renew;
+mod resources;
 mod retries;
 mod spool;
 mod subscription;

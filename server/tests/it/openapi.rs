@@ -101,6 +101,7 @@ async fn answers_have_the_shape_described() {
         let reply = server.post("/api/v1/consumer-groups/g/queues/q/seek", to).await;
         d.check("post", &seek, &reply);
     }
+    admin(d, &server).await;
     let since = json!({"subscriptionTimestamp": "2026-01-01T00:00:00Z"});
     let reply = server.post("/api/v1/consumer-groups/g/subscription", since).await;
     d.check("post", &format!("{groups}/subscription"), &reply);
@@ -119,6 +120,33 @@ async fn answers_have_the_shape_described() {
     deferred_operations(d).await;
     deferred_acknowledgements(d).await;
     described.everything_good_was_seen();
+}
+
+/// With a queue `q` that holds something, and a group `g` that reads it.
+async fn admin(d: &mut Described, server: &Server) {
+    for path in [
+        "/api/v1/resources/queues",
+        "/api/v1/resources/partitions",
+        "/api/v1/resources/namespaces",
+        "/api/v1/resources/tasks",
+        "/api/v1/resources/overview",
+        "/api/v1/consumer-groups",
+    ] {
+        d.get(server, path, path).await;
+    }
+    let queue = "/api/v1/resources/queues/{queue}";
+    d.get(server, queue, "/api/v1/resources/queues/q").await;
+    d.get(server, queue, "/api/v1/resources/queues/none").await;
+    d.get(server, &format!("{queue}/depth"), "/api/v1/resources/queues/q/depth?group=g").await;
+    let lagging = "/api/v1/consumer-groups/lagging";
+    d.get(server, lagging, &format!("{lagging}?minLagSeconds=0")).await;
+    let group = "/api/v1/consumer-groups/{group}";
+    d.get(server, group, "/api/v1/consumer-groups/g").await;
+    let reply = server.post("/api/v1/consumer-groups/g/queues/q/partitions/p/seek", json!({})).await;
+    d.check("post", &format!("{group}/queues/{{queue}}/partitions/{{partition}}/seek"), &reply);
+    let reply = server.delete("/api/v1/queues/q/clear").await;
+    d.check("delete", "/api/v1/queues/{queue}/clear", &reply);
+    d.check("post", "/api/v1/stats/refresh", &server.post("/api/v1/stats/refresh", json!({})).await);
 }
 
 async fn deferred_acknowledgements(d: &mut Described) {

@@ -1,0 +1,499 @@
+//! `/api/v1/resources` and `/api/v1/queues`: what there is, in numbers. Those of whole queues cost the same however
+//! many partitions they have; lists of partitions are pages.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use queen_engine::{Label, LabelFigures, PartitionFigures, QueueFigures, QueueFilter, Spread};
+use queen_protocol::{BadRequest, ErrorCode, QUEUE_MODE, check_name, format_millis};
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::answer;
+use super::error::{ApiError, Failures, Missing};
+use super::request::{Query, Segments};
+use crate::app::App;
+use crate::openapi::words;
+
+const QUEUES_DEFAULT: i64 = 1_000;
+const QUEUES_MAX: i64 = 10_000;
+const PARTITIONS_DEFAULT: i64 = 200;
+const PARTITIONS_MAX: i64 = 1_000;
+
+/// Messages by what became of them. A message whose delivery failed is pending again, so none stays `failed`.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Stored.
+    pub total: i64,
+    /// Not delivered yet to queue mode or, if nobody reads without a group, to the slowest group.
+    pub pending: i64,
+    /// Delivered under a lease.
+    pub processing: i64,
+    /// Done, and still stored.
+    pub completed: i64,
+    pub failed: i64,
+    pub dead_letter: i64,
+}
+
+impl Counts {
+    pub fn new(stored: i64, unread: i64, leased: i64, dead_letter: i64) -> Self {
+        Self {
+            total: stored,
+            pending: (unread - leased).max(0),
+            processing: leased,
+            completed: (stored - unread).max(0),
+            failed: 0,
+            dead_letter,
+        }
+    }
+
+    pub fn of_queue(queue: &QueueFigures) -> Self {
+        Self::new(queue.stored, queue.unread, queue.leased, queue.dead_letters)
+    }
+
+    pub fn of_partition(partition: &PartitionFigures) -> Self {
+        Self::new(partition.stored, partition.unread, partition.leased, 0)
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Queues)]
+struct Queues {
+    queues: Vec<Queue>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    id: Uuid,
+    name: String,
+    namespace: String,
+    task: String,
+    #[schema(format = DateTime)]
+    created_at: String,
+    partitions: i64,
+    messages: QueueMessages,
+    /// Always 0: a segment holds what it holds, and nobody counts them by queue.
+    segments: i64,
+    /// Always 0, for the same reason.
+    retained_bytes: i64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct QueueMessages {
+    total: i64,
+    pending: i64,
+    processing: i64,
+}
+
+impl From<&QueueFigures> for Queue {
+    fn from(queue: &QueueFigures) -> Self {
+        let counts = Counts::of_queue(queue);
+        Self {
+            id: queue.id,
+            name: queue.name.clone(),
+            namespace: queue.namespace.clone(),
+            task: queue.task.clone(),
+            created_at: format_millis(queue.created_at),
+            partitions: queue.partitions,
+            messages: QueueMessages {
+                total: counts.total,
+                pending: counts.pending,
+                processing: counts.processing,
+            },
+            segments: 0,
+            retained_bytes: 0,
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = QueueDetail)]
+struct Detail {
+    id: Uuid,
+    name: String,
+    namespace: String,
+    task: String,
+    #[schema(format = DateTime)]
+    created_at: String,
+    /// One page, by name.
+    partitions: Vec<DetailPartition>,
+    /// Of all partitions.
+    totals: Counts,
+    partition_count: i64,
+    pagination: Pagination,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = QueueDetailPartition)]
+struct DetailPartition {
+    id: Uuid,
+    name: String,
+    #[schema(format = DateTime)]
+    created_at: String,
+    stats: Counts,
+    #[schema(required, format = DateTime)]
+    oldest_message: Option<String>,
+    #[schema(required, format = DateTime)]
+    newest_message: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Pagination {
+    pub limit: i64,
+    pub offset: i64,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Depth<'a> {
+    queue: &'a str,
+    group: &'a str,
+    /// Unread by the group, with what it holds under a lease.
+    pending: i64,
+    /// Partitions with something unread. Of a queue with more than a thousand: when it was last measured.
+    partitions_pending: i64,
+    /// The same as `pending`: nothing is conflated.
+    effective_pending: i64,
+    conflation: bool,
+    /// Those with the most unread messages, up to `limit`. Of a queue with more than a thousand partitions they are
+    /// chosen from those that stood out when it was last measured.
+    partitions: Vec<DepthPartition>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct DepthPartition {
+    partition: String,
+    pending: i64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct BusyPartitions {
+    partitions: Vec<BusyPartition>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct BusyPartition {
+    queue: String,
+    partition: String,
+    id: Uuid,
+    pending: i64,
+    processing: i64,
+    /// How long its first unread message has waited; null if there is none.
+    #[schema(required)]
+    lag_seconds: Option<f64>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = QueueCleared, example = json!({"cleared": true, "queue": "orders", "partition": null, "deleted": 12}))]
+struct Cleared<'a> {
+    cleared: bool,
+    queue: &'a str,
+    #[schema(required)]
+    partition: Option<&'a str>,
+    /// Messages that went.
+    deleted: i64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Namespaces {
+    namespaces: Vec<Namespace>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Namespace {
+    namespace: String,
+    queues: i64,
+    partitions: i64,
+    messages: LabelMessages,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Tasks {
+    tasks: Vec<Task>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Task {
+    task: String,
+    queues: i64,
+    partitions: i64,
+    messages: LabelMessages,
+}
+
+#[derive(Serialize, ToSchema)]
+struct LabelMessages {
+    total: i64,
+    pending: i64,
+}
+
+impl From<&LabelFigures> for LabelMessages {
+    fn from(label: &LabelFigures) -> Self {
+        Self { total: label.stored, pending: label.unread }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Overview)]
+struct Overview {
+    queues: i64,
+    partitions: i64,
+    namespaces: i64,
+    tasks: i64,
+    messages: Counts,
+    lag: Lag,
+    throughput: Throughput,
+    #[schema(format = DateTime)]
+    timestamp: String,
+    /// Seconds since the oldest measurement that any of it rests on; -1 if there is none. Queues that did not change
+    /// since are not measured again, so this says how old a number may be, not how wrong.
+    stats_age: f64,
+}
+
+/// Over all consumer groups and the queues they read.
+#[derive(Serialize, ToSchema)]
+struct Lag {
+    /// Seconds that the oldest unread message has waited.
+    time: LagSpread,
+    /// Unread messages.
+    offset: LagSpread,
+}
+
+#[derive(Serialize, ToSchema)]
+struct LagSpread {
+    avg: f64,
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl From<Spread> for LagSpread {
+    fn from(spread: Spread) -> Self {
+        Self { avg: spread.avg, median: spread.median, min: spread.min, max: spread.max }
+    }
+}
+
+/// Of all brokers, in the last full minute.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Throughput {
+    ingested_per_second: f64,
+    processed_per_second: f64,
+}
+
+/// Lists queues, the newest first.
+#[utoipa::path(get, path = "/api/v1/resources/queues", operation_id = "listQueues", tag = "queues", params(words::QueuesQuery),
+    responses((status = 200, description = "A page", body = Queues), Failures))]
+pub async fn queues(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let filter = filter(&query, QUEUES_DEFAULT)?;
+    let queues = app.engine.queues(&filter).await?.iter().map(Queue::from).collect();
+    answer::json(StatusCode::OK, &Queues { queues })
+}
+
+/// A queue and its partitions.
+#[utoipa::path(get, path = "/api/v1/resources/queues/{queue}", operation_id = "getQueue", tag = "queues",
+    params(("queue" = String, Path), words::PageQuery),
+    responses((status = 200, description = "The queue", body = Detail), Missing, Failures))]
+pub async fn queue(
+    State(app): State<App>,
+    Segments(name): Segments<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let queue = find(&app, &name).await?;
+    let (page, partitions) = partitions_of(&app, &queue, &query).await?;
+    let partitions = partitions.into_iter().map(|partition| DetailPartition {
+        stats: Counts::of_partition(&partition),
+        id: partition.id,
+        name: partition.name,
+        created_at: format_millis(partition.created_at),
+        oldest_message: partition.oldest_at.map(format_millis),
+        newest_message: partition.newest_at.map(format_millis),
+    });
+    let detail = Detail {
+        partitions: partitions.collect(),
+        totals: Counts::of_queue(&queue),
+        id: queue.id,
+        name: queue.name,
+        namespace: queue.namespace,
+        task: queue.task,
+        created_at: format_millis(queue.created_at),
+        partition_count: queue.partitions,
+        pagination: page,
+    };
+    answer::json(StatusCode::OK, &detail)
+}
+
+/// How much a group has still to read in a queue.
+///
+/// Made to be asked often: it costs the same however many partitions there are.
+#[utoipa::path(get, path = "/api/v1/resources/queues/{queue}/depth", operation_id = "queueDepth", tag = "queues",
+    params(("queue" = String, Path), words::DepthQuery),
+    responses((status = 200, description = "Messages and partitions", body = Depth<'static>), Missing, Failures))]
+pub async fn depth(
+    State(app): State<App>,
+    Segments(name): Segments<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let group = query.filled("group").unwrap_or(QUEUE_MODE);
+    check_name("group", group)?;
+    let queue = find(&app, &name).await?;
+    let known = app.engine.groups(Some(group), Some(&name), 1, 0).await?.into_iter().next();
+    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
+    let partitions = app.engine.busiest_partitions(Some(queue.id), Some(group), limit).await?;
+    let partitions: Vec<DepthPartition> = partitions
+        .into_iter()
+        .filter(|partition| partition.unread > 0)
+        .map(|partition| DepthPartition { partition: partition.name, pending: partition.unread })
+        .collect();
+    // Who has never read here would start with everything.
+    let (pending, partitions_pending) = match &known {
+        Some(group) => (group.unread, group.pending_partitions),
+        None => (queue.stored, partitions.len() as i64),
+    };
+    let depth = Depth {
+        queue: &name,
+        group,
+        pending,
+        partitions_pending,
+        effective_pending: pending,
+        conflation: false,
+        partitions,
+    };
+    answer::json(StatusCode::OK, &depth)
+}
+
+/// Lists partitions, those with the most unread messages first.
+#[utoipa::path(get, path = "/api/v1/resources/partitions", operation_id = "listPartitions", tag = "queues", params(words::BusyQuery),
+    responses((status = 200, description = "Partitions", body = BusyPartitions), Missing, Failures))]
+pub async fn partitions(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let queue = match query.filled("queue") {
+        Some(name) => Some(find(&app, name).await?.id),
+        None => None,
+    };
+    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
+    let partitions = app.engine.busiest_partitions(queue, None, limit).await?.into_iter();
+    let partitions = partitions.map(|partition| BusyPartition {
+        lag_seconds: partition.lag_seconds.map(to_millis),
+        queue: partition.queue,
+        partition: partition.name,
+        id: partition.id,
+        pending: (partition.unread - partition.leased).max(0),
+        processing: partition.leased,
+    });
+    answer::json(StatusCode::OK, &BusyPartitions { partitions: partitions.collect() })
+}
+
+/// Removes the messages of a queue and keeps the queue.
+///
+/// What was deferred or is in a spool is not stored yet, and comes later.
+#[utoipa::path(delete, path = "/api/v1/queues/{queue}/clear", operation_id = "clearQueue", tag = "queues",
+    params(("queue" = String, Path), words::ClearQuery),
+    responses((status = 200, description = "Cleared", body = Cleared<'static>), Missing, Failures))]
+pub async fn clear(
+    State(app): State<App>,
+    Segments(name): Segments<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    check_name("queue", &name)?;
+    let partition = query.filled("partition");
+    check_name("partition", partition.unwrap_or_default())?;
+    let Some(deleted) = app.engine.clear(&name, partition).await? else {
+        let what = if partition.is_some() { "partition" } else { "queue" };
+        return Err(ApiError::new(ErrorCode::NotFound, format!("{what} not found")));
+    };
+    answer::json(StatusCode::OK, &Cleared { cleared: true, queue: &name, partition, deleted })
+}
+
+/// Lists namespaces.
+#[utoipa::path(get, path = "/api/v1/resources/namespaces", operation_id = "listNamespaces", tag = "queues",
+    responses((status = 200, description = "All of them", body = Namespaces), Failures))]
+pub async fn namespaces(State(app): State<App>) -> Result<Response, ApiError> {
+    let labels = app.engine.labels(Label::Namespace).await?;
+    let namespaces = labels.iter().map(|label| Namespace {
+        namespace: label.label.clone(),
+        queues: label.queues,
+        partitions: label.partitions,
+        messages: label.into(),
+    });
+    answer::json(StatusCode::OK, &Namespaces { namespaces: namespaces.collect() })
+}
+
+/// Lists tasks.
+#[utoipa::path(get, path = "/api/v1/resources/tasks", operation_id = "listTasks", tag = "queues",
+    responses((status = 200, description = "All of them", body = Tasks), Failures))]
+pub async fn tasks(State(app): State<App>) -> Result<Response, ApiError> {
+    let labels = app.engine.labels(Label::Task).await?;
+    let tasks = labels.iter().map(|label| Task {
+        task: label.label.clone(),
+        queues: label.queues,
+        partitions: label.partitions,
+        messages: label.into(),
+    });
+    answer::json(StatusCode::OK, &Tasks { tasks: tasks.collect() })
+}
+
+/// The whole installation in numbers.
+#[utoipa::path(get, path = "/api/v1/resources/overview", operation_id = "overview", tag = "queues",
+    responses((status = 200, description = "Numbers", body = Overview), Failures))]
+pub async fn overview(State(app): State<App>) -> Result<Response, ApiError> {
+    let seen = app.engine.overview().await?;
+    let overview = Overview {
+        queues: seen.queues,
+        partitions: seen.partitions,
+        namespaces: seen.namespaces,
+        tasks: seen.tasks,
+        messages: Counts::new(seen.stored, seen.unread, seen.leased, seen.dead_letters),
+        lag: Lag { time: seen.time_lag.into(), offset: seen.offset_lag.into() },
+        throughput: Throughput { ingested_per_second: 0.0, processed_per_second: 0.0 },
+        timestamp: format_millis(app.engine.wall_clock()),
+        stats_age: seen.age.map_or(-1.0, to_millis),
+    };
+    answer::json(StatusCode::OK, &overview)
+}
+
+/// The filter that lists of queues share.
+pub fn filter(query: &Query, limit: i64) -> Result<QueueFilter, BadRequest> {
+    let text = |key: &'static str| {
+        let value = query.filled(key).map(str::to_owned);
+        value.map(|value| check_name(key, &value).map(|()| value)).transpose()
+    };
+    Ok(QueueFilter {
+        name: None,
+        namespace: text("namespace")?,
+        task: text("task")?,
+        search: text("search")?,
+        limit: query.number("limit").unwrap_or(limit).clamp(1, QUEUES_MAX),
+        offset: query.number("offset").unwrap_or(0).max(0),
+    })
+}
+
+pub async fn find(app: &App, name: &str) -> Result<QueueFigures, ApiError> {
+    check_name("queue", name)?;
+    let missing = || ApiError::new(ErrorCode::NotFound, "queue not found");
+    app.engine.queue(name).await?.ok_or_else(missing)
+}
+
+/// One page of a queue's partitions, as the query asks for it.
+pub async fn partitions_of(
+    app: &App,
+    queue: &QueueFigures,
+    query: &Query,
+) -> Result<(Pagination, Vec<PartitionFigures>), ApiError> {
+    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
+    let offset = query.number("offset").unwrap_or(0).max(0);
+    let after = query.filled("after");
+    check_name("after", after.unwrap_or_default())?;
+    let partitions = app.engine.queue_partitions(queue.id, after, limit, offset).await?;
+    Ok((Pagination { limit, offset }, partitions))
+}
+
+/// Seconds, and no more than three decimals of them.
+pub fn to_millis(seconds: f64) -> f64 {
+    (seconds.max(0.0) * 1e3).round() / 1e3
+}
