@@ -1,6 +1,7 @@
 """A broker as users run it, and a published client for each test."""
 
 import asyncio
+import contextlib
 import inspect
 import os
 import pathlib
@@ -28,6 +29,12 @@ def broker():
     if url := os.environ.get("QUEEN_URL"):
         yield url
         return
+    with running_broker() as url:
+        yield url
+
+
+@contextlib.contextmanager
+def running_broker():
     binary = os.environ.get("QUEEN_BIN", ROOT / "target/debug/queen")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="queen-published-"))
     # Root's PostgreSQL runs as somebody else, who has to get in.

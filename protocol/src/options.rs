@@ -15,6 +15,8 @@ macro_rules! options {
             fn default() -> Self { Self { $($field: $default,)* } }
         }
 
+        const NAMES: &[&str] = &[$($wire),*];
+
         impl QueueOptions {
             /// Merges: an absent key stays, `null` returns to the default, anything else must have the right type.
             pub fn merge(&mut self, changes: &Map<String, Value>) -> Result<(), BadRequest> {
@@ -124,6 +126,8 @@ impl Configure {
             changes.entry(key).or_insert(value);
         }
         QueueOptions::default().merge(&changes)?;
+        // Nobody has looked at the others, and not every JSON fits into the database.
+        changes.retain(|key, _| NAMES.contains(&key.as_str()));
         Ok(Self { queue, namespace, task, changes, replace })
     }
 
@@ -152,6 +156,8 @@ mod tests {
                 .unwrap();
         options.merge(&configure.changes).unwrap();
         assert_eq!((options.lease_time, options.retry_limit, options.ttl, options.priority), (7, 3, 36, -2));
+        let odd = Configure::parse(br#"{"queue":"q","a\u0000":1,"options":{"b":"\u0000","ttl":1}}"#).unwrap();
+        assert_eq!(odd.changes.keys().collect::<Vec<_>>(), ["ttl"]);
         for body in [
             r#"{"queue":"q","options":{"leaseTime":"long"}}"#,
             r#"{"queue":"q","options":{"leaseTime":-1}}"#,

@@ -9,6 +9,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 use queen_engine::Engine;
 use queen_protocol::Subscription;
 use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::http::{
     ack, cors, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push,
@@ -90,7 +91,10 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
 pub fn router(app: App) -> Router {
     let routed =
         routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+    // A page to try them, which needs nothing from anywhere else.
+    let page = SwaggerUi::new("/docs").config(Config::from("/openapi.json").try_it_out_enabled(true));
     routed
+        .merge(page)
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(CatchPanicLayer::custom(error::panicked))

@@ -1,0 +1,23 @@
+"""What schemathesis is told: names that exist now and then, and not to wait for messages."""
+
+import zlib
+
+import schemathesis
+
+KNOWN = {"queue": "orders", "partition": "p1", "group": "billing"}
+
+
+@schemathesis.hook
+def map_query(context, query):
+    if query and "wait" in query:
+        query["wait"] = "false"
+    return query
+
+
+@schemathesis.hook
+def map_path_parameters(context, path_parameters):
+    for name, known in KNOWN.items():
+        # By what was made up, so that a seed repeats itself.
+        if path_parameters and name in path_parameters and zlib.crc32(repr(path_parameters[name]).encode()) % 3:
+            path_parameters[name] = known
+    return path_parameters

@@ -1,0 +1,107 @@
+//! The admin plane in the middle of things: what is deleted, moved or expired under somebody who is at it.
+
+use std::time::Duration;
+
+use queen_engine::{Config, SeekTo};
+use queen_protocol::AckStatus::Completed;
+use queen_testkit::database;
+use serde_json::json;
+
+use crate::support::{
+    Ask, ack, any, complete, config, configure, data, drain, engine, engine_with, eventually, named, numbers,
+    parked, pop, pop_soon, push, travel, twins,
+};
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn pops_parked_at_a_queue_that_is_deleted_wait_for_its_namesake() {
+    let db = database().await;
+    let (one, two) = twins(db.url(), &db.client().await).await;
+    push(&one, "q", "p", 0..1).await;
+    for group in ["g", "h"] {
+        drain(&one, "q", "p", group).await;
+    }
+    let here = parked(&one, any("q").group("g").wait(LONG)).await;
+    let there = parked(&two, named("q", "p").group("h").wait(LONG)).await;
+    assert!(two.delete_queue("q").await.unwrap());
+    push(&two, "q", "p", 7..8).await;
+    assert_eq!(here.answer().await.unwrap().data(), [7]);
+    assert_eq!(there.answer().await.unwrap().data(), [7]);
+}
+
+#[tokio::test]
+async fn a_seek_takes_the_lease_from_whoever_holds_it_at_any_broker() {
+    let db = database().await;
+    let (one, two) = twins(db.url(), &db.client().await).await;
+    push(&one, "q", "p", 0..5).await;
+    complete(&one, &pop(&one, any("q").group("g").batch(2)).await.unwrap()).await;
+    let held = pop(&two, any("q").group("g").batch(2)).await.unwrap();
+    one.seek("g", "q", SeekTo::Time(0)).await.unwrap();
+    // Whoever reads next gets all of it again, and the old holder's ack moves nothing.
+    let late = ack(&two, &held.messages[1], Completed).await;
+    assert!(!late.success, "{late:?}");
+    for broker in [&one, &two] {
+        let seen = pop_soon(broker, &any("q").group("g").batch(9)).await;
+        assert_eq!(seen.data(), numbers(0..5));
+        broker.seek("g", "q", SeekTo::Time(0)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_partition_skipped_through_one_broker_is_skipped_by_the_other() {
+    let db = database().await;
+    let (one, two) = twins(db.url(), &db.client().await).await;
+    push(&one, "q", "p", 0..3).await;
+    complete(&two, &pop(&two, any("q").group("g")).await.unwrap()).await;
+    assert_eq!(one.seek_partition("g", "q", "p").await.unwrap(), Some(3));
+    eventually("the other hears of it", async || {
+        pop(&two, any("q").group("g")).await.is_none().then_some(())
+    })
+    .await;
+    push(&one, "q", "p", 3..4).await;
+    assert_eq!(pop_soon(&two, &any("q").group("g").batch(9)).await.data(), [3]);
+}
+
+#[tokio::test]
+async fn a_queue_cleared_under_a_lease_goes_on_with_what_comes_after() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 0..4).await;
+    let held = pop(&broker, any("q").group("g").batch(2)).await.unwrap();
+    broker.clear("q", None).await.unwrap();
+    push(&broker, "q", "p", 4..6).await;
+    ack(&broker, &held.messages[1], Completed).await;
+    let seen = eventually("the lease is over", async || {
+        broker.seek("nobody", "q", SeekTo::End).await.unwrap();
+        Some(data(&broker, named("q", "p").group("g").batch(9)).await).filter(|seen| !seen.is_empty())
+    });
+    assert_eq!(seen.await, numbers(4..6));
+}
+
+#[tokio::test]
+async fn a_slow_group_and_retention_never_disagree_about_what_is_left() {
+    let db = database().await;
+    let often = Duration::from_millis(10);
+    let broker = engine_with(Config { retention_interval: often, ..config(db.url()) }).await;
+    let sql = db.client().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "retentionSeconds": 60})).await;
+    push(&broker, "q", "p", 0..50).await;
+    travel(&sql, "40 seconds").await;
+    push(&broker, "q", "p", 50..100).await;
+    // The first half comes of age while a group is in the middle of it.
+    let reading = async {
+        let mut seen = Vec::new();
+        while let Some(popped) = pop(&broker, named("q", "p").group("slow").batch(3)).await {
+            seen.extend(popped.data());
+            for message in &popped.messages {
+                ack(&broker, message, Completed).await;
+            }
+        }
+        seen
+    };
+    let (seen, ()) = tokio::join!(reading, travel(&sql, "70 seconds"));
+    let numbers: Vec<i64> = seen.iter().map(|number| number.as_i64().unwrap()).collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    assert_eq!(&numbers[numbers.len() - 50..], (50..100).collect::<Vec<_>>(), "what is young is all there");
+}
