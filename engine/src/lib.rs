@@ -30,7 +30,7 @@ use std::time::Duration;
 pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
 pub use db::control::Operations;
 pub use db::resources::{
-    GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread,
+    GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread, Trouble,
 };
 pub use doctor::{Finding, diagnose};
 pub use error::{Error, StartError};

@@ -290,3 +290,31 @@ returns setof queen.queues language plpgsql stable as $$
 begin
     return query select q.* from queen.queues q where q.id = p_queue;
 end $$;
+
+-- queen.trouble: what is leased and what was given up, in one row.
+-- in:     p_letters_max int (dead letters to look at: more are counted, but not told apart)
+-- out:    leased_partitions bigint, leased bigint, consumed bigint (messages below the cursors of all groups together),
+--         dead_letters bigint, dead_partitions bigint, errors text[], counts bigint[] (the ten most frequent, of those
+--         looked at)
+-- locks:  none
+-- raises: never
+create or replace function queen.trouble(p_letters_max int)
+returns table (leased_partitions bigint, leased bigint, consumed bigint, dead_letters bigint, dead_partitions bigint,
+               errors text[], counts bigint[])
+language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashagg = on set plan_cache_mode = force_custom_plan
+set jit = off as $$
+begin
+    return query
+    with letters as materialized (
+        select d.partition_id, left(coalesce(d.error, ''), 200) as error from queen.dead_letters d limit p_letters_max),
+    frequent as (
+        select l.error, count(*) as count from letters l group by l.error order by count(*) desc, l.error limit 10)
+    select g.leased_partitions, g.leased, g.consumed,
+           (select coalesce(sum(c.dead_letters), 0)::bigint from queen.queue_counts c),
+           (select count(distinct l.partition_id) from letters l),
+           (select coalesce(array_agg(f.error order by f.count desc, f.error), '{}') from frequent f),
+           (select coalesce(array_agg(f.count order by f.count desc, f.error), '{}') from frequent f)
+    from (select coalesce(sum(g.leased_partitions), 0)::bigint as leased_partitions,
+                 coalesce(sum(g.leased), 0)::bigint as leased, coalesce(sum(g.consumed), 0)::bigint as consumed
+          from queen.group_counts g where g.members > 0) g;
+end $$;

@@ -296,3 +296,29 @@ pub async fn options(connections: &Connections, queue: Uuid) -> Result<Option<Qu
     let rows = many(connections, "queen.queue_options", sql, &[&queue]).await?;
     Ok(rows.first().map(control::options))
 }
+
+/// What is leased and what was given up, everywhere.
+#[derive(Debug, Clone)]
+pub struct Trouble {
+    pub leased_partitions: i64,
+    pub leased: i64,
+    /// By all groups together.
+    pub consumed: i64,
+    pub dead_letters: i64,
+    pub dead_partitions: i64,
+    /// The most frequent errors, and how often they occur.
+    pub errors: Vec<(String, i64)>,
+}
+
+pub async fn trouble(connections: &Connections, letters_max: i32) -> Result<Trouble, Error> {
+    let row = one(connections, "queen.trouble", "select * from queen.trouble($1)", &[&letters_max]).await?;
+    let (errors, counts): (Vec<String>, Vec<i64>) = (row.get("errors"), row.get("counts"));
+    Ok(Trouble {
+        leased_partitions: row.get("leased_partitions"),
+        leased: row.get("leased"),
+        consumed: row.get("consumed"),
+        dead_letters: row.get("dead_letters"),
+        dead_partitions: row.get("dead_partitions"),
+        errors: errors.into_iter().zip(counts).collect(),
+    })
+}

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::Engine;
 use crate::db::resources::{
-    self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter,
+    self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Trouble,
 };
 use crate::db::{control, statistics};
 use crate::error::Error;
@@ -19,6 +19,9 @@ const PARTITIONS_MAX: i32 = 1_000;
 
 /// What a reader of all queues waits for at most, so that they are exact.
 const FRESHEN_FOR: Duration = Duration::from_millis(20);
+
+/// Dead letters that are told apart by their errors.
+const LETTERS_MAX: i32 = 10_000;
 
 /// All partitions of a large queue cannot be counted at once; what was not measured is measured within this.
 const REFRESH_FOR: Duration = Duration::from_secs(10);
@@ -90,6 +93,10 @@ impl Engine {
     ) -> Result<Vec<GroupFigures>, Error> {
         self.freshen(queue).await?;
         Ok(resources::groups(&self.shared.connections, group, queue, limit, offset).await?)
+    }
+
+    pub async fn trouble(&self) -> Result<Trouble, Error> {
+        Ok(resources::trouble(&self.shared.connections, LETTERS_MAX).await?)
     }
 
     /// `None`: it is gone.
