@@ -7,6 +7,12 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// Seconds since 1970 by this machine's clock, to compare it with another's.
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
+pub fn wall() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
 /// Microseconds since 1970, from a time PostgreSQL sent.
 pub fn micros(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
