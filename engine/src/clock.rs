@@ -13,6 +13,11 @@ pub fn wall() -> i64 {
     micros(SystemTime::now())
 }
 
+/// The same in seconds.
+pub fn wall_seconds() -> f64 {
+    wall() as f64 / 1e6
+}
+
 /// Microseconds since 1970, from a time PostgreSQL sent.
 pub fn micros(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {

@@ -39,6 +39,8 @@ pub struct Config {
     pub extent_age: Duration,
     /// How often the counts of queues are told to the database.
     pub statistics_interval: Duration,
+    /// How often the database is examined; zero = never.
+    pub doctor_interval: Duration,
     pub deferring: Deferring,
     /// Where pushes go while the database cannot be reached; `None`: they fail.
     pub spool: Option<SpoolConfig>,

@@ -1,27 +1,204 @@
-//! Doctor: asks the database what keeps it from keeping up. Needs no running engine.
+//! Doctor: says in words what is wrong with the database, and what to do. It asks for the facts with one call
+//! and judges them here; it mends nothing.
 
+mod contents;
+mod facts;
+mod pooler;
+mod server;
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Client;
+
+pub use facts::{Facts, Table};
+pub use pooler::detect as is_pooled;
+
+use crate::clock;
 use crate::config::Config;
-use crate::db::{Connector, error_chain};
+use crate::db::migrate::SCHEMA_VERSION;
+use crate::db::{Connector, control, error_chain};
 use crate::error::StartError;
-use crate::start::explain;
+use crate::start::{explain, pool_size};
 use crate::tasks::Tasks;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Somebody has to act, or will have to soon.
+    Problem,
+    /// Costs something, or may become a problem.
+    Warning,
+    /// Worth knowing.
+    Info,
+}
+
+impl Severity {
+    pub const ALL: [Self; 3] = [Self::Problem, Self::Warning, Self::Info];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Warning => "warning",
+            Self::Info => "info",
+        }
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Somebody should act.
-    pub problem: bool,
+    pub severity: Severity,
+    /// Stays the same from version to version.
+    pub code: &'static str,
+    /// The cause, with numbers, and what to do.
     pub text: String,
 }
 
-/// The likeliest cause first; nothing if nothing is wrong.
-pub async fn diagnose(config: &Config) -> Result<Vec<Finding>, StartError> {
+/// One look at the database.
+#[derive(Debug, Clone)]
+pub struct Examination {
+    /// The worst first; none if nothing is wrong.
+    pub findings: Vec<Finding>,
+    /// `None` if there is no schema of Queen to ask.
+    pub facts: Option<Facts>,
+    /// How far the clock of this machine is ahead of the database's.
+    pub clock_offset_seconds: f64,
+    pub at: Instant,
+    pub took: Duration,
+}
+
+/// What the judge has to know besides the facts.
+#[derive(Debug, Clone)]
+pub struct Circumstances {
+    /// Connections of each broker.
+    pub pool: usize,
+    /// The version of the schema this program knows.
+    pub schema: i32,
+    pub clock_offset_seconds: f64,
+    /// Whether a pooler in transaction mode is in between; `None`: nobody has tried.
+    pub pooled: Option<bool>,
+}
+
+impl Examination {
+    pub fn age(&self) -> Duration {
+        clock::now() - self.at
+    }
+
+    pub fn has_problem(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Problem)
+    }
+}
+
+/// Examines a database without a running engine, and takes the time it needs.
+pub async fn diagnose(config: &Config) -> Result<Examination, StartError> {
     let connector = Connector::new(config, Tasks::default())?;
-    let (client, mut driver) = connector.connect().await.map_err(|error| explain(&connector, error))?;
+    let client = opened(&connector).await?;
+    let refused = |error: tokio_postgres::Error| StartError::Statement(error_chain(&error));
+    client.batch_execute("set application_name = 'queen doctor'").await.map_err(refused)?;
+    let pooled = pooler::detect(&connector).await;
+    let begun = clock::now();
+    let row = client.query_one("select to_regprocedure('queen.diagnose(boolean)') is null", &[]).await;
+    if row.map_err(refused)?.get(0) {
+        return Ok(without_schema(begun, pooled));
+    }
+    let sent = clock::wall_seconds();
+    let facts = control::diagnose_alone(&client, true).await.map_err(StartError::Statement)?;
+    let here = Circumstances {
+        pool: pool_size(config.connections, facts.settings.max_connections.unsigned_abs() as usize),
+        schema: SCHEMA_VERSION,
+        clock_offset_seconds: offset(sent, clock::wall_seconds(), facts.now),
+        pooled,
+    };
+    Ok(examined(facts, &here, begun))
+}
+
+pub fn examined(facts: Facts, here: &Circumstances, begun: Instant) -> Examination {
+    Examination {
+        findings: judge(&facts, here),
+        clock_offset_seconds: here.clock_offset_seconds,
+        facts: Some(facts),
+        at: begun,
+        took: clock::now() - begun,
+    }
+}
+
+/// How far this clock is ahead, if the database looked at its own half way between the two times.
+pub fn offset(sent: f64, received: f64, theirs: f64) -> f64 {
+    let (early, late) = (sent - theirs, received - theirs);
+    // Anything in between may be the delay of the call.
+    if early <= 0.0 && late >= 0.0 { 0.0 } else { (early + late) / 2.0 }
+}
+
+/// The worst first, otherwise in the order of the checks.
+pub fn judge(facts: &Facts, here: &Circumstances) -> Vec<Finding> {
+    let mut found = Findings::default();
+    server::judge(facts, here, &mut found);
+    contents::judge(facts, here, &mut found);
+    found.0.sort_by_key(|finding| finding.severity);
+    found.0
+}
+
+async fn opened(connector: &Connector) -> Result<Client, StartError> {
+    let (client, mut driver) = connector.connect().await.map_err(|error| explain(connector, error))?;
     connector.tasks.spawn_driver(async move {
         while let Some(Ok(_)) = futures_util::StreamExt::next(&mut driver).await {}
     });
-    let refused = |error: tokio_postgres::Error| StartError::Statement(error_chain(&error));
-    client.batch_execute("set application_name = 'queen doctor'").await.map_err(refused)?;
-    let rows = client.query("select * from queen.diagnose()", &[]).await.map_err(refused)?;
-    Ok(rows.iter().map(|row| Finding { problem: row.get(0), text: row.get(1) }).collect())
+    Ok(client)
 }
+
+fn without_schema(begun: Instant, pooled: Option<bool>) -> Examination {
+    let mut found = Findings::default();
+    let text = "this database has no schema of Queen, or one of another version: start a broker on it, or \
+                correct the settings";
+    found.problem("schema_missing", text);
+    if pooled == Some(true) {
+        found.problem("transaction_pooler", "there is a pooler in transaction mode in between");
+    }
+    Examination {
+        findings: found.0,
+        facts: None,
+        clock_offset_seconds: 0.0,
+        at: begun,
+        took: clock::now() - begun,
+    }
+}
+
+#[derive(Default)]
+pub struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, severity: Severity, code: &'static str, text: impl Into<String>) {
+        self.0.push(Finding { severity, code, text: text.into() });
+    }
+
+    fn problem(&mut self, code: &'static str, text: impl Into<String>) {
+        self.add(Severity::Problem, code, text);
+    }
+
+    fn warning(&mut self, code: &'static str, text: impl Into<String>) {
+        self.add(Severity::Warning, code, text);
+    }
+
+    fn info(&mut self, code: &'static str, text: impl Into<String>) {
+        self.add(Severity::Info, code, text);
+    }
+}
+
+/// A time for people.
+fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+fn size(bytes: i64) -> String {
+    match bytes as f64 / f64::from(1 << 20) {
+        mib if mib < 1.0 => format!("{} kB", bytes / 1024),
+        mib if mib < 1024.0 => format!("{mib:.0} MB"),
+        mib => format!("{:.1} GB", mib / 1024.0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ mod db;
 mod directory;
 mod doctor;
 mod error;
+mod histogram;
 mod jobs;
 mod load;
 mod log;
@@ -32,13 +33,14 @@ pub use db::control::Operations;
 pub use db::resources::{
     GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread, Trouble,
 };
-pub use doctor::{Finding, diagnose};
+pub use doctor::{Examination, Facts, Finding, Severity, Table, diagnose};
 pub use error::{Error, StartError};
+pub use histogram::{Distribution, Histogram, MICROSECONDS};
 pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
 pub use ops::maintenance::Maintenance;
 pub use ops::resources::Refreshed;
-pub use sidecar::LaneCounts;
+pub use sidecar::{LaneCounts, LaneSpread};
 pub use spool::SpoolStats;
 
 use shared::Shared;
@@ -72,9 +74,26 @@ pub struct Stats {
     pub connections: usize,
     pub connections_busy: usize,
     pub parked: usize,
-    pub segment_cache_bytes: usize,
-    pub dedup_cache_bytes: usize,
+    /// Partitions that ready lists call ready, and all they list.
+    pub ready: usize,
+    pub listed: usize,
+    pub segment_cache: CacheStats,
+    pub dedup_cache: CacheStats,
     pub leases: usize,
+    pub tasks: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct CacheStats {
+    pub bytes: usize,
+    pub hits: u64,
+    pub misses: u64,
+}
+
+impl CacheStats {
+    fn new(bytes: usize, (hits, misses): (u64, u64)) -> Self {
+        Self { bytes, hits, misses }
+    }
 }
 
 impl Engine {
@@ -92,12 +111,26 @@ impl Engine {
         !self.shared.connections.is_down()
     }
 
+    /// How long the database took to answer a small question, the last time it did.
+    pub fn database_latency(&self) -> Duration {
+        self.shared.load.latency()
+    }
+
     /// Where the database is, for people. Never a password.
     pub fn database(&self) -> String {
         self.shared.connections.connector().location()
     }
 
     pub fn stats(&self) -> Stats {
+        let (ready, listed) = self.shared.watches.listed();
+        let segment_cache = {
+            let cache = self.shared.segments();
+            CacheStats::new(cache.weight(), cache.counts())
+        };
+        let dedup_cache = {
+            let cache = self.shared.dedup();
+            CacheStats::new(cache.weight(), cache.counts())
+        };
         Stats {
             lanes: vec![
                 ("open", self.lanes.open.counts()),
@@ -114,10 +147,45 @@ impl Engine {
             connections: self.shared.connections.size(),
             connections_busy: self.shared.connections.busy(),
             parked: self.shared.watches.parked(),
-            segment_cache_bytes: self.shared.segments().weight(),
-            dedup_cache_bytes: self.shared.dedup().weight(),
+            ready,
+            listed,
+            segment_cache,
+            dedup_cache,
             leases: self.shared.leases().len(),
+            tasks: self.shared.tasks.len(),
         }
+    }
+
+    /// How the flights of each lane were spread.
+    pub fn spreads(&self) -> Vec<(&'static str, LaneSpread)> {
+        vec![
+            ("open", self.lanes.open.spread()),
+            ("push", self.lanes.push.spread()),
+            ("defer", self.lanes.defer.spread()),
+            ("defer_ack", self.lanes.defer_ack.spread()),
+            ("pop", self.lanes.turn.spread_of(ops::turn::CLAIM)),
+            ("fetch", self.lanes.fetch.spread()),
+            ("ack", self.lanes.turn.spread_of(ops::turn::ACK)),
+            ("locate", self.lanes.locate.spread()),
+            ("renew", self.lanes.renew.spread()),
+            ("transaction", self.lanes.transaction.spread()),
+        ]
+    }
+
+    /// Entries that wait for a flight, by lane. Pops and acks share theirs.
+    pub fn waiting(&self) -> [(&'static str, usize); 9] {
+        let now = clock::now();
+        [
+            ("open", self.lanes.open.pressure(now).waiting),
+            ("push", self.lanes.push.pressure(now).waiting),
+            ("defer", self.lanes.defer.pressure(now).waiting),
+            ("defer_ack", self.lanes.defer_ack.pressure(now).waiting),
+            ("fetch", self.lanes.fetch.pressure(now).waiting),
+            ("turn", self.lanes.turn.pressure(now).waiting),
+            ("locate", self.lanes.locate.pressure(now).waiting),
+            ("renew", self.lanes.renew.pressure(now).waiting),
+            ("transaction", self.lanes.transaction.pressure(now).waiting),
+        ]
     }
 
     /// Answers parked pops at once, and lets none park any more. Everything else goes on.

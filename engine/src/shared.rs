@@ -1,10 +1,11 @@
 //! What all operations of one engine share: connections, caches, watches. Each part guards itself.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::config::Config;
 use crate::db::Connections;
 use crate::directory::Directory;
+use crate::doctor::Examination;
 use crate::jobs::wake::Wake;
 use crate::load::Load;
 use crate::log::dedup::Dedup;
@@ -29,6 +30,9 @@ pub struct Shared {
     pub tally: Tally,
     pub telling: tokio::sync::Mutex<()>,
     pub spool: Option<Spool>,
+    /// Whether a pooler in transaction mode is in between, once somebody has tried.
+    pub pooled: OnceLock<bool>,
+    examination: Mutex<Option<Arc<Examination>>>,
     dedup: Mutex<Dedup>,
     segments: Mutex<Segments>,
     leases: Mutex<LeaseBook>,
@@ -45,12 +49,23 @@ impl Shared {
             load: Load::new(config.deferring.clone()),
             tally: Tally::default(),
             telling: tokio::sync::Mutex::default(),
+            pooled: OnceLock::new(),
+            examination: Mutex::default(),
             dedup: Mutex::new(Dedup::new(config.dedup_cache_bytes)),
             segments: Mutex::new(Segments::new(config.segment_cache_bytes)),
             leases: Mutex::new(LeaseBook::new(LEASE_HASHES_MAX)),
             connections,
             config,
         }
+    }
+
+    /// The latest, if there was one.
+    pub fn examination(&self) -> Option<Arc<Examination>> {
+        self.examination.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn examined(&self, examination: Arc<Examination>) {
+        *self.examination.lock().unwrap_or_else(PoisonError::into_inner) = Some(examination);
     }
 
     pub fn dedup(&self) -> MutexGuard<'_, Dedup> {

@@ -27,10 +27,7 @@ impl Engine {
         let tasks = Tasks::default();
         let connector = Connector::new(&config, tasks.clone())?;
         let allowed = prepare(&connector).await?;
-        let size = match config.connections {
-            0 => (allowed / CONNECTION_SHARE).clamp(4, CONNECTIONS_MAX),
-            size => size,
-        };
+        let size = pool_size(config.connections, allowed);
         let connections =
             Connections::new(connector, size, config.flights, config.statement_timeout, config.retry_for);
         let spool = match &config.spool {
@@ -68,9 +65,18 @@ impl Engine {
         jobs::retention::start(&shared);
         jobs::extents::start(&shared);
         jobs::statistics::start(&shared);
+        jobs::examine::start(&shared);
         let engine = Self { shared, lanes, claims: Arc::default() };
         jobs::replay::start(&engine);
         Ok(engine)
+    }
+}
+
+/// `wanted`: 0 = as the server allows.
+pub fn pool_size(wanted: usize, allowed: usize) -> usize {
+    match wanted {
+        0 => (allowed / CONNECTION_SHARE).clamp(4, CONNECTIONS_MAX),
+        wanted => wanted,
     }
 }
 

@@ -48,6 +48,11 @@ impl Tasks {
         self.stopping.is_cancelled()
     }
 
+    /// Flights and loops that are running.
+    pub fn len(&self) -> usize {
+        self.work.len()
+    }
+
     pub fn drain(&self) {
         self.draining.cancel();
     }

@@ -98,6 +98,13 @@ impl Watches {
         self.lock().queues.values().flat_map(HashMap::values).map(|watch| watch.parked()).sum()
     }
 
+    /// Of all lists: partitions that may be claimed now, and all that are listed.
+    pub fn listed(&self) -> (usize, usize) {
+        let registry = self.lock();
+        let watches = registry.queues.values().flat_map(HashMap::values);
+        watches.fold((0, 0), |(ready, listed), watch| (ready + watch.ready(), listed + watch.listed()))
+    }
+
     /// Whether anybody is parked at all.
     pub fn anybody_parked(&self) -> bool {
         self.lock().queues.values().flat_map(HashMap::values).any(|watch| watch.anybody_parked())

@@ -12,9 +12,11 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::http::{
-    ack, cors, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push,
-    queues, renew, resources, statistics, transaction,
+    ack, cors, dead_letters, doctor, error, groups, health, maintenance, metrics, openapi, operations, pop,
+    push, queues, renew, resources, statistics, transaction,
 };
+
+use crate::meter::Meter;
 
 /// What the HTTP side is told when it starts.
 #[derive(Debug, Clone)]
@@ -38,6 +40,7 @@ pub struct App {
     pub options: Arc<Options>,
     /// `host:port`, for people who run several.
     pub name: Arc<str>,
+    pub meter: Arc<Meter>,
 }
 
 /// Every route, once. `openapi.rs` describes each of them; a test compares the two.
@@ -80,9 +83,11 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ),
         ("/api/v1/system/maintenance", get(maintenance::push).post(maintenance::set_push)),
         ("/api/v1/system/maintenance/pop", get(maintenance::pop).post(maintenance::set_pop)),
+        ("/api/v1/system/doctor", get(doctor::doctor)),
         ("/health", get(health::health)),
         ("/health/live", get(health::live)),
         ("/health/ready", get(health::ready)),
+        ("/metrics", get(metrics::json)),
         ("/metrics/prometheus", get(metrics::prometheus)),
         ("/openapi.json", get(openapi::openapi)),
     ]

@@ -25,8 +25,12 @@ pub enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Says what keeps the database from keeping up; ends with 1 if something does.
-    Doctor,
+    /// Says what is wrong with the database and what to do about it; ends with 1 if there is a problem.
+    Doctor {
+        /// Prints the findings as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Prints the settings in force and where each came from.
     Config {
         /// Prints the handbook page about them instead.

@@ -261,6 +261,11 @@ pub struct Settings {
           value_parser = some_seconds, help_heading = HOUSEKEEPING)]
     pub extent_age: Duration,
 
+    /// How often the database is examined, as `queen doctor` does; 0 never does.
+    #[arg(long, env = "QUEEN_DOCTOR_SECONDS", default_value = "1m", value_name = "SECONDS",
+          value_parser = seconds, help_heading = HOUSEKEEPING)]
+    pub doctor_interval: Duration,
+
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,queen_engine=debug`.
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "LEVEL", help_heading = LOGS)]
     pub log_level: String,
@@ -317,6 +322,7 @@ impl Settings {
             extent_bytes: i64::try_from(self.extent_bytes).unwrap_or(i64::MAX),
             extent_age: self.extent_age,
             statistics_interval: self.stats_interval,
+            doctor_interval: self.doctor_interval,
             deferring: Deferring {
                 enabled: self.operation_queue_enabled,
                 push_utilisation: self.opq_push_utilization,

@@ -2,10 +2,14 @@
 //! It knows neither routes nor signals.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use queen_engine::Engine;
@@ -16,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::app::{self, App, Options};
+use crate::meter::Meter;
 
 /// Also ends idle connections. Longer than any published client keeps one (90 s), so that the client lets go
 /// first and never sends into a closing door.
@@ -28,13 +33,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdown: CancellationToken) {
     let drain = options.drain;
     let name = name(&listener).into();
-    let router = app::router(App { engine: engine.clone(), options: options.into(), name });
+    let meter = Arc::new(Meter::new(app::routes().iter().map(|(path, _)| *path)));
+    let app = App { engine: engine.clone(), options: options.into(), name, meter: meter.clone() };
+    let router = app::router(app);
     let connections = TaskTracker::new();
     let abandoned = CancellationToken::new();
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, _)) => {
-                let served = serve(stream, router.clone(), shutdown.clone());
+                let served = serve(stream, router.clone(), meter.clone(), shutdown.clone());
                 connections.spawn(abandoned.clone().run_until_cancelled_owned(served));
             }
             Err(error) => pause(&error).await,
@@ -56,12 +63,26 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
 
 /// # Cancel safety
 /// A client that goes away ends its handler at the next await: a parked pop is cancelled, and no lease taken.
-async fn serve(stream: TcpStream, router: Router, shutdown: CancellationToken) {
+async fn serve(stream: TcpStream, router: Router, meter: Arc<Meter>, shutdown: CancellationToken) {
     // Answers are small and written whole; waiting for more to send would only add 40 ms.
     _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let _open = meter.connected();
+    let service = TowerToHyperService::new(router);
+    // Measured out here and not in a layer, which would cost every request an allocation or two.
+    let service = service_fn(|request: Request<Incoming>| {
+        let measure = meter.begin(request.uri().path());
+        let answer = service.call(request);
+        async move {
+            let answer = answer.await;
+            if let Ok(response) = &answer {
+                measure.end(response.status());
+            }
+            answer
+        }
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let served = match shutdown.run_until_cancelled(connection.as_mut()).await {
         Some(served) => served,

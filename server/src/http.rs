@@ -6,6 +6,7 @@ pub mod ack;
 pub mod answer;
 pub mod cors;
 pub mod dead_letters;
+pub mod doctor;
 pub mod error;
 pub mod groups;
 pub mod health;

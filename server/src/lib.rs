@@ -7,10 +7,13 @@ mod connections;
 pub mod doctor;
 mod http;
 pub mod logging;
+mod meter;
 pub mod openapi;
+mod process;
 pub mod psql;
 pub mod serve;
 mod signals;
+mod templates;
 
 pub use app::Options;
 pub use connections::run;

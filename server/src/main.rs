@@ -28,7 +28,7 @@ fn run() -> Result<()> {
     match cli.action.unwrap_or(Action::Serve) {
         Action::Serve => serve_with_logs(&cli.settings),
         Action::Psql { arguments } => psql::open(&cli.settings, &arguments),
-        Action::Doctor => doctor::examine(&cli.settings),
+        Action::Doctor { json } => doctor::examine(&cli.settings, json),
         Action::Config { markdown: true } => print(report::markdown(&Cli::definition()).as_bytes()),
         Action::Config { markdown: false } => {
             print(report::in_force(&Cli::definition(), &matches, &cli.settings).as_bytes())

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use utoipa::OpenApi;
 
 use crate::http::{
-    ack, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push, queues,
-    renew, resources, statistics, transaction,
+    ack, dead_letters, doctor, error, groups, health, maintenance, metrics, openapi, operations, pop, push,
+    queues, renew, resources, statistics, transaction,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -69,9 +69,11 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         maintenance::set_push,
         maintenance::pop,
         maintenance::set_pop,
+        doctor::doctor,
         health::health,
         health::live,
         health::ready,
+        metrics::json,
         metrics::prometheus,
         openapi::openapi,
     ),

@@ -16,9 +16,14 @@ const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts a PostgreSQL of one's own.
 pub async fn cluster() -> Cluster {
+    cluster_with(&EXTRA).await
+}
+
+/// The same with these settings of the server, and otherwise as Queen runs its own.
+pub async fn cluster_with(extra: &[(&str, &str)]) -> Cluster {
     let dir =
         tempfile::Builder::new().prefix("queen-test-").tempdir().expect("a temporary folder can be made");
-    let extra = EXTRA.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let extra = extra.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let settings = Settings { data_dir: dir.path().to_owned(), bin_dir: None, extra };
     let inner = queen_postgres::Cluster::open(settings).await.expect("a cluster can be created");
     let mut cluster = Cluster { postmaster: None, inner, dir };

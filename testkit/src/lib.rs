@@ -7,13 +7,15 @@
 mod broker;
 mod cluster;
 mod database;
+mod pooler;
 mod proxy;
 mod url;
 mod wire;
 
 pub use broker::Broker;
-pub use cluster::{Cluster, cluster};
+pub use cluster::{Cluster, cluster, cluster_with};
 pub use database::{Database, database};
+pub use pooler::Pooler;
 pub use proxy::Proxy;
 
 use tokio::task::JoinHandle;

@@ -1,58 +1,162 @@
--- queen.diagnose: what keeps this database from keeping up, in words.
--- in:     nothing
--- out:    problem boolean, finding text: a row per finding, the likeliest cause first
--- locks:  none
+-- It answered sentences once; a function's answer cannot be replaced in place.
+drop function if exists queen.diagnose();
+
+-- queen.diagnose: what the database says about itself, as numbers and names. What they mean is decided in src/doctor.
+-- in:     p_thorough boolean   also read what is large; otherwise nothing above 32 MB
+-- out:    jsonb: one document, described by src/doctor/facts.rs
+-- locks:  none. It waits at most a second for those who lock whole tables of Queen, and then says only that
 -- raises: never
--- Brokers are known by their application name. Without the right to see others' sessions some texts stay empty.
-create or replace function queen.diagnose()
-returns table (problem boolean, finding text)
-language sql stable set enable_seqscan = on set enable_hashjoin = on as $$
-    with sessions as materialized (select * from pg_stat_activity a where a.datname = current_database()),
-    blocked as (
-        select b.pid as blocker, count(distinct s.pid) as waiting, max(queen.now() - s.query_start) as longest
-        from sessions s cross join lateral unnest(pg_blocking_pids(s.pid)) b (pid)
-        where s.application_name = 'queen' and s.wait_event_type = 'Lock'
-        group by b.pid)
-    select true, format('%s statement(s) of Queen wait, the longest for %s s, for a lock of session %s: %s%s, in its transaction for %s s, last statement: %s',
-                        b.waiting, round(extract(epoch from b.longest), 1), b.blocker, coalesce(nullif(s.application_name, ''), 'unnamed'),
-                        coalesce(', ' || s.state, ''), round(extract(epoch from queen.now() - s.xact_start), 1), left(s.query, 200))
-    from blocked b left join sessions s on s.pid = b.blocker
-    where s.application_name is distinct from 'queen' or b.longest > interval '1 second'
-    union all
-    select d.oldest < queen.now() - interval '10 seconds',
-           format('%s deferred operation(s) wait, the oldest for %s s', d.depth, round(extract(epoch from queen.now() - d.oldest), 1))
-    from (select count(*) as depth, min(d.created_at) as oldest from queen.deferred d
-          where d.status in ('pending', 'processing')) d
-    where d.depth > 0
-    union all
-    select true, format('%s deferred operation(s) have failed, the last because: %s', count(*),
-                        (array_agg(d.error order by d.finished_at desc))[1])
-    from queen.deferred d where d.status = 'failed' having count(*) > 0
-    union all
-    select true, format('%s of %s active statements of Queen wait for %s: %s', w.count, w.active, w.event, case
-               when w.event like 'IO/%' or w.event in ('LWLock/WALWrite') then 'the disk is slow or busy with other work'
-               else 'see the chapter about wait events in the handbook of PostgreSQL' end)
-    from (select s.wait_event_type || '/' || s.wait_event as event, count(*) as count,
-                 (select count(*) from sessions a where a.application_name = 'queen' and a.state = 'active') as active
-          from sessions s
-          where s.application_name = 'queen' and s.state = 'active' and s.wait_event_type not in ('Lock', 'Client', 'Activity')
-          group by 1) w
-    where w.count >= 3 and w.count * 2 > w.active
-    union all
-    select true, format('session %s (%s) has been in its transaction for %s s, so that nothing old can be removed: %s', s.pid,
-                        coalesce(nullif(s.application_name, ''), 'unnamed'), round(extract(epoch from queen.now() - s.xact_start)), left(s.query, 200))
-    from sessions s
-    where s.application_name <> 'queen' and s.xact_start < queen.now() - interval '5 minutes'
-      and s.backend_type = 'client backend' and coalesce(s.backend_xid, s.backend_xmin) is not null
-    union all
-    select true, format('%s of %s connections of the server are in use', c.used, c.allowed)
-    from (select (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as used,
-                 current_setting('max_connections')::int as allowed) c
-    where c.used > c.allowed * 0.9
-    union all
-    select false, 'maintenance mode is on: pushes wait in the spools of the brokers'
-    from queen.settings s where s.name = 'maintenance' and s.value = 'true'
-    union all
-    select false, 'pop maintenance mode is on: pops find nothing'
-    from queen.settings s where s.name = 'pop_maintenance' and s.value = 'true'
-$$;
+-- Brokers are known by their application name. Without the right to see others' sessions (pg_read_all_stats) some texts
+-- and ages stay empty. Sizes are those of the last vacuum: asking for present ones would wait for locks, and this must
+-- answer when nothing else does. Ages go by queen.now(), so that a test can make things old.
+create or replace function queen.diagnose(p_thorough boolean)
+returns jsonb language plpgsql
+set lock_timeout = '1s' set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
+set plan_cache_mode = force_custom_plan set jit = off as $$
+declare
+    v_now timestamptz := queen.now();
+    v_wal pg_lsn := case when pg_is_in_recovery() then pg_last_wal_receive_lsn() else pg_current_wal_lsn() end;
+    v_checkpoints jsonb;
+    v_contents jsonb;
+    v_leases jsonb;
+begin
+    -- Moved to another view in version 17.
+    if to_regclass('pg_catalog.pg_stat_checkpointer') is null then
+        select jsonb_build_object('timed', b.checkpoints_timed, 'requested', b.checkpoints_req)
+        into v_checkpoints from pg_stat_bgwriter b;
+    else
+        execute 'select jsonb_build_object(''timed'', c.num_timed, ''requested'', c.num_requested) from pg_stat_checkpointer c'
+        into v_checkpoints;
+    end if;
+
+    begin
+        select jsonb_build_object(
+            'schema', (select max(m.version) from queen.migrations m),
+            'deferred', (select jsonb_build_object(
+                    'open', count(*) filter (where d.status in ('pending', 'processing')),
+                    'oldest_seconds', extract(epoch from v_now - min(d.created_at)
+                                                                 filter (where d.status in ('pending', 'processing'))),
+                    'failed', count(*) filter (where d.status = 'failed'),
+                    'error', (array_agg(d.error order by d.finished_at desc) filter (where d.status = 'failed'))[1])
+                from queen.deferred d),
+            'maintenance', exists (select 1 from queen.settings s where s.name = 'maintenance' and s.value = 'true'),
+            'pop_maintenance', exists (select 1 from queen.settings s where s.name = 'pop_maintenance' and s.value = 'true'),
+            'extents', (select jsonb_build_object(
+                    'count', count(*),
+                    'oldest_seconds', extract(epoch from v_now - min(e.created_at)),
+                    'tables', (select count(*) from pg_inherits i where i.inhparent = 'queen.segments'::regclass))
+                from queen.extents e))
+        into v_contents;
+        if p_thorough or pg_relation_size('queen.consumers') < 32 << 20 then
+            select jsonb_build_object(
+                'live', count(*),
+                'oldest_seconds', extract(epoch from v_now - min(c.served_at)),
+                'oldest', (select jsonb_build_object('queue', q.name, 'partition', p.name, 'group', o.consumer_group)
+                           from (select k.partition_id, k.consumer_group from queen.consumers k
+                                 where k.lease_until > v_now order by k.served_at limit 1) o
+                           join queen.partitions p on p.id = o.partition_id join queen.queues q on q.id = p.queue_id),
+                'orphaned', count(*) filter (where queen.is_held(c.lease_until, v_now) and not exists (
+                    select 1 from queen.deferred d where d.partition_id = c.partition_id
+                    and d.consumer_group = c.consumer_group and d.status in ('pending', 'processing'))))
+            into v_leases
+            from queen.consumers c where c.lease_until > v_now;
+        end if;
+    exception when lock_not_available then
+        v_contents := null;
+    end;
+
+    return jsonb_build_object(
+        'now', extract(epoch from v_now),
+        'version', current_setting('server_version_num')::int,
+        'version_text', split_part(current_setting('server_version'), ' ', 1),
+        'read_only', pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean,
+        'sees_others', pg_has_role('pg_read_all_stats', 'usage'),
+        'settings', jsonb_build_object(
+            'fsync', current_setting('fsync')::boolean,
+            'full_page_writes', current_setting('full_page_writes')::boolean,
+            'synchronous_commit', current_setting('synchronous_commit'),
+            'autovacuum', current_setting('autovacuum')::boolean and current_setting('track_counts')::boolean,
+            'max_wal_bytes', pg_size_bytes(current_setting('max_wal_size')),
+            'shared_buffers_bytes', pg_size_bytes(current_setting('shared_buffers')),
+            'max_connections', current_setting('max_connections')::int,
+            'reserved_connections', current_setting('superuser_reserved_connections')::int
+                                    + coalesce(current_setting('reserved_connections', true)::int, 0),
+            'freeze_max_age', current_setting('autovacuum_freeze_max_age')::bigint),
+        'checkpoints', v_checkpoints,
+        'wraparound', (select jsonb_build_object('transactions', age(d.datfrozenxid), 'multixacts', mxid_age(d.datminmxid))
+                       from pg_database d where d.datname = current_database()),
+        'sessions', (select jsonb_build_object(
+                'clients', count(*) filter (where coalesce(a.backend_type, 'client backend') = 'client backend'
+                                                  and a.datid is not null),
+                'queen', count(*) filter (where a.application_name = 'queen' and a.datname = current_database()),
+                'brokers', count(*) filter (where a.application_name = 'queen' and a.datname = current_database()
+                                                  and a.query = 'listen queen'))
+            from pg_stat_activity a),
+        'holders', (select coalesce(jsonb_agg(h order by h.seconds desc nulls last, h.transactions desc), '[]')
+            from (
+                (select case when a.backend_type = 'walsender' then 'standby' else 'session' end as kind,
+                        coalesce(nullif(a.application_name, ''), 'unnamed') as name, a.pid, a.usename as owner, a.state,
+                        extract(epoch from v_now - a.xact_start) as seconds,
+                        greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions, left(a.query, 200) as query
+                 from pg_stat_activity a
+                 where a.pid <> pg_backend_pid() and coalesce(a.backend_xmin, a.backend_xid) is not null
+                   and (a.backend_type = 'walsender'
+                        or a.datname = current_database()
+                           and coalesce(a.backend_type, '') not in ('autovacuum worker', 'parallel worker'))
+                 order by a.xact_start limit 5)
+                union all
+                (select 'prepared', x.gid, null, x.owner, null, extract(epoch from v_now - x.prepared), age(x.transaction), null
+                 from pg_prepared_xacts x where x.database = current_database() order by x.prepared limit 5)) h),
+        'slots', (select coalesce(jsonb_agg(jsonb_build_object(
+                'name', s.slot_name, 'active', s.active, 'wal_bytes', coalesce(pg_wal_lsn_diff(v_wal, s.restart_lsn)::bigint, 0),
+                'lost', coalesce(s.wal_status = 'lost', false), 'transactions', age(s.xmin)) order by s.slot_name), '[]')
+            from pg_replication_slots s where not s.temporary),
+        'tables', (select coalesce(jsonb_agg(t order by t.name), '[]')
+            from (select case when s.relname ~ '^segments_\d+$' then 'segments' else s.relname::text end as name,
+                         sum(s.n_live_tup) as live, sum(s.n_dead_tup) as dead, sum(s.n_tup_upd) as updates,
+                         sum(s.n_tup_hot_upd) as hot_updates,
+                         sum(c.relpages + coalesce(o.relpages, 0)
+                             + (select coalesce(sum(i.relpages), 0) from pg_index x join pg_class i on i.oid = x.indexrelid
+                                where x.indrelid = c.oid)) * current_setting('block_size')::bigint as bytes,
+                         bool_or(exists (select 1 from pg_options_to_table(c.reloptions) r
+                                         where r.option_name = 'autovacuum_enabled'
+                                           and not r.option_value::boolean)) as autovacuum_off
+                  from pg_stat_all_tables s join pg_class c on c.oid = s.relid left join pg_class o on o.oid = c.reltoastrelid
+                  where s.schemaname = 'queen' and c.relkind = 'r'
+                  group by 1) t),
+        'indexes', (select coalesce(jsonb_agg(distinct i.relname), '[]')
+            from pg_index x join pg_class i on i.oid = x.indexrelid join pg_class t on t.oid = x.indrelid
+            where i.relnamespace = 'queen'::regnamespace and t.relname !~ '^segments_\d+$'),
+        'invalid_indexes', (select coalesce(jsonb_agg(i.relname order by i.relname), '[]')
+            from pg_index x join pg_class i on i.oid = x.indexrelid
+            where i.relnamespace = 'queen'::regnamespace and not (x.indisvalid and x.indisready)),
+        'blockers', (select coalesce(jsonb_agg(b order by b.seconds desc), '[]')
+            from (select b.pid, count(distinct w.pid) as waiting, extract(epoch from max(v_now - w.query_start)) as seconds,
+                         max(coalesce(nullif(s.application_name, ''), 'unnamed')) as name, max(s.state) as state,
+                         extract(epoch from v_now - max(s.xact_start)) as transaction_seconds, max(left(s.query, 200)) as query
+                  from pg_stat_activity w cross join lateral unnest(pg_blocking_pids(w.pid)) b (pid)
+                  left join pg_stat_activity s on s.pid = b.pid
+                  where w.application_name = 'queen' and w.datname = current_database() and w.wait_event_type = 'Lock'
+                  group by b.pid) b),
+        'waits', (select coalesce(jsonb_agg(w order by w.waiting desc), '[]')
+            from (select a.wait_event_type || '/' || a.wait_event as event, count(*) as waiting,
+                         (select count(*) from pg_stat_activity q where q.application_name = 'queen'
+                          and q.datname = current_database() and q.state = 'active') as active
+                  from pg_stat_activity a
+                  where a.application_name = 'queen' and a.datname = current_database() and a.state = 'active'
+                    and a.wait_event_type not in ('Lock', 'Client', 'Activity')
+                  group by 1) w),
+        -- Whoever has used the log for long keeps its old extents from being dropped; a full lock stops everything.
+        'log_users', (select coalesce(jsonb_agg(u order by u.seconds desc), '[]')
+            from (select l.pid, max(coalesce(nullif(a.application_name, ''), 'unnamed')) as name,
+                         extract(epoch from v_now - max(a.xact_start)) as seconds, max(left(a.query, 200)) as query,
+                         bool_or(l.mode = 'AccessExclusiveLock') as exclusive
+                  from pg_locks l join pg_stat_activity a on a.pid = l.pid join pg_class c on c.oid = l.relation
+                  where l.granted and l.database = (select d.oid from pg_database d where d.datname = current_database())
+                    and c.relnamespace = 'queen'::regnamespace and l.pid <> pg_backend_pid()
+                    and (c.relname = 'segments' or l.mode = 'AccessExclusiveLock' and c.relkind in ('r', 'p'))
+                    and coalesce(a.backend_type, 'client backend') = 'client backend'
+                  group by l.pid order by 3 desc nulls last limit 5) u),
+        'contents', v_contents,
+        'leases', v_leases);
+end $$;

@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use queen_protocol::{Configure, OperationStats, OperationStatus, QueueOptions};
 use serde_json::value::RawValue;
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
-use super::{Checkout, Connection, Connections, Connector, Error};
+use super::{Checkout, Connection, Connections, Connector, Error, error_chain};
 use crate::clock;
+use crate::doctor::Facts;
 use crate::load::Pulse;
 
 pub(super) async fn many(
@@ -242,13 +243,33 @@ pub async fn drop_extent(connections: &Connections) -> Result<Option<(i32, i64)>
 }
 
 pub async fn pulse(connections: &Connections) -> Result<Pulse, Error> {
+    let asked = clock::now();
     let row = one(connections, "queen.pulse", "select * from queen.pulse()", &[]).await?;
     Ok(Pulse {
         depth: u64::try_from(row.get::<_, i64>(0)).unwrap_or(0),
         oldest_age: Duration::from_secs_f64(row.get::<_, f64>(1).max(0.0)),
         maintenance: row.get(2),
         pop_maintenance: row.get(3),
+        took: clock::now() - asked,
     })
+}
+
+/// `thorough`: also what takes a while.
+pub async fn diagnose(connections: &Connections, thorough: bool) -> Result<Facts, Error> {
+    let row = one(connections, "queen.diagnose", DIAGNOSE, &[&thorough]).await?;
+    facts(&row).map_err(Error::Lost)
+}
+
+/// The same for somebody who has no engine.
+pub async fn diagnose_alone(client: &Client, thorough: bool) -> Result<Facts, String> {
+    let row = client.query_one(DIAGNOSE, &[&thorough]).await.map_err(|error| error_chain(&error))?;
+    facts(&row)
+}
+
+const DIAGNOSE: &str = "select queen.diagnose($1)::text";
+
+fn facts(row: &Row) -> Result<Facts, String> {
+    serde_json::from_str(row.get(0)).map_err(|error| format!("queen.diagnose is of another version: {error}"))
 }
 
 pub async fn set_setting(connections: &Connections, name: &str, on: bool) -> Result<(), Error> {

@@ -1,5 +1,6 @@
 //! Background work. Each follows what happened since it last looked, not the number of partitions.
 
+pub mod examine;
 pub mod extents;
 pub mod monitor;
 pub mod processor;

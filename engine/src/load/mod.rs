@@ -84,6 +84,7 @@ pub struct Load {
     pub signal: Notify,
     maintenance: AtomicBool,
     pop_maintenance: AtomicBool,
+    latency_us: AtomicU64,
 }
 
 /// Operations that left the deferred queue, per second.
@@ -102,6 +103,8 @@ pub struct Pulse {
     pub oldest_age: Duration,
     pub maintenance: bool,
     pub pop_maintenance: bool,
+    /// How long the question took, with the wait for a connection.
+    pub took: Duration,
 }
 
 /// One reading of the counters, for metrics.
@@ -126,6 +129,7 @@ impl Load {
             signal: Notify::new(),
             maintenance: AtomicBool::new(false),
             pop_maintenance: AtomicBool::new(false),
+            latency_us: AtomicU64::new(0),
         }
     }
 
@@ -236,7 +240,13 @@ impl Load {
             clock::now().checked_sub(pulse.oldest_age);
         self.maintenance.store(pulse.maintenance, Relaxed);
         self.pop_maintenance.store(pulse.pop_maintenance, Relaxed);
+        self.latency_us.store(pulse.took.as_micros() as u64, Relaxed);
         self.rate().add(clock::now(), 0);
+    }
+
+    /// How long the database took to answer a small question, the last time it did.
+    pub fn latency(&self) -> Duration {
+        Duration::from_micros(self.latency_us.load(Relaxed))
     }
 
     /// Pushes go to the spool.

@@ -88,11 +88,13 @@ pub struct Expectation {
 /// - Memory stays within the budget; a forgotten partition is merely unknown.
 pub struct Dedup {
     partitions: Cache<Uuid, Written>,
+    hits: u64,
+    misses: u64,
 }
 
 impl Dedup {
     pub fn new(budget: usize) -> Self {
-        Self { partitions: Cache::new(budget) }
+        Self { partitions: Cache::new(budget), hits: 0, misses: 0 }
     }
 
     /// Somebody is about to write to it. A partition that nobody has ever written to is known completely.
@@ -110,12 +112,17 @@ impl Dedup {
         hashes: impl IntoIterator<Item = TransactionHash>,
     ) -> Expectation {
         let Some(written) = self.partitions.get(&partition) else {
+            self.misses += 1;
             return Expectation { complete: -1, head: 0, suspect: false };
         };
         let seen = |hash: TransactionHash| {
             written.slices.iter().any(|(_, slice)| slice.contains(&hash.fingerprint()))
         };
         let suspect = hashes.into_iter().filter(|hash| hash.is_chosen()).any(seen);
+        match written.complete.is_some() && !suspect {
+            true => self.hits += 1,
+            false => self.misses += 1,
+        }
         Expectation { complete: written.complete.unwrap_or(-1), head: written.head, suspect }
     }
 
@@ -175,6 +182,11 @@ impl Dedup {
 
     pub fn forget(&mut self, partition: Uuid) {
         self.partitions.remove(&partition);
+    }
+
+    /// Pushes to a partition that this cache could answer for, and others.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.hits, self.misses)
     }
 
     pub fn weight(&self) -> usize {

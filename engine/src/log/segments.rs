@@ -56,11 +56,13 @@ pub struct Segments {
     arrivals: VecDeque<(Uuid, i64)>,
     weight: usize,
     budget: usize,
+    hits: u64,
+    misses: u64,
 }
 
 impl Segments {
     pub fn new(budget: usize) -> Self {
-        Self { kept: BTreeMap::new(), arrivals: VecDeque::new(), weight: 0, budget }
+        Self { kept: BTreeMap::new(), arrivals: VecDeque::new(), weight: 0, budget, hits: 0, misses: 0 }
     }
 
     pub fn insert(&mut self, partition: Uuid, segment: Arc<Segment>) {
@@ -101,6 +103,16 @@ impl Segments {
             found.push(segment.clone());
         }
         (next >= last).then_some(found)
+    }
+
+    /// Ranges that were wanted: found here, and not.
+    pub fn count(&mut self, hits: usize, misses: usize) {
+        self.hits += hits as u64;
+        self.misses += misses as u64;
+    }
+
+    pub fn counts(&self) -> (u64, u64) {
+        (self.hits, self.misses)
     }
 
     pub fn weight(&self) -> usize {

@@ -385,8 +385,12 @@ impl Engine {
     /// Reads the claimed ranges, from the cache where it holds them.
     async fn fetch(&self, grants: &mut Grants) -> Result<Vec<Delivery>, Error> {
         let mut found: Vec<Option<Vec<Arc<Segment>>>> = {
-            let segments = self.shared.segments();
-            grants.claims.iter().map(|c| segments.range(c.partition.id, c.first, c.last)).collect()
+            let mut segments = self.shared.segments();
+            let found: Vec<_> =
+                grants.claims.iter().map(|c| segments.range(c.partition.id, c.first, c.last)).collect();
+            let hits = found.iter().flatten().count();
+            segments.count(hits, found.len() - hits);
+            found
         };
         for _ in 0..FETCHES_MAX {
             let missing: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_none()).collect();

@@ -254,6 +254,11 @@ impl Watch {
         self.lock().ready.len()
     }
 
+    /// Partitions that may be claimed now.
+    pub fn ready(&self) -> usize {
+        self.lock().ready.ready()
+    }
+
     fn arm(self: &Arc<Self>, state: &mut State) {
         let Some(due) = state.ready.next_due() else { return };
         if state.armed.is_none_or(|armed| due < armed) {

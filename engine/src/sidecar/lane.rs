@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::batcher::{Batcher, Limits};
 use super::slots::Slots;
-use super::stats::{LaneCounts, LaneStats, Load};
+use super::stats::{LaneCounts, LaneSpread, LaneStats, Load};
 use crate::clock;
 use crate::db::{Checkout, Connection, Connections, Error, Priority, RETRY_PAUSE};
 use crate::tasks::Tasks;
@@ -193,6 +193,14 @@ impl<O: Operation> Lane<O> {
 
     pub fn counts_of(&self, kind: usize) -> LaneCounts {
         self.0.stats[kind].read()
+    }
+
+    pub fn spread(&self) -> LaneSpread {
+        self.spread_of(0)
+    }
+
+    pub fn spread_of(&self, kind: usize) -> LaneSpread {
+        self.0.stats[kind].spread()
     }
 }
 

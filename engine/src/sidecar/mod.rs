@@ -7,4 +7,4 @@ mod slots;
 mod stats;
 
 pub use lane::{Lane, LaneSettings, Operation};
-pub use stats::LaneCounts;
+pub use stats::{LaneCounts, LaneSpread};

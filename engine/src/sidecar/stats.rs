@@ -3,15 +3,28 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-#[derive(Default)]
+use crate::histogram::{Distribution, Histogram, ITEMS, MICROSECONDS};
+
 pub struct LaneStats {
-    flights: AtomicU64,
     entries: AtomicU64,
-    items: AtomicU64,
     errors: AtomicU64,
     retries: AtomicU64,
-    waited_us: AtomicU64,
-    database_us: AtomicU64,
+    items: Histogram,
+    waited_us: Histogram,
+    database_us: Histogram,
+}
+
+impl Default for LaneStats {
+    fn default() -> Self {
+        Self {
+            entries: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            items: Histogram::new(&ITEMS),
+            waited_us: Histogram::new(&MICROSECONDS),
+            database_us: Histogram::new(&MICROSECONDS),
+        }
+    }
 }
 
 /// What one flight carries.
@@ -35,13 +48,21 @@ pub struct LaneCounts {
     pub database_us: u64,
 }
 
+/// How the flights of a lane were spread.
+#[derive(Debug, Clone)]
+pub struct LaneSpread {
+    pub items: Distribution,
+    /// The longest wait of each flight.
+    pub waited_us: Distribution,
+    pub database_us: Distribution,
+}
+
 impl LaneStats {
     pub fn landed(&self, load: &Load, database: Duration) {
-        self.flights.fetch_add(1, Relaxed);
         self.entries.fetch_add(load.entries as u64, Relaxed);
-        self.items.fetch_add(load.items as u64, Relaxed);
-        self.waited_us.fetch_add(load.waited.as_micros() as u64, Relaxed);
-        self.database_us.fetch_add(database.as_micros() as u64, Relaxed);
+        self.items.add(load.items as u64);
+        self.waited_us.add(load.waited.as_micros() as u64);
+        self.database_us.add(database.as_micros() as u64);
     }
 
     pub fn failed(&self) {
@@ -54,13 +75,21 @@ impl LaneStats {
 
     pub fn read(&self) -> LaneCounts {
         LaneCounts {
-            flights: self.flights.load(Relaxed),
+            flights: self.items.count(),
             entries: self.entries.load(Relaxed),
-            items: self.items.load(Relaxed),
+            items: self.items.sum(),
             errors: self.errors.load(Relaxed),
             retries: self.retries.load(Relaxed),
-            waited_us: self.waited_us.load(Relaxed),
-            database_us: self.database_us.load(Relaxed),
+            waited_us: self.waited_us.sum(),
+            database_us: self.database_us.sum(),
+        }
+    }
+
+    pub fn spread(&self) -> LaneSpread {
+        LaneSpread {
+            items: self.items.read(),
+            waited_us: self.waited_us.read(),
+            database_us: self.database_us.read(),
         }
     }
 }

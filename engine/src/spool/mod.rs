@@ -127,6 +127,8 @@ enum Job {
 pub struct SpoolStats {
     pub messages: u64,
     pub bytes: u64,
+    /// How much it may hold.
+    pub bytes_max: u64,
     /// The last write worked.
     pub healthy: bool,
 }
@@ -278,7 +280,12 @@ impl Spool {
 
     pub fn stats(&self) -> SpoolStats {
         let state = self.0.books.lock();
-        SpoolStats { messages: state.messages, bytes: state.bytes, healthy: !state.broken }
+        SpoolStats {
+            messages: state.messages,
+            bytes: state.bytes,
+            bytes_max: self.0.bytes_max,
+            healthy: !state.broken,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod dedup;
 mod defects;
 mod deferred;
 mod deferred_acks;
+mod doctor;
 mod lock_order;
 mod memory;
 mod migrate;

@@ -27,8 +27,8 @@ async fn tiny_caches_hold_their_bounds_and_lose_nothing() {
     let bounds = |when: &str| {
         let stats = broker.stats();
         // One entry may be larger than the whole budget: here, one partition or one segment.
-        assert!(stats.segment_cache_bytes <= BUDGET + 20_000, "{when}: {stats:?}");
-        assert!(stats.dedup_cache_bytes <= BUDGET + 20_000, "{when}: {stats:?}");
+        assert!(stats.segment_cache.bytes <= BUDGET + 20_000, "{when}: {stats:?}");
+        assert!(stats.dedup_cache.bytes <= BUDGET + 20_000, "{when}: {stats:?}");
     };
     for batch in (0..MESSAGES).collect::<Vec<_>>().chunks(5_000) {
         let results = send(&broker, &batch.iter().map(|n| item(*n)).collect()).await.unwrap();
@@ -71,12 +71,12 @@ async fn ids_that_nobody_chose_cost_no_dedup_memory() {
     let db = database().await;
     let broker = engine_with(config(db.url())).await;
     push(&broker, "q", "p", 0..1).await;
-    let before = broker.stats().dedup_cache_bytes;
+    let before = broker.stats().dedup_cache.bytes;
     push(&broker, "q", "p", 0..5_000).await;
-    assert_eq!(broker.stats().dedup_cache_bytes, before);
+    assert_eq!(broker.stats().dedup_cache.bytes, before);
     let ids: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
     push_ids(&broker, "q", "p", &ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    assert!(broker.stats().dedup_cache_bytes > before + 8_000);
+    assert!(broker.stats().dedup_cache.bytes > before + 8_000);
 }
 
 #[tokio::test]
@@ -131,11 +131,11 @@ async fn deleting_a_queue_frees_what_it_held() {
     push_ids(&broker, "q", "p", &ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     pop(&broker, any("q").batch(500)).await.unwrap();
     let full = broker.stats();
-    assert!(full.leases == 1 && full.dedup_cache_bytes > before.dedup_cache_bytes);
-    assert!(full.segment_cache_bytes > before.segment_cache_bytes);
+    assert!(full.leases == 1 && full.dedup_cache.bytes > before.dedup_cache.bytes);
+    assert!(full.segment_cache.bytes > before.segment_cache.bytes);
     assert!(broker.delete_queue("q").await.unwrap());
     let after = broker.stats();
     assert_eq!(after.leases, 0);
-    assert_eq!(after.dedup_cache_bytes, before.dedup_cache_bytes);
-    assert_eq!(after.segment_cache_bytes, before.segment_cache_bytes);
+    assert_eq!(after.dedup_cache.bytes, before.dedup_cache.bytes);
+    assert_eq!(after.segment_cache.bytes, before.segment_cache.bytes);
 }

@@ -46,6 +46,7 @@ pub fn config(url: &str) -> Config {
         extent_bytes: 256 << 20,
         extent_age: Duration::from_secs(3600),
         statistics_interval: Duration::from_millis(100),
+        doctor_interval: Duration::ZERO,
         deferring: Deferring {
             enabled: true,
             push_utilisation: 0.7,

@@ -1,14 +1,24 @@
-//! `GET /metrics/prometheus`: what the broker counts, from its memory only, so that it answers while the database does not.
+//! `GET /metrics` and `GET /metrics/prometheus`: what the broker counts, from its memory only, so that it answers while the
+//! database does not.
 
-use std::fmt::{Display, Write};
+mod page;
+mod series;
+
+use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use queen_engine::LaneCounts;
+use serde::Serialize;
+use utoipa::ToSchema;
 
+use self::page::Page;
+use super::answer;
+use super::error::ApiError;
 use crate::app::App;
+use crate::process;
 
 const FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
@@ -16,82 +26,149 @@ const FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4"
 #[utoipa::path(get, path = "/metrics/prometheus", operation_id = "prometheus", tag = "broker",
     responses((status = 200, description = "Text in Prometheus' format", body = String, content_type = "text/plain")))]
 pub async fn prometheus(State(app): State<App>) -> Response {
-    (StatusCode::OK, [(CONTENT_TYPE, FORMAT)], text(&app)).into_response()
-}
-
-fn text(app: &App) -> String {
-    let (stats, health) = (app.engine.stats(), app.engine.system_health());
-    let (maintenance, spool) = (app.engine.maintenance(), app.engine.spool_stats());
     let mut page = Page::default();
-    page.gauge("queen_db_pool_size", "Connections the message plane may have.", stats.connections);
-    page.gauge("queen_db_pool_active", "Connections that carry a call.", stats.connections_busy);
-    page.gauge("queen_db_pool_idle", "The others.", stats.connections - stats.connections_busy);
-    page.gauge("queen_db_pool_waiting", "Callers that wait for a connection.", health.pool_waiting);
-    page.gauge("queen_parked_pops", "Long polls that wait for messages.", stats.parked);
-    page.gauge("queen_maintenance_mode_enabled", "Pushes go to the spool.", u8::from(maintenance.push));
-    page.gauge("queen_pop_maintenance_mode_enabled", "Pops find nothing.", u8::from(maintenance.pop));
-    page.gauge(
-        "queen_file_buffer_pending",
-        "Messages in the spool.",
-        spool.map_or(0, |spool| spool.messages),
-    );
-    page.gauge("queen_file_buffer_bytes", "Their bytes.", spool.map_or(0, |spool| spool.bytes));
-    let broken = spool.is_some_and(|spool| !spool.healthy);
-    page.gauge("queen_file_buffer_failed", "The last write to the spool did not work.", u8::from(broken));
-    let reached = u8::from(app.engine.reaches_database());
-    page.gauge("queen_file_buffer_db_healthy", "The database could be reached when last tried.", reached);
-    page.gauge(
-        "queen_deferred_depth",
-        "Deferred operations that are open, of all brokers.",
-        health.queue_depth,
-    );
-    page.gauge("queen_deferred_oldest_seconds", "Age of the oldest of them.", health.oldest_age_seconds);
-    page.gauge(
-        "queen_deferred_drain_rate",
-        "Operations this broker finishes a second, of late.",
-        health.drain_rate,
-    );
-    page.head("queen_decisions_total", "counter", "What requests were told.");
-    for (op, counts) in app.engine.load_counts() {
-        for (decision, count) in
-            [("execute", counts.executed), ("defer", counts.deferred), ("reject", counts.rejected)]
-        {
-            page.line(&format!("queen_decisions_total{{op=\"{op}\",decision=\"{decision}\"}}"), count);
-        }
-    }
-    let lanes: [(&str, &str, Count); 5] = [
-        ("queen_sidecar_op_count", "Calls of a lane.", |lane| lane.flights),
-        ("queen_sidecar_op_items", "Items in them.", |lane| lane.items),
-        ("queen_sidecar_op_latency_microseconds", "Time in the database.", |lane| lane.database_us),
-        ("queen_sidecar_op_waited_microseconds", "Longest wait for each call.", |lane| lane.waited_us),
-        ("queen_sidecar_op_errors", "Calls that failed.", |lane| lane.errors),
-    ];
-    for (name, help, value) in lanes {
-        page.head(name, "counter", help);
-        for (op, counts) in &stats.lanes {
-            page.line(&format!("{name}{{op=\"{op}\"}}"), value(counts));
-        }
-    }
-    page.0
+    series::process(&mut page, &app.meter);
+    series::http(&mut page, &app.meter);
+    series::broker(&mut page, &app.engine);
+    series::load(&mut page, &app.engine);
+    series::database(&mut page, &app.engine);
+    cluster(&mut page, &app);
+    (StatusCode::OK, [(CONTENT_TYPE, FORMAT)], page.into_text()).into_response()
 }
 
-/// One of the numbers a lane counts.
-type Count = fn(&LaneCounts) -> u64;
+/// What is counted for all brokers together and for each queue.
+fn cluster(_page: &mut Page, _app: &App) {}
 
-#[derive(Default)]
-struct Page(String);
+#[derive(Serialize, ToSchema)]
+struct Metrics {
+    /// Seconds.
+    uptime: f64,
+    requests: Counted,
+    messages: Counted,
+    database: Pool,
+    memory: Memory,
+    cpu: Cpu,
+    sidecar: Sidecar,
+}
 
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsCounted)]
+struct Counted {
+    /// Since the start. Messages are those pushed through this broker.
+    total: u64,
+    /// A second, since somebody last asked.
+    rate: f64,
+}
 
-    fn line(&mut self, name: &str, value: impl Display) {
-        let _ = writeln!(self.0, "{name} {value}");
-    }
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsPool)]
+#[serde(rename_all = "camelCase")]
+struct Pool {
+    pool_size: usize,
+    idle_connections: usize,
+    waiting_requests: usize,
+    /// The database could be reached when last tried.
+    connected: bool,
+}
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.head(name, "gauge", help);
-        self.line(name, value);
-    }
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsMemory)]
+struct Memory {
+    /// Bytes; null where it cannot be told.
+    rss: Option<u64>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsCpu)]
+struct Cpu {
+    /// Microseconds since the start; null where it cannot be told.
+    user: Option<u64>,
+    system: Option<u64>,
+}
+
+/// The lanes.
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsSidecar)]
+struct Sidecar {
+    connections: Connections,
+    queue: Queue,
+    /// `push`, `pop`, `ack`, `transaction` and `renew_lease`.
+    operations: BTreeMap<&'static str, Lane>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsConnections)]
+struct Connections {
+    total: usize,
+    busy: usize,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsQueue)]
+struct Queue {
+    /// Requests that wait for a flight.
+    pending: usize,
+    /// Requests that have had theirs.
+    completed: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsLane)]
+struct Lane {
+    /// Flights.
+    count: u64,
+    /// Time a flight takes in the database.
+    avg_ms: f64,
+    items: u64,
+}
+
+/// What the broker counts about itself, as JSON.
+#[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "broker",
+    responses((status = 200, description = "From memory: it answers without a database", body = Metrics)))]
+pub async fn json(State(app): State<App>) -> Result<Response, ApiError> {
+    let (stats, usage) = (app.engine.stats(), process::usage());
+    let lane = |name: &str| {
+        stats
+            .lanes
+            .iter()
+            .find(|(lane, _)| *lane == name)
+            .map_or(LaneCounts::default(), |(_, counts)| *counts)
+    };
+    let operation = |name| {
+        let counts = lane(name);
+        let avg_ms = counts.database_us as f64 / counts.flights.max(1) as f64 / 1_000.0;
+        Lane { count: counts.flights, avg_ms, items: counts.items }
+    };
+    let names = [
+        ("push", "push"),
+        ("pop", "pop"),
+        ("ack", "ack"),
+        ("transaction", "transaction"),
+        ("renew_lease", "renew"),
+    ];
+    let (requests, messages) = (app.meter.requests(), lane("push").items);
+    let (request_rate, message_rate) = app.meter.rates(requests, messages);
+    let micros = |time: Option<std::time::Duration>| time.map(|time| time.as_micros() as u64);
+    let metrics = Metrics {
+        uptime: app.meter.uptime().as_secs_f64(),
+        requests: Counted { total: requests, rate: request_rate },
+        messages: Counted { total: messages, rate: message_rate },
+        database: Pool {
+            pool_size: stats.connections,
+            idle_connections: stats.connections - stats.connections_busy,
+            waiting_requests: app.engine.system_health().pool_waiting,
+            connected: app.engine.reaches_database(),
+        },
+        memory: Memory { rss: usage.resident_bytes },
+        cpu: Cpu { user: micros(usage.cpu_user), system: micros(usage.cpu_system) },
+        sidecar: Sidecar {
+            connections: Connections { total: stats.connections, busy: stats.connections_busy },
+            queue: Queue {
+                pending: app.engine.waiting().iter().map(|(_, entries)| entries).sum(),
+                completed: stats.lanes.iter().map(|(_, counts)| counts.entries).sum(),
+            },
+            operations: names.into_iter().map(|(word, name)| (word, operation(name))).collect(),
+        },
+    };
+    answer::json(StatusCode::OK, &metrics)
 }

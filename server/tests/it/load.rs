@@ -193,12 +193,19 @@ async fn doctor(database: &queen_testkit::Database) -> (Option<i32>, String) {
 async fn the_doctor_and_the_metrics_name_what_is_wrong() {
     let server = Server::start_with(&EASILY_STRAINED).await;
     let (code, said) = doctor(&server.database).await;
-    assert_eq!((code, said.as_str()), (Some(0), "nothing keeps this database from keeping up\n"));
+    // The clusters of tests are not safe, and the doctor says so. Nothing else is wrong.
+    let codes: Vec<&str> = said.lines().filter_map(|line| line.split([' ', ':']).nth(1)).collect();
+    assert_eq!((code, &codes[..]), (Some(1), &["fsync_off", "full_page_writes_off"][..]), "{said}");
     let strain = Strain::on(&server.database, &[&server.url]).await;
     push(&server.url, "p", json!(1)).await;
     let (code, said) = doctor(&server.database).await;
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("of Queen wait") && said.contains("lock table queen.segments"), "{said}");
+    assert!(
+        said.contains("! blocked: ")
+            && said.contains("of Queen wait")
+            && said.contains("lock table queen.segments"),
+        "{said}"
+    );
     assert!(said.contains("deferred operation(s) wait"), "{said}");
     let metrics = server.get("/metrics/prometheus").await;
     assert!(metrics.headers["content-type"].to_str().unwrap().starts_with("text/plain"));

@@ -110,8 +110,12 @@ async fn answers_have_the_shape_described() {
     d.check("delete", groups, &server.delete("/api/v1/consumer-groups/g").await);
     d.check("delete", "/api/v1/resources/queues/{queue}", &server.delete("/api/v1/resources/queues/q").await);
     d.check("delete", "/api/v1/resources/queues/", &server.delete("/api/v1/resources/queues/").await);
-    for path in ["/health", "/health/live", "/health/ready", "/openapi.json"] {
+    for path in ["/health", "/health/live", "/health/ready", "/openapi.json", "/metrics"] {
         d.get(&server, path, path).await;
+    }
+    let doctor = "/api/v1/system/doctor";
+    for path in [doctor, "/api/v1/system/doctor?fresh=true"] {
+        d.get(&server, doctor, path).await;
     }
     d.check("get", "/metrics/prometheus", &server.get("/metrics/prometheus").await);
     for path in ["configure", "push", "ack", "ack/batch", "transaction"] {

@@ -1,0 +1,71 @@
+//! Looks at the database as `queen doctor` does, once in a while, and remembers what it found. What is new goes to the log.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tracing::{debug, warn};
+
+use crate::Engine;
+use crate::clock;
+use crate::db::migrate::SCHEMA_VERSION;
+use crate::db::{self, control};
+use crate::doctor::{self, Circumstances, Examination, Severity};
+use crate::error::Error;
+use crate::shared::Shared;
+
+pub fn start(shared: &Arc<Shared>) {
+    if shared.config.doctor_interval.is_zero() {
+        return;
+    }
+    let shared = shared.clone();
+    shared.clone().tasks.spawn_until_stop(async move {
+        // None appears while we run.
+        if let Some(pooled) = doctor::is_pooled(shared.connections.connector()).await {
+            let _ = shared.pooled.set(pooled);
+        }
+        let mut told = HashSet::new();
+        loop {
+            match examine(&shared).await {
+                Ok(examination) => told = tell(&examination, &told),
+                Err(error) => debug!(%error, "the database will be examined again"),
+            }
+            tokio::time::sleep(shared.config.doctor_interval).await;
+        }
+    });
+}
+
+impl Engine {
+    /// What the last look at the database has found; `None` before the first. Asks nobody.
+    pub fn findings(&self) -> Option<Arc<Examination>> {
+        self.shared.examination()
+    }
+
+    /// Looks now.
+    pub async fn examine(&self) -> Result<Arc<Examination>, Error> {
+        Ok(examine(&self.shared).await?)
+    }
+}
+
+async fn examine(shared: &Shared) -> Result<Arc<Examination>, db::Error> {
+    let (begun, sent) = (clock::now(), clock::wall_seconds());
+    let facts = control::diagnose(&shared.connections, false).await?;
+    let here = Circumstances {
+        pool: shared.connections.size(),
+        schema: SCHEMA_VERSION,
+        clock_offset_seconds: doctor::offset(sent, clock::wall_seconds(), facts.now),
+        pooled: shared.pooled.get().copied(),
+    };
+    let examination = Arc::new(doctor::examined(facts, &here, begun));
+    shared.examined(examination.clone());
+    Ok(examination)
+}
+
+/// Answers the codes found, so that each is told once as long as it lasts.
+fn tell(examination: &Examination, told: &HashSet<&'static str>) -> HashSet<&'static str> {
+    let serious = examination.findings.iter().filter(|finding| finding.severity != Severity::Info);
+    let codes = serious.clone().map(|finding| finding.code).collect();
+    for finding in serious.filter(|finding| !told.contains(finding.code)) {
+        warn!(code = finding.code, severity = finding.severity.word(), "doctor: {}", finding.text);
+    }
+    codes
+}

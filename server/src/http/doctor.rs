@@ -1,0 +1,75 @@
+//! `/api/v1/system/doctor`: what is wrong with the database, as the last look has found it.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use queen_engine::Examination;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::answer;
+use super::error::{ApiError, Failures};
+use super::request::Query;
+use crate::app::App;
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = DoctorReport, example = json!({
+    "healthy": false, "reachable": true, "ageSeconds": 12.5,
+    "findings": [{"severity": "problem", "code": "fsync_off", "message": "fsync is off: a crash …"}],
+}))]
+pub struct Report<'a> {
+    /// The database is reached, and no finding is a problem.
+    healthy: bool,
+    /// The database could be reached when last tried.
+    reachable: bool,
+    /// Since the database was looked at; null before the first look.
+    age_seconds: Option<f64>,
+    /// The worst first.
+    findings: Vec<Found<'a>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = DoctorFinding)]
+pub struct Found<'a> {
+    /// `problem`, `warning` or `info`.
+    severity: &'static str,
+    /// Stays the same from version to version.
+    code: &'static str,
+    /// The cause, with numbers, and what to do.
+    message: &'a str,
+}
+
+/// What is wrong with the database, and what to do about it.
+///
+/// Brokers look once a minute (`QUEEN_DOCTOR_SECONDS`); `fresh=true` looks now.
+#[utoipa::path(get, path = "/api/v1/system/doctor", operation_id = "doctor", tag = "broker",
+    params(("fresh" = Option<bool>, Query, description = "Look now instead of telling what the last look has found")),
+    responses((status = 200, description = "What was found", body = Report<'static>), Failures))]
+pub async fn doctor(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let examination = match query.flag("fresh", false) {
+        true => Some(app.engine.examine().await?),
+        false => app.engine.findings(),
+    };
+    let none = Report { healthy: true, reachable: true, age_seconds: None, findings: Vec::new() };
+    let mut report = examination.as_deref().map_or(none, Report::of);
+    report.reachable = app.engine.reaches_database();
+    report.healthy &= report.reachable;
+    answer::json(StatusCode::OK, &report)
+}
+
+impl<'a> Report<'a> {
+    pub fn of(examination: &'a Examination) -> Self {
+        let finding = |finding: &'a queen_engine::Finding| Found {
+            severity: finding.severity.word(),
+            code: finding.code,
+            message: &finding.text,
+        };
+        Self {
+            healthy: !examination.has_problem(),
+            reachable: true,
+            age_seconds: Some(examination.age().as_secs_f64()),
+            findings: examination.findings.iter().map(finding).collect(),
+        }
+    }
+}

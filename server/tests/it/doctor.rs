@@ -1,0 +1,68 @@
+//! `queen doctor` and what brokers say by themselves.
+
+use std::path::Path;
+
+use queen_testkit::{Broker, Database, cluster_with};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::support::Server;
+
+const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
+
+/// The exit code, and what it says on standard output.
+async fn doctor(database: &Database, flags: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(QUEEN);
+    command.args(["doctor", "--database-url", database.url()]).args(flags);
+    let output = command.output().await.unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[tokio::test]
+async fn a_healthy_database_ends_with_0_and_a_sick_one_with_1() {
+    let cluster = cluster_with(&[("shared_buffers", "128MB")]).await;
+    let database = Database::create(&cluster.maintenance_url()).await;
+    let (code, said) = doctor(&database, &[]).await;
+    assert!(code == Some(1) && said.starts_with("! schema_missing: "), "{said}");
+
+    let url = database.url().to_owned();
+    let server = Server::start_on(database.into(), &url, &[]).await;
+    assert_eq!(
+        doctor(&server.database, &[]).await,
+        (Some(0), "nothing is wrong with this database\n".to_owned())
+    );
+    let (code, said) = doctor(&server.database, &["--json"]).await;
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (code, &report["healthy"], &report["findings"]),
+        (Some(0), &true.into(), &Value::Array(Vec::new()))
+    );
+
+    server.sql("select pg_create_physical_replication_slot('left', true)").await;
+    let (code, said) = doctor(&server.database, &[]).await;
+    assert!(code == Some(0) && said.starts_with("? slot_inactive: "), "a warning is no problem: {said}");
+    server.sql("alter table queen.heads set (autovacuum_enabled = off)").await;
+    let (code, said) = doctor(&server.database, &["--json"]).await;
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((code, &report["healthy"]), (Some(1), &false.into()));
+    let findings = report["findings"].as_array().unwrap();
+    let codes: Vec<(&str, &str)> =
+        findings.iter().map(|f| (f["severity"].as_str().unwrap(), f["code"].as_str().unwrap())).collect();
+    assert_eq!(codes, [("problem", "autovacuum_off_table"), ("warning", "slot_inactive")]);
+    assert!(findings[0]["message"].as_str().unwrap().contains("alter table queen.heads reset"));
+}
+
+#[tokio::test]
+async fn a_broker_says_at_its_start_what_is_wrong_once() {
+    // The clusters of tests are not safe.
+    let database = queen_testkit::database().await;
+    let args = ["--database-url", database.url(), "--doctor-interval", "50ms"];
+    let broker = Broker::start(Path::new(QUEEN), &args, &[]).await.unwrap();
+    broker.says("doctor: fsync is off").await;
+    broker.says("doctor: full_page_writes is off").await;
+    let sql = database.client().await;
+    sql.batch_execute("alter table queen.heads set (autovacuum_enabled = off)").await.unwrap();
+    // It has looked again by then.
+    broker.says("doctor: autovacuum is switched off for queen.heads").await;
+    assert_eq!(broker.output().matches("doctor: fsync is off").count(), 1, "{}", broker.output());
+}
