@@ -37,6 +37,8 @@ pub struct Config {
     pub partition_cleanup: Duration,
     pub extent_bytes: i64,
     pub extent_age: Duration,
+    /// How long it is remembered what happened to traced messages.
+    pub life_retention: Duration,
     pub deferring: Deferring,
     /// Where pushes go while the database cannot be reached; `None`: they fail.
     pub spool: Option<SpoolConfig>,

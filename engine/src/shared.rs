@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::db::Connections;
 use crate::directory::Directory;
 use crate::jobs::wake::Wake;
+use crate::life::Life;
 use crate::load::Load;
 use crate::log::dedup::Dedup;
 use crate::log::segments::Segments;
@@ -26,6 +27,7 @@ pub struct Shared {
     pub wake: Wake,
     pub load: Load,
     pub spool: Option<Spool>,
+    pub life: Life,
     dedup: Mutex<Dedup>,
     segments: Mutex<Segments>,
     leases: Mutex<LeaseBook>,
@@ -39,6 +41,7 @@ impl Shared {
             directory: Directory::new(),
             watches: Watches::default(),
             wake: Wake::new(),
+            life: Life::default(),
             load: Load::new(config.deferring.clone()),
             dedup: Mutex::new(Dedup::new(config.dedup_cache_bytes)),
             segments: Mutex::new(Segments::new(config.segment_cache_bytes)),

@@ -67,6 +67,7 @@ impl Engine {
         jobs::processor::start(&shared);
         jobs::retention::start(&shared);
         jobs::extents::start(&shared);
+        jobs::life::start(&shared);
         let engine = Self { shared, lanes, claims: Arc::default() };
         jobs::replay::start(&engine);
         Ok(engine)

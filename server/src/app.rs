@@ -11,9 +11,10 @@ use queen_protocol::Subscription;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::http::{
-    ack, cors, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push,
-    queues, renew, transaction,
+    ack, cors, dead_letters, error, groups, health, life, maintenance, metrics, openapi, operations, pop,
+    push, queues, renew, transaction,
 };
+use crate::telemetry::Telemetry;
 
 /// What the HTTP side is told when it starts.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub struct Options {
     pub operation_object: bool,
     /// A pop that finds no room is told that there is nothing.
     pub pop_overload_empty: bool,
+    /// Where spans go.
+    pub otlp_endpoint: Option<String>,
 }
 
 #[derive(Clone)]
@@ -37,6 +40,7 @@ pub struct App {
     pub options: Arc<Options>,
     /// `host:port`, for people who run several.
     pub name: Arc<str>,
+    pub telemetry: Telemetry,
 }
 
 /// Every route, once. `openapi.rs` describes each of them; a test compares the two.
@@ -59,6 +63,7 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/resources/queues/", delete(queues::delete_nameless)),
         ("/api/v1/resources/queues/{queue}", delete(queues::delete)),
         ("/api/v1/dlq", get(dead_letters::list)),
+        ("/api/v1/messages/{partition}/{transaction}/life", get(life::life)),
         ("/api/v1/consumer-groups/{group}", delete(groups::delete)),
         ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),

@@ -2,6 +2,7 @@
 //! It knows neither routes nor signals.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -16,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::app::{self, App, Options};
+use crate::telemetry::Telemetry;
 
 /// Also ends idle connections. Longer than any published client keeps one (90 s), so that the client lets go
 /// first and never sends into a closing door.
@@ -27,8 +29,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// stops the engine. When this returns, no request is being worked on.
 pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdown: CancellationToken) {
     let drain = options.drain;
-    let name = name(&listener).into();
-    let router = app::router(App { engine: engine.clone(), options: options.into(), name });
+    let name: Arc<str> = name(&listener).into();
+    let telemetry = Telemetry::start(options.otlp_endpoint.as_deref(), &name);
+    let app = App { engine: engine.clone(), options: options.into(), name, telemetry: telemetry.clone() };
+    let router = app::router(app);
     let connections = TaskTracker::new();
     let abandoned = CancellationToken::new();
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
@@ -52,6 +56,7 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
         abandoned.cancel();
         connections.wait().await;
     }
+    telemetry.stop().await;
 }
 
 /// # Cancel safety

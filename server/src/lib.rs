@@ -11,6 +11,7 @@ pub mod openapi;
 pub mod psql;
 pub mod serve;
 mod signals;
+mod telemetry;
 
 pub use app::Options;
 pub use connections::run;

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use utoipa::OpenApi;
 
 use crate::http::{
-    ack, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push, queues,
-    renew, transaction,
+    ack, dead_letters, error, groups, health, life, maintenance, metrics, openapi, operations, pop, push,
+    queues, renew, transaction,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -48,6 +48,7 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         queues::delete_nameless,
         queues::delete,
         dead_letters::list,
+        life::life,
         groups::delete,
         groups::subscription,
         groups::delete_from_queue,

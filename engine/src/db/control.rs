@@ -12,7 +12,7 @@ use super::{Checkout, Connection, Connections, Connector, Error};
 use crate::clock;
 use crate::load::Pulse;
 
-async fn many(
+pub(super) async fn many(
     connections: &Connections,
     procedure: &'static str,
     sql: &str,

@@ -99,6 +99,7 @@ fn config(url: &str) -> Config {
         partition_cleanup: Duration::from_secs(30 * 86_400),
         extent_bytes: 256 << 20,
         extent_age: Duration::from_secs(3600),
+        life_retention: Duration::from_secs(90 * 86_400),
         deferring: Deferring {
             enabled: true,
             push_utilisation: 0.7,

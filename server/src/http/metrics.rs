@@ -59,6 +59,15 @@ fn text(app: &App) -> String {
             page.line(&format!("queen_decisions_total{{op=\"{op}\",decision=\"{decision}\"}}"), count);
         }
     }
+    let (life, spans) = (app.engine.life_counts(), app.telemetry.counts());
+    page.counter(
+        "queen_life_events_recorded_total",
+        "Events of traced messages that were recorded.",
+        life.recorded,
+    );
+    page.counter("queen_life_events_dropped_total", "Those that were lost.", life.dropped);
+    page.counter("queen_spans_exported_total", "Spans the collector has taken.", spans.exported);
+    page.counter("queen_spans_dropped_total", "Spans it has not.", spans.dropped);
     let lanes: [(&str, &str, Count); 5] = [
         ("queen_sidecar_op_count", "Calls of a lane.", |lane| lane.flights),
         ("queen_sidecar_op_items", "Items in them.", |lane| lane.items),
@@ -88,6 +97,11 @@ impl Page {
 
     fn line(&mut self, name: &str, value: impl Display) {
         let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.head(name, "counter", help);
+        self.line(name, value);
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
