@@ -41,6 +41,8 @@ pub struct Config {
     pub statistics_interval: Duration,
     /// How often the database is examined; zero = never.
     pub doctor_interval: Duration,
+    /// How long it is remembered what happened to traced messages.
+    pub life_retention: Duration,
     pub deferring: Deferring,
     /// Where pushes go while the database cannot be reached; `None`: they fail.
     pub spool: Option<SpoolConfig>,

@@ -12,6 +12,7 @@ mod doctor;
 mod error;
 mod histogram;
 mod jobs;
+mod life;
 mod load;
 mod log;
 mod ops;
@@ -36,10 +37,13 @@ pub use db::resources::{
 pub use doctor::{Examination, Facts, Finding, Severity, Table, diagnose};
 pub use error::{Error, StartError};
 pub use histogram::{Distribution, Histogram, MICROSECONDS};
+pub use life::LifeCounts;
 pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
+pub use ops::life::{MessageLife, Reader, Recorded};
 pub use ops::maintenance::Maintenance;
 pub use ops::resources::Refreshed;
+pub use pop::answer::Answer;
 pub use sidecar::{LaneCounts, LaneSpread};
 pub use spool::SpoolStats;
 

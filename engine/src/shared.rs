@@ -7,6 +7,7 @@ use crate::db::Connections;
 use crate::directory::Directory;
 use crate::doctor::Examination;
 use crate::jobs::wake::Wake;
+use crate::life::Life;
 use crate::load::Load;
 use crate::log::dedup::Dedup;
 use crate::log::segments::Segments;
@@ -33,6 +34,7 @@ pub struct Shared {
     /// Whether a pooler in transaction mode is in between, once somebody has tried.
     pub pooled: OnceLock<bool>,
     examination: Mutex<Option<Arc<Examination>>>,
+    pub life: Life,
     dedup: Mutex<Dedup>,
     segments: Mutex<Segments>,
     leases: Mutex<LeaseBook>,
@@ -46,6 +48,7 @@ impl Shared {
             directory: Directory::new(),
             watches: Watches::default(),
             wake: Wake::new(),
+            life: Life::default(),
             load: Load::new(config.deferring.clone()),
             tally: Tally::default(),
             telling: tokio::sync::Mutex::default(),

@@ -66,6 +66,7 @@ impl Engine {
         jobs::extents::start(&shared);
         jobs::statistics::start(&shared);
         jobs::examine::start(&shared);
+        jobs::life::start(&shared);
         let engine = Self { shared, lanes, claims: Arc::default() };
         jobs::replay::start(&engine);
         Ok(engine)

@@ -13,15 +13,24 @@ use crate::BadRequest;
 pub struct LeaseId {
     pub id: Uuid,
     pub partitions: Vec<i64>,
+    /// It holds traced messages, whoever acknowledges them.
+    pub traced: bool,
 }
+
+/// No number, and so no partition.
+const TRACED: &str = ".t";
 
 impl LeaseId {
     /// `None` for a text that no broker of ours has written.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('.');
+        let (numbers, traced) = match text.strip_suffix(TRACED) {
+            Some(numbers) => (numbers, true),
+            None => (text, false),
+        };
+        let mut parts = numbers.split('.');
         let id = Uuid::try_parse(parts.next()?).ok()?;
         let partitions = parts.map(|part| i64::from_str_radix(part, 16).ok()).collect::<Option<Vec<_>>>()?;
-        Some(Self { id, partitions })
+        Some(Self { id, partitions, traced })
     }
 }
 
@@ -31,7 +40,7 @@ impl fmt::Display for LeaseId {
         for number in &self.partitions {
             write!(f, ".{number:x}")?;
         }
-        Ok(())
+        f.write_str(if self.traced { TRACED } else { "" })
     }
 }
 
@@ -94,9 +103,12 @@ mod tests {
 
     #[test]
     fn a_lease_id_survives_its_text_and_a_foreign_one_is_none() {
-        let lease = LeaseId { id: Uuid::from_u128(7), partitions: vec![1, 255, i64::from(u32::MAX)] };
-        assert_eq!(LeaseId::parse(&lease.to_string()), Some(lease));
-        for text in ["", "x", "not-a-lease", "00000000-0000-0000-0000-000000000007.zz"] {
+        for traced in [false, true] {
+            let partitions = vec![1, 255, i64::from(u32::MAX)];
+            let lease = LeaseId { id: Uuid::from_u128(7), partitions, traced };
+            assert_eq!(LeaseId::parse(&lease.to_string()), Some(lease));
+        }
+        for text in ["", "x", "not-a-lease", "00000000-0000-0000-0000-000000000007.zz", ".t"] {
             assert_eq!(LeaseId::parse(text), None);
         }
     }

@@ -10,6 +10,7 @@ mod options;
 mod pop;
 mod push;
 mod time;
+mod trace;
 mod transaction;
 
 pub use ack::{AckBatchBody, AckBody, AckItem, AckResult, AckStatus};
@@ -21,4 +22,5 @@ pub use options::{Configure, QueueOptions};
 pub use pop::{PopFilter, PopRequest, Subscription};
 pub use push::{PushBody, PushItem, PushResult, PushStatus};
 pub use time::{format_micros, format_millis, parse_time};
+pub use trace::{Trace, TraceParent};
 pub use transaction::{Operation, TransactionBody, TransactionOutcome, TransactionResult};

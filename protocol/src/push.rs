@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{BadRequest, Ticket, check_name, check_transaction_id};
+use crate::trace::is_state;
+use crate::{BadRequest, Ticket, Trace, TraceParent, check_name, check_transaction_id};
 
 /// More is refused rather than split: a caller that sends this much has lost count, or means harm.
 const PUSH_ITEMS_MAX: usize = 50_000;
@@ -32,6 +33,10 @@ pub struct PushItem<'a> {
     pub transaction_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     trace_id: Option<Cow<'a, str>>,
+    #[serde(default, deserialize_with = "trace_parent")]
+    traceparent: Option<TraceParent>,
+    #[serde(borrow, default, deserialize_with = "trace_state")]
+    tracestate: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub namespace: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -41,6 +46,17 @@ pub struct PushItem<'a> {
 /// An explicit `null` is a payload; only an absent field is none.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// Anything but a string that can be read is none.
+fn trace_parent<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<TraceParent>, D::Error> {
+    let raw = <&RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str::<Cow<'_, str>>(raw.get()).ok().and_then(|text| TraceParent::parse(&text)))
+}
+
+fn trace_state<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, str>>, D::Error> {
+    let raw = <&RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str::<String>(raw.get()).ok().filter(|text| is_state(text)).map(Cow::Owned))
 }
 
 impl<'a> PushBody<'a> {
@@ -59,7 +75,26 @@ impl<'a> PushBody<'a> {
     }
 }
 
-impl PushItem<'_> {
+impl<'a> PushItem<'a> {
+    /// Gives it the context of its request, unless it has one of its own.
+    pub fn inherit(&mut self, trace: Trace<'a>) {
+        if self.traceparent.is_none() {
+            self.traceparent = Some(trace.parent);
+            self.tracestate = trace.state.map(Cow::Borrowed);
+        }
+    }
+
+    /// Puts a span in between: who reads the message continues from there.
+    pub fn relay(&mut self, parent: TraceParent) {
+        // A state without its parent means nothing.
+        self.tracestate = self.traceparent.and_then(|_| self.tracestate.take());
+        self.traceparent = Some(parent);
+    }
+
+    pub fn trace(&self) -> Option<Trace<'_>> {
+        self.traceparent.map(|parent| Trace { parent, state: self.tracestate.as_deref() })
+    }
+
     pub(crate) fn check(&self) -> Result<(), BadRequest> {
         check_name("queue", &self.queue)?;
         check_name("partition", self.partition())?;
@@ -144,6 +179,26 @@ mod tests {
             let error = PushBody::parse(body.as_bytes()).unwrap_err();
             assert!(error.0.contains(word), "{body}: {error}");
         }
+    }
+
+    #[test]
+    fn the_context_of_an_item_goes_before_that_of_its_request_and_nonsense_is_no_error() {
+        let (own, request) = (TraceParent::new(0xa1, 0xb2, 1).unwrap(), TraceParent::new(3, 4, 0).unwrap());
+        let body = format!(
+            r#"{{"items":[{{"queue":"q","traceparent":"{own}","tracestate":"a=\u0031"}},{{"queue":"q","tracestate":"b=2"}},
+                {{"queue":"q","traceparent":7,"tracestate":[]}},{{"queue":"q","traceparent":"{}"}},
+                {{"queue":"q","traceparent":null}}]}}"#,
+            own.to_string().to_uppercase(),
+        );
+        let mut items = PushBody::parse(body.as_bytes()).unwrap().items;
+        assert_eq!(items[0].trace(), Some(Trace { parent: own, state: Some("a=1") }));
+        assert!(items[1..].iter().all(|item| item.trace().is_none()));
+        let inherited = Trace { parent: request, state: Some("c=3") };
+        items.iter_mut().for_each(|item| item.inherit(inherited));
+        assert_eq!(items[0].trace().unwrap().parent, own);
+        assert!(items[1..].iter().all(|item| item.trace() == Some(inherited)));
+        items[0].relay(request);
+        assert_eq!(items[0].trace(), Some(Trace { parent: request, state: Some("a=1") }));
     }
 
     #[test]

@@ -53,6 +53,21 @@ impl<'a> TransactionBody<'a> {
         Ok(Self { operations, required_leases: parsed.required_leases.unwrap_or_default() })
     }
 
+    /// All messages it pushes, in order.
+    pub fn pushes(&self) -> impl Iterator<Item = &PushItem<'a>> {
+        self.operations.iter().flat_map(|operation| match operation {
+            Operation::Push(items) => items.as_slice(),
+            _ => &[],
+        })
+    }
+
+    pub fn pushes_mut(&mut self) -> impl Iterator<Item = &mut PushItem<'a>> {
+        self.operations.iter_mut().flat_map(|operation| match operation {
+            Operation::Push(items) => items.as_mut_slice(),
+            _ => &mut [],
+        })
+    }
+
     fn operation(raw: &'a str) -> Result<Operation<'a>, BadRequest> {
         let kind: Kind<'a> = serde_json::from_str(raw)?;
         match kind.kind.as_ref() {

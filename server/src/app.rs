@@ -12,9 +12,10 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::http::{
-    ack, cors, dead_letters, doctor, error, groups, health, maintenance, metrics, openapi, operations, pop,
-    push, queues, renew, resources, statistics, transaction,
+    ack, cors, dead_letters, doctor, error, groups, health, life, maintenance, metrics, openapi, operations,
+    pop, push, queues, renew, resources, statistics, transaction,
 };
+use crate::telemetry::Telemetry;
 
 use crate::meter::Meter;
 
@@ -32,6 +33,8 @@ pub struct Options {
     pub operation_object: bool,
     /// A pop that finds no room is told that there is nothing.
     pub pop_overload_empty: bool,
+    /// Where spans go.
+    pub otlp_endpoint: Option<String>,
 }
 
 #[derive(Clone)]
@@ -41,6 +44,7 @@ pub struct App {
     /// `host:port`, for people who run several.
     pub name: Arc<str>,
     pub meter: Arc<Meter>,
+    pub telemetry: Telemetry,
 }
 
 /// Every route, once. `openapi.rs` describes each of them; a test compares the two.
@@ -74,6 +78,8 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/consumer-groups", get(groups::list)),
         ("/api/v1/consumer-groups/lagging", get(groups::lagging)),
         ("/api/v1/consumer-groups/{group}", get(groups::detail).delete(groups::delete)),
+        ("/api/v1/messages/{partition}/{transaction}/life", get(life::life)),
+        ("/api/v1/consumer-groups/{group}", delete(groups::delete)),
         ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(groups::seek)),

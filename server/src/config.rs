@@ -35,6 +35,7 @@ const LOAD: &str = "Load";
 const SPOOL: &str = "Spool";
 const HOUSEKEEPING: &str = "Housekeeping";
 const LOGS: &str = "Logs";
+const TRACING: &str = "Tracing";
 
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
@@ -252,6 +253,10 @@ pub struct Settings {
     #[arg(long, env = "STATS_INTERVAL_MS", default_value = "1s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub stats_interval: Duration,
+    /// What happened to traced messages is forgotten after this many days.
+    #[arg(long, env = "METRICS_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS",
+          value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
+    pub metrics_retention_days: u32,
     /// Size at which the log starts a new extent.
     #[arg(long, env = "QUEEN_EXTENT_BYTES", default_value = "256MiB", value_name = "BYTES",
           value_parser = some_bytes, help_heading = HOUSEKEEPING)]
@@ -272,6 +277,12 @@ pub struct Settings {
     /// How a line of the log looks.
     #[arg(long, env = "LOG_FORMAT", default_value = "text", value_enum, help_heading = LOGS)]
     pub log_format: LogFormat,
+
+    /// Collector that spans are sent to, by OTLP over HTTP with protobuf: `http://localhost:4318`, for example. `/v1/traces`
+    /// is added. Without it nothing is exported.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", value_parser = collector,
+          help_heading = TRACING)]
+    pub otlp_endpoint: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -323,6 +334,7 @@ impl Settings {
             extent_age: self.extent_age,
             statistics_interval: self.stats_interval,
             doctor_interval: self.doctor_interval,
+            life_retention: Duration::from_secs(u64::from(self.metrics_retention_days) * 86_400),
             deferring: Deferring {
                 enabled: self.operation_queue_enabled,
                 push_utilisation: self.opq_push_utilization,
@@ -361,6 +373,7 @@ impl Settings {
             drain: self.drain,
             operation_object: self.opq_response == OpqResponse::Object,
             pop_overload_empty: self.pop_overload_response == 204,
+            otlp_endpoint: self.otlp_endpoint.clone(),
         }
     }
 }
@@ -370,6 +383,14 @@ fn overload_status(text: &str) -> Result<u16, String> {
         "204" => Ok(204),
         "429" => Ok(429),
         _ => Err("must be 204 or 429".to_owned()),
+    }
+}
+
+fn collector(text: &str) -> Result<String, String> {
+    let uri: axum::http::Uri = text.parse().map_err(|_| "must be a URL".to_owned())?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http" | "https"), Some(_)) => Ok(text.to_owned()),
+        _ => Err("must start with http:// or https://".to_owned()),
     }
 }
 
@@ -420,6 +441,8 @@ mod tests {
             ("--max-body-bytes", "lots"),
             ("--pg-use-ssl", "maybe"),
             ("--log-format", "xml"),
+            ("--otlp-endpoint", "localhost:4318"),
+            ("--metrics-retention-days", "0"),
         ] {
             let error = Cli::parse_from(["queen", flag, value]).unwrap_err();
             assert!(error.to_string().contains(flag), "{error}");

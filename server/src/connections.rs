@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 
 use crate::app::{self, App, Options};
 use crate::meter::Meter;
+use crate::telemetry::Telemetry;
 
 /// Also ends idle connections. Longer than any published client keeps one (90 s), so that the client lets go
 /// first and never sends into a closing door.
@@ -32,9 +33,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// stops the engine. When this returns, no request is being worked on.
 pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdown: CancellationToken) {
     let drain = options.drain;
-    let name = name(&listener).into();
     let meter = Arc::new(Meter::new(app::routes().iter().map(|(path, _)| *path)));
-    let app = App { engine: engine.clone(), options: options.into(), name, meter: meter.clone() };
+    let name: Arc<str> = name(&listener).into();
+    let telemetry = Telemetry::start(options.otlp_endpoint.as_deref(), &name);
+    let app = App {
+        engine: engine.clone(),
+        options: options.into(),
+        name,
+        meter: meter.clone(),
+        telemetry: telemetry.clone(),
+    };
     let router = app::router(app);
     let connections = TaskTracker::new();
     let abandoned = CancellationToken::new();
@@ -59,6 +67,7 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
         abandoned.cancel();
         connections.wait().await;
     }
+    telemetry.stop().await;
 }
 
 /// # Cancel safety

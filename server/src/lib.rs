@@ -13,6 +13,7 @@ mod process;
 pub mod psql;
 pub mod serve;
 mod signals;
+mod telemetry;
 mod templates;
 
 pub use app::Options;

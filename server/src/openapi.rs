@@ -8,8 +8,8 @@ use bytes::Bytes;
 use utoipa::OpenApi;
 
 use crate::http::{
-    ack, dead_letters, doctor, error, groups, health, maintenance, metrics, openapi, operations, pop, push,
-    queues, renew, resources, statistics, transaction,
+    ack, dead_letters, doctor, error, groups, health, life, maintenance, metrics, openapi, operations, pop,
+    push, queues, renew, resources, statistics, transaction,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -60,6 +60,7 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         groups::list,
         groups::lagging,
         groups::detail,
+        life::life,
         groups::delete,
         groups::subscription,
         groups::delete_from_queue,

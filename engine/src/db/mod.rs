@@ -1,10 +1,11 @@
 //! The database: connections, migrations, and one typed function per procedure. SQL text is called from
-//! `procedures.rs` (message plane) and `control.rs` (control plane), and lives in `engine/sql`.
+//! `procedures.rs` (message plane), `control.rs` and `life.rs` (control plane), and lives in `engine/sql`.
 
 mod connect;
 mod connections;
 pub mod control;
 mod error;
+pub mod life;
 pub mod migrate;
 pub mod procedures;
 pub mod resources;

@@ -2,6 +2,7 @@
 
 pub mod examine;
 pub mod extents;
+pub mod life;
 pub mod monitor;
 pub mod processor;
 pub mod replay;

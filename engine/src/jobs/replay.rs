@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
+use queen_protocol::Trace;
 use tracing::{debug, error, info};
 
 use crate::Engine;
@@ -224,6 +225,10 @@ fn messages<'a>(request: &'a Spooled<'_>) -> impl Iterator<Item = Message<'a>> {
         chosen: item.chosen,
         promised: Some(item.message_id),
         trace_id: item.trace_id,
+        trace: item
+            .traceparent
+            .as_deref()
+            .and_then(|parent| Trace::parse(parent, item.tracestate.as_deref())),
         producer_sub: request.producer_sub.as_deref(),
         payload: item.payload.get(),
     })

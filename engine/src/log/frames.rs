@@ -3,11 +3,16 @@
 
 use std::fmt::Write;
 
+use queen_protocol::Trace;
 use uuid::Uuid;
 
 const TRANSACTION_ID: &str = "{\"transactionId\":";
 const PAYLOAD: &str = ",\"payload\":";
 const MESSAGE_ID: &str = ",\"messageId\":";
+const TRACE_ID: &str = ",\"traceId\":";
+const TRACE_PARENT: &str = ",\"traceparent\":";
+const TRACE_STATE: &str = ",\"tracestate\":";
+const PRODUCER_SUB: &str = ",\"producerSub\":";
 
 /// Appends one envelope, without a line end.
 ///
@@ -18,6 +23,7 @@ pub fn write_frame(
     transaction_id: &str,
     message_id: Option<Uuid>,
     trace_id: Option<Uuid>,
+    trace: Option<Trace<'_>>,
     producer_sub: Option<&str>,
     payload: &str,
 ) {
@@ -26,11 +32,18 @@ pub fn write_frame(
     if let Some(id) = message_id {
         let _ = write!(out, "{MESSAGE_ID}\"{id}\"");
     }
-    if let Some(trace) = trace_id {
-        let _ = write!(out, ",\"traceId\":\"{trace}\"");
+    if let Some(id) = trace_id {
+        let _ = write!(out, "{TRACE_ID}\"{id}\"");
+    }
+    if let Some(trace) = trace {
+        let _ = write!(out, "{TRACE_PARENT}\"{}\"", trace.parent);
+        if let Some(state) = trace.state {
+            out.push_str(TRACE_STATE);
+            write_string(out, state);
+        }
     }
     if let Some(sub) = producer_sub {
-        out.push_str(",\"producerSub\":");
+        out.push_str(PRODUCER_SUB);
         write_string(out, sub);
     }
     out.push_str(PAYLOAD);
@@ -85,6 +98,8 @@ pub struct Frame<'a> {
     /// Only of a message that was promised one.
     pub message_id: Option<&'a str>,
     pub trace_id: Option<&'a str>,
+    pub trace_parent: Option<&'a str>,
+    pub trace_state: Option<&'a str>,
     pub producer_sub: Option<&'a str>,
     pub payload: &'a str,
 }
@@ -95,10 +110,20 @@ impl<'a> Frame<'a> {
         let rest = line.strip_prefix(TRANSACTION_ID)?;
         let (transaction_id, rest) = split_string(rest)?;
         let (message_id, rest) = optional(rest, MESSAGE_ID)?;
-        let (trace_id, rest) = optional(rest, ",\"traceId\":")?;
-        let (producer_sub, rest) = optional(rest, ",\"producerSub\":")?;
+        let (trace_id, rest) = optional(rest, TRACE_ID)?;
+        let (trace_parent, rest) = optional(rest, TRACE_PARENT)?;
+        let (trace_state, rest) = match trace_parent {
+            Some(_) => optional(rest, TRACE_STATE)?,
+            None => (None, rest),
+        };
+        let (producer_sub, rest) = optional(rest, PRODUCER_SUB)?;
         let payload = rest.strip_prefix(PAYLOAD)?.strip_suffix('}')?;
-        Some(Self { transaction_id, message_id, trace_id, producer_sub, payload })
+        Some(Self { transaction_id, message_id, trace_id, trace_parent, trace_state, producer_sub, payload })
+    }
+
+    /// Its sender wants to know what becomes of it.
+    pub fn is_traced(&self) -> bool {
+        self.trace_id.is_some() || self.trace_parent.is_some()
     }
 }
 
@@ -128,12 +153,13 @@ fn split_string(text: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use queen_protocol::TraceParent;
 
     #[test]
     fn a_frame_is_one_readable_line() {
         let mut line = String::new();
         let trace = Uuid::from_u128(1);
-        write_frame(&mut line, "o-1", None, Some(trace), Some("bob"), "{\n  \"n\": 1\r\n}");
+        write_frame(&mut line, "o-1", None, Some(trace), None, Some("bob"), "{\n  \"n\": 1\r\n}");
         assert_eq!(
             line,
             r#"{"transactionId":"o-1","traceId":"00000000-0000-0000-0000-000000000001","producerSub":"bob","payload":{   "n": 1  }}"#
@@ -143,9 +169,9 @@ mod tests {
     #[test]
     fn an_id_that_was_promised_stands_in_the_frame() {
         let mut frames = String::new();
-        write_frame(&mut frames, "a\"b", None, None, Some("bob"), "1");
+        write_frame(&mut frames, "a\"b", None, None, None, Some("bob"), "1");
         frames.push('\n');
-        write_frame(&mut frames, "c", None, None, None, "{\"messageId\":2}");
+        write_frame(&mut frames, "c", None, None, None, None, "{\"messageId\":2}");
         let frames = with_ids(&frames, &[Uuid::from_u128(1), Uuid::from_u128(2)]);
         let parsed: Vec<_> = frames.split('\n').map(|line| Frame::parse(line).unwrap()).collect();
         assert_eq!(parsed[0].message_id, Some("\"00000000-0000-0000-0000-000000000001\""));
@@ -155,14 +181,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_goes_in_comes_out(id in any::<String>(), sub in prop::option::of(any::<String>()), text in any::<String>()) {
+        fn whatever_goes_in_comes_out(
+            id in any::<String>(), sub in prop::option::of(any::<String>()), text in any::<String>(),
+            parent in prop::option::of((1u128.., 1u64..)), state in prop::option::of(any::<String>())
+        ) {
+            let parent = parent.and_then(|(trace, span)| TraceParent::new(trace, span, 1));
+            let trace = parent.map(|parent| Trace { parent, state: state.as_deref() });
             let payload = serde_json::to_string(&serde_json::json!({ "payload": text, ",\"payload\":": id })).unwrap();
             let mut line = String::new();
-            write_frame(&mut line, &id, None, None, sub.as_deref(), &payload);
+            write_frame(&mut line, &id, None, None, trace, sub.as_deref(), &payload);
+            let line = with_ids(&line, &[Uuid::from_u128(5)]);
             prop_assert!(!line.contains('\n'));
             let frame = Frame::parse(&line).unwrap();
             prop_assert_eq!(read_string(frame.transaction_id), id);
             prop_assert_eq!(frame.producer_sub.map(read_string), sub);
+            prop_assert_eq!(frame.trace_parent.map(read_string), parent.map(|parent| parent.to_string()));
+            prop_assert_eq!(frame.trace_state.map(read_string), state.filter(|_| parent.is_some()));
+            prop_assert_eq!(frame.is_traced(), parent.is_some());
             prop_assert_eq!(frame.payload, payload);
             prop_assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok());
         }

@@ -10,9 +10,11 @@ use super::ack_plan::{self, Item, Plan, Verdict};
 use super::locate::Locate;
 use super::turn::{Done, Turn};
 use crate::Engine;
+use crate::clock;
 use crate::db::Error as DbError;
 use crate::db::procedures::{self, Acked};
 use crate::error::Error;
+use crate::life::{LookUp, Moved};
 use crate::load::{Kind, Way};
 use crate::log::ids::TransactionHash;
 use crate::pop::leases::Service;
@@ -99,13 +101,15 @@ impl Engine {
             .map(|&index| TransactionHash::new(&items[index].transaction_id, true))
             .collect();
         let served = self.shared.leases().resolve(&key, hashes.iter().copied());
-        let mut service = None;
+        let (mut service, mut look_up) = (None, false);
         let (cursor, offsets): (i64, Vec<Option<i64>>) = match served {
             Some(resolved) => {
                 service = Some(resolved.service);
                 (resolved.cursor, resolved.offsets.into_iter().map(Some).collect())
             }
             None => {
+                let text = first.lease_id.as_deref();
+                look_up = text.and_then(LeaseId::parse).is_some_and(|lease| lease.traced);
                 let locate = Locate { partition: key.0, group: key.1.clone(), hashes };
                 let Some(located) = self.lanes.locate.submit(locate).await? else {
                     set.tell(results, |result| result.error = Some(NOT_FOUND.to_owned()));
@@ -115,7 +119,8 @@ impl Engine {
             }
         };
         let id = Uuid::now_v7();
-        let mut ack = Ack { id, partition: key.0, group: key.1, lease, service, cursor, items: Vec::new() };
+        let mut ack =
+            Ack { id, partition: key.0, group: key.1, lease, service, look_up, cursor, items: Vec::new() };
         let mut members = Vec::new();
         for (&index, offset) in set.members.iter().zip(offsets) {
             match offset {
@@ -191,6 +196,8 @@ pub struct Ack {
     pub lease: Option<Uuid>,
     /// Known for a lease that was served here.
     pub service: Option<Service>,
+    /// There are traced messages in its lease, and another broker knows which.
+    pub look_up: bool,
     /// The cursor as this broker last knew it.
     pub cursor: i64,
     pub items: Vec<Item>,
@@ -361,8 +368,21 @@ pub fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
     let key = (ack.partition, ack.group.clone());
     let mut leases = shared.leases();
     let ours = leases.knows(&key);
-    leases.acked(&key, answer.cursor, answer.released);
+    let traced = leases.acked(&key, answer.cursor, answer.released);
     drop(leases);
+    if traced.is_some() || ack.look_up {
+        let look_up = LookUp {
+            at: clock::now(),
+            partition: ack.partition,
+            group: ack.group.clone(),
+            items: ack.items.clone(),
+            moved: Moved { from: answer.started, to: answer.cursor, kept: answer.kept },
+        };
+        match traced {
+            Some(traced) => shared.life.note(look_up.events(&traced)),
+            None => shared.life.look_up(look_up),
+        }
+    }
     if answer.released {
         let more = answer.cursor < answer.head;
         if let Some(watch) = shared.watches.find(&answer.queue, &ack.group) {

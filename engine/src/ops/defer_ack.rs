@@ -24,6 +24,9 @@ const BATCH: (&str, i32) = ("ACK_BATCH", 3);
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Body {
     lease: Option<Uuid>,
+    /// There are traced messages in its lease.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    traced: bool,
     items: Vec<BodyItem>,
 }
 
@@ -59,7 +62,9 @@ impl Engine {
     ) -> Result<Vec<(Vec<usize>, Ack)>, Error> {
         let kind = if items.len() == 1 { SINGLE } else { BATCH };
         let mut waiting = Vec::with_capacity(acks.len());
-        for (members, ack) in acks {
+        for (members, mut ack) in acks {
+            // Any broker may apply it.
+            ack.look_up |= self.shared.leases().traced(&ack.key()).is_some();
             let entry = DeferredAck::new(items, &members, &ack, kind);
             waiting.push((members, ack, entry.id, self.lanes.defer_ack.enqueue(entry)?));
         }
@@ -91,7 +96,9 @@ impl DeferredAck {
             status: located.status.word().to_owned(),
             error: located.error.clone(),
         };
-        let body = Body { lease: ack.lease, items: members.iter().zip(&ack.items).map(item).collect() };
+        let traced = ack.look_up;
+        let body =
+            Body { lease: ack.lease, traced, items: members.iter().zip(&ack.items).map(item).collect() };
         Self {
             id: ack.id,
             partition: ack.partition,
@@ -123,6 +130,7 @@ impl Body {
             group: group.into(),
             lease: self.lease,
             service: None,
+            look_up: self.traced,
             // Whatever it is now, the first try finds out.
             cursor: 0,
             items: self.items.iter().map(item).collect(),

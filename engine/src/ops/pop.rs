@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use queen_protocol::{LeaseId, PopFilter, PopRequest, QUEUE_MODE, Subscription};
 use uuid::Uuid;
 
@@ -18,10 +17,11 @@ use crate::db::control;
 use crate::db::procedures;
 use crate::db::{Checkout, Error as DbError};
 use crate::error::Error;
+use crate::life::{self, Traced, TracedMessage};
 use crate::log::Partition;
 use crate::log::ids::TransactionHash;
 use crate::log::segments::Segment;
-use crate::pop::answer::{Delivery, write_answer};
+use crate::pop::answer::{Answer, Delivery, write_answer};
 use crate::pop::leases::Service;
 use crate::pop::machine::{Call, Event, Machine, State};
 use crate::pop::watch::{Interest, Waiter, Watch};
@@ -45,11 +45,11 @@ const FETCHES_MAX: usize = 5;
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// The finished JSON body of a 200, or `None` for a 204.
+    /// `None`: there is nothing.
     ///
     /// # Cancel safety
     /// Dropped while parked or queued, the pop takes no lease. Dropped later, the lease it took is given back.
-    pub async fn pop(&self, request: PopRequest) -> Result<Option<Bytes>, Error> {
+    pub async fn pop(&self, request: PopRequest) -> Result<Option<Answer>, Error> {
         self.check_open()?;
         let answer = self.serve(&request).await?;
         if let PopFilter::Queue { queue } | PopFilter::Partition { queue, .. } = &request.filter {
@@ -61,7 +61,7 @@ impl Engine {
         Ok(answer)
     }
 
-    async fn serve(&self, request: &PopRequest) -> Result<Option<Bytes>, Error> {
+    async fn serve(&self, request: &PopRequest) -> Result<Option<Answer>, Error> {
         let deadline = request.wait.map(|wait| clock::now() + wait);
         let mut reopened = false;
         loop {
@@ -209,12 +209,13 @@ impl Engine {
         places: &[Place],
         wildcard: bool,
         gone: &mut bool,
-    ) -> Result<Option<Bytes>, Error> {
+    ) -> Result<Option<Answer>, Error> {
         let mut machine = Machine::new(wildcard);
         let mut walk = Walk {
             candidates: Vec::new(),
             grants: Grants::none(&self.shared),
             answer: None,
+            traced: Vec::new(),
             doubt: Doubt::Committed,
         };
         let mut call = machine.next(Event::Start);
@@ -230,7 +231,11 @@ impl Engine {
         }
         // Grants that are dropped undelivered are given back.
         if machine.state() == State::Completed {
+            let (group, auto) = (walk.grants.group.clone(), walk.grants.lease.is_none());
             walk.grants.delivered();
+            for (partition, traced) in &walk.traced {
+                self.shared.life.note(life::delivered(clock::now(), partition.id, &group, traced, auto));
+            }
         }
         Ok(walk.answer)
     }
@@ -271,7 +276,10 @@ impl Engine {
                 let deliveries = self.fetch(&mut walk.grants).await?;
                 let messages = deliveries.iter().map(|delivery| delivery.last - delivery.first).sum::<i64>();
                 if messages > 0 {
-                    walk.answer = self.answer(request, &walk.grants, &deliveries);
+                    let answered = self.answer(request, &walk.grants, &deliveries);
+                    if let Some((answer, traced)) = answered {
+                        (walk.answer, walk.traced) = (Some(answer), traced);
+                    }
                 }
                 Ok(Event::Fetched(messages as usize))
             }
@@ -429,23 +437,51 @@ impl Engine {
         Ok(deliveries)
     }
 
-    fn answer(&self, request: &PopRequest, grants: &Grants, deliveries: &[Delivery]) -> Option<Bytes> {
+    /// Also remembers what was served, for the acks to come.
+    fn answer(
+        &self,
+        request: &PopRequest,
+        grants: &Grants,
+        deliveries: &[Delivery],
+    ) -> Option<(Answer, TracedDeliveries)> {
         self.count_delivered(deliveries);
-        let Some(lease) = grants.lease else { return write_answer(deliveries, &request.group, None) };
-        let mut book = self.shared.leases();
-        for delivery in deliveries {
-            let hashes = delivery.segments.iter().flat_map(|segment| {
-                let from = (delivery.first - segment.base_offset).max(0) as usize;
-                let to = (delivery.last.min(segment.end()) - segment.base_offset) as usize;
-                let bytes = TransactionHash::BYTES;
-                TransactionHash::read_all(&segment.transactions[from * bytes..to * bytes])
-            });
-            let service = Service { partition: delivery.partition.clone(), head: delivery.head };
-            book.serve(service, grants.group.clone(), lease, delivery.first, hashes);
-        }
-        drop(book);
         let partitions = deliveries.iter().map(|delivery| delivery.partition.number).collect();
-        write_answer(deliveries, &request.group, Some(&LeaseId { id: lease, partitions }))
+        let mut lease = grants.lease.map(|id| LeaseId { id, partitions, traced: false });
+        let mut written = write_answer(deliveries, &request.group, lease.as_ref())?;
+        if let Some(lease) = lease.as_mut().filter(|_| !written.traced.is_empty()) {
+            // Only now is it known, and every message names its lease.
+            lease.traced = true;
+            written = write_answer(deliveries, &request.group, Some(lease))?;
+        }
+        let mut answer = Answer {
+            body: written.body,
+            messages: grants.messages() as usize,
+            queue: deliveries.first()?.partition.queue.clone(),
+            partition: (deliveries.len() == 1).then(|| deliveries[0].partition.name.clone()),
+            traces: Vec::new(),
+        };
+        let mut traced: Vec<Option<Arc<Traced>>> = Vec::new();
+        if !written.traced.is_empty() {
+            answer.traces = written.traced.iter().filter_map(|(_, message)| message.parent).collect();
+            traced = by_delivery(deliveries, written.traced);
+        }
+        if let Some(lease) = grants.lease {
+            let mut book = self.shared.leases();
+            for (index, delivery) in deliveries.iter().enumerate() {
+                let hashes = delivery.segments.iter().flat_map(|segment| {
+                    let from = (delivery.first - segment.base_offset).max(0) as usize;
+                    let to = (delivery.last.min(segment.end()) - segment.base_offset) as usize;
+                    let bytes = TransactionHash::BYTES;
+                    TransactionHash::read_all(&segment.transactions[from * bytes..to * bytes])
+                });
+                let service = Service { partition: delivery.partition.clone(), head: delivery.head };
+                let traced = traced.get(index).cloned().flatten();
+                book.serve(service, grants.group.clone(), lease, delivery.first, hashes, traced);
+            }
+        }
+        let traced = deliveries.iter().zip(traced);
+        let traced = traced.filter_map(|(delivery, traced)| Some((delivery.partition.clone(), traced?)));
+        Some((answer, traced.collect()))
     }
 
     fn count_delivered(&self, deliveries: &[Delivery]) {
@@ -483,6 +519,19 @@ impl Engine {
     }
 }
 
+type TracedDeliveries = Vec<(Arc<Partition>, Arc<Traced>)>;
+
+/// One element per delivery.
+fn by_delivery(deliveries: &[Delivery], traced: Vec<(usize, TracedMessage)>) -> Vec<Option<Arc<Traced>>> {
+    let mut messages: Vec<Vec<TracedMessage>> = deliveries.iter().map(|_| Vec::new()).collect();
+    for (index, message) in traced {
+        messages[index].push(message);
+    }
+    let traced = deliveries.iter().zip(messages);
+    let traced = traced.map(|(delivery, messages)| Traced { attempt: Some(delivery.attempts + 1), messages });
+    traced.map(|traced| (!traced.messages.is_empty()).then(|| Arc::new(traced))).collect()
+}
+
 /// What is left of a pop's batch, and of the partitions it may come from.
 #[derive(Clone, Copy)]
 struct Share {
@@ -502,7 +551,9 @@ fn wanted(request: &PopRequest) -> usize {
 struct Walk {
     candidates: Vec<Candidate>,
     grants: Grants,
-    answer: Option<Bytes>,
+    answer: Option<Answer>,
+    /// What of it is traced.
+    traced: TracedDeliveries,
     doubt: Doubt,
 }
 

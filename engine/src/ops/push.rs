@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 
-use queen_protocol::{PushItem, PushResult, PushStatus, Ticket};
+use queen_protocol::{PushItem, PushResult, PushStatus, Ticket, Trace};
 use uuid::Uuid;
 
 use super::append::{self, Landed, Parcel, Placed, Turn};
@@ -65,6 +65,7 @@ pub struct Message<'a> {
     /// It was accepted before it could be stored, under this id.
     pub promised: Option<Uuid>,
     pub trace_id: Option<Uuid>,
+    pub trace: Option<Trace<'a>>,
     pub producer_sub: Option<&'a str>,
     pub payload: &'a str,
 }
@@ -81,6 +82,7 @@ impl<'a> Message<'a> {
             chosen: item.transaction_id.is_some(),
             promised: None,
             trace_id: item.trace_id(),
+            trace: item.trace(),
             producer_sub,
             payload: item.payload(),
         }
@@ -344,6 +346,7 @@ fn add(parcel: &mut Parcel, message: &Message<'_>) {
         message.transaction_id,
         message.promised,
         message.trace_id,
+        message.trace,
         message.producer_sub,
         message.payload,
     );

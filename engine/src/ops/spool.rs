@@ -47,6 +47,8 @@ impl Engine {
                 chosen: message.chosen,
                 message_id: Uuid::now_v7(),
                 trace_id: message.trace_id,
+                traceparent: message.trace.map(|trace| trace.parent.to_string()),
+                tracestate: message.trace.and_then(|trace| trace.state).map(Cow::Borrowed),
                 payload,
             });
         }

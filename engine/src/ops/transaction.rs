@@ -19,8 +19,10 @@ use crate::clock;
 use crate::db::procedures::{self, Acked};
 use crate::db::{Connection, Error as DbError, Priority, RETRY_PAUSE, transaction};
 use crate::error::Error;
+use crate::life::{self, Named, TracedMessage};
 use crate::load::Kind;
 use crate::log::Partition;
+use crate::log::frames::{Frame, read_string};
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
@@ -276,10 +278,47 @@ impl Transaction {
         };
         transaction::commit(db, shared.connections.connector(), &number, shared.config.retry_for).await?;
         append::publish(shared, &prepared.published);
+        self.note_relations(shared, &prepared.committed);
         for (index, answer) in &prepared.acked {
             ack::settled(shared, &self.acks[*index], answer);
         }
         Ok(Settled::Committed(prepared.committed))
+    }
+
+    /// A traced message that is acknowledged here is the parent of all that is pushed here. Before the leases are
+    /// forgotten, which know the traced ones.
+    fn note_relations(&self, shared: &Shared, committed: &Committed) {
+        let mut parents = Vec::new();
+        for ack in &self.acks {
+            let Some(traced) = shared.leases().traced(&ack.key()) else { continue };
+            let Some(service) = &ack.service else { continue };
+            let named = |message: &TracedMessage| Named {
+                partition: service.partition.clone(),
+                offset: message.offset,
+                message_id: message.message_id,
+                transaction_id: message.transaction_id.clone(),
+            };
+            let asked = |message: &&TracedMessage| ack.items.iter().any(|item| item.offset == message.offset);
+            parents.extend(traced.messages.iter().filter(asked).map(named));
+        }
+        if parents.is_empty() {
+            return;
+        }
+        let mut children = Vec::new();
+        for (parcel, placed) in self.parcels.iter().zip(&committed.placed) {
+            let new = parcel.frames.split('\n').zip(placed).filter(|(_, placed)| !placed.duplicate);
+            children.extend(new.filter_map(|(line, placed)| {
+                Some(Named {
+                    partition: parcel.partition.clone(),
+                    offset: placed.offset,
+                    message_id: placed.message_id(parcel.partition.number),
+                    transaction_id: read_string(Frame::parse(line)?.transaction_id).into(),
+                })
+            }));
+        }
+        let (events, over) = life::related(clock::now(), self.id, &parents, &children);
+        shared.life.note(events);
+        shared.life.forgotten(over);
     }
 
     /// Everything up to the commit. Locks partitions first, then all cursors at once.

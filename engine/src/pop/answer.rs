@@ -4,10 +4,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use queen_protocol::{LeaseId, format_micros};
+use queen_protocol::{LeaseId, TraceParent, format_micros};
+use uuid::Uuid;
 
+use crate::life::TracedMessage;
 use crate::log::Partition;
-use crate::log::frames::{Frame, write_string};
+use crate::log::frames::{Frame, read_string, write_string};
 use crate::log::ids::message_id;
 use crate::log::segments::Segment;
 
@@ -22,8 +24,28 @@ pub struct Delivery {
     pub segments: Vec<Arc<Segment>>,
 }
 
+/// What a pop found.
+#[derive(Debug)]
+pub struct Answer {
+    /// The finished JSON.
+    pub body: Bytes,
+    pub messages: usize,
+    /// Of the first partition.
+    pub queue: Arc<str>,
+    /// `None`: there are several.
+    pub partition: Option<Arc<str>>,
+    /// The contexts that traced messages came with.
+    pub traces: Vec<TraceParent>,
+}
+
+/// The JSON, and the traced messages in it, each with the number of its delivery.
+pub struct Written {
+    pub body: Bytes,
+    pub traced: Vec<(usize, TracedMessage)>,
+}
+
 /// `lease`: `None` for an automatic ack.
-pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId>) -> Option<Bytes> {
+pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId>) -> Option<Written> {
     let top = deliveries.first()?;
     let lease = lease.map(LeaseId::to_string).unwrap_or_default();
     let bytes: usize = deliveries.iter().flat_map(|d| &d.segments).map(|s| s.transactions.len() * 20).sum();
@@ -37,7 +59,8 @@ pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId
     write_string(&mut out, group);
     let _ = write!(out, ",\"partitionsClaimed\":{},\"messages\":[", deliveries.len());
     let mut first = true;
-    for delivery in deliveries {
+    let mut traced = Vec::new();
+    for (index, delivery) in deliveries.iter().enumerate() {
         let tail = message_tail(delivery, group, &lease);
         for segment in &delivery.segments {
             let created_at = format_micros(segment.created_at);
@@ -59,6 +82,10 @@ pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId
                 out.push_str(frame.transaction_id);
                 out.push_str(",\"traceId\":");
                 out.push_str(frame.trace_id.unwrap_or("null"));
+                if frame.is_traced() {
+                    write_trace(&mut out, &frame);
+                    traced.push((index, traced_message(&frame, delivery, segment, offset)));
+                }
                 out.push_str(",\"data\":");
                 out.push_str(frame.payload);
                 out.push_str(",\"producerSub\":");
@@ -70,7 +97,27 @@ pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId
         }
     }
     out.push_str("]}");
-    Some(Bytes::from(out))
+    Some(Written { body: Bytes::from(out), traced })
+}
+
+fn write_trace(out: &mut String, frame: &Frame<'_>) {
+    if let Some(parent) = frame.trace_parent {
+        let _ = write!(out, ",\"traceparent\":{parent}");
+    }
+    if let Some(state) = frame.trace_state {
+        let _ = write!(out, ",\"tracestate\":{state}");
+    }
+}
+
+fn traced_message(frame: &Frame<'_>, delivery: &Delivery, segment: &Segment, offset: i64) -> TracedMessage {
+    let promised = frame.message_id.and_then(|id| Uuid::try_parse(id.trim_matches('"')).ok());
+    TracedMessage {
+        offset,
+        message_id: promised
+            .unwrap_or_else(|| message_id(segment.created_at, offset, delivery.partition.number)),
+        transaction_id: read_string(frame.transaction_id).into(),
+        parent: frame.trace_parent.and_then(|parent| TraceParent::parse(parent.trim_matches('"'))),
+    }
 }
 
 /// What is the same for every message of a partition.
@@ -90,7 +137,7 @@ fn message_tail(delivery: &Delivery, group: &str, lease: &str) -> String {
 mod tests {
     use super::*;
     use crate::log::frames::write_frame;
-    use uuid::Uuid;
+    use queen_protocol::Trace;
 
     #[test]
     fn an_answer_is_json_with_the_senders_payload_and_only_the_leased_range() {
@@ -99,7 +146,9 @@ mod tests {
             if index > 0 {
                 frames.push('\n');
             }
-            write_frame(&mut frames, &format!("t\"{index}"), None, None, None, payload);
+            let parent = TraceParent::new(7, 8, 1).filter(|_| index == 2);
+            let trace = parent.map(|parent| Trace { parent, state: Some("a=\"1\"") });
+            write_frame(&mut frames, &format!("t\"{index}"), None, None, trace, None, payload);
         }
         let segment = Arc::new(Segment::new(10, 1_767_261_600_123_456, vec![0; 48], frames));
         let partition =
@@ -112,9 +161,9 @@ mod tests {
             attempts: 2,
             segments: vec![segment],
         };
-        let lease = LeaseId { id: Uuid::from_u128(9), partitions: vec![3] };
-        let body = write_answer(&[delivery], "g", Some(&lease)).unwrap();
-        let text = std::str::from_utf8(&body).unwrap();
+        let lease = LeaseId { id: Uuid::from_u128(9), partitions: vec![3], traced: true };
+        let written = write_answer(&[delivery], "g", Some(&lease)).unwrap();
+        let text = std::str::from_utf8(&written.body).unwrap();
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
         let messages = json["messages"].as_array().unwrap();
         assert_eq!(messages.len(), 2);
@@ -126,5 +175,12 @@ mod tests {
         assert_eq!(messages[1]["createdAt"], "2026-01-01T10:00:00.123456Z");
         assert_eq!(messages[1]["leaseId"], json["leaseId"]);
         assert!(messages[0]["id"].as_str() < messages[1]["id"].as_str());
+        assert!(messages[0].get("traceparent").is_none() && messages[0].get("tracestate").is_none());
+        assert_eq!(messages[1]["traceparent"], "00-00000000000000000000000000000007-0000000000000008-01");
+        assert_eq!(messages[1]["tracestate"], "a=\"1\"");
+        let [(0, traced)] = &written.traced[..] else { panic!("one message is traced") };
+        assert_eq!((traced.offset, &*traced.transaction_id), (12, "t\"2"));
+        assert_eq!(messages[1]["id"], traced.message_id.to_string());
+        assert_eq!(traced.parent, TraceParent::new(7, 8, 1));
     }
 }

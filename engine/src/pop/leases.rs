@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use crate::life::Traced;
 use crate::log::Partition;
 use crate::log::ids::TransactionHash;
 
@@ -24,13 +25,24 @@ struct Served {
     first: i64,
     /// One per message from `first` on, without the flag.
     hashes: Vec<u128>,
+    /// `None`: nobody asked what becomes of these messages.
+    traced: Option<Arc<Traced>>,
+}
+
+/// What a traced message takes, in hashes.
+const TRACED_WEIGHT: usize = 10;
+
+impl Served {
+    fn weight(&self) -> usize {
+        self.hashes.len() + self.traced.as_ref().map_or(0, |traced| TRACED_WEIGHT * traced.messages.len())
+    }
 }
 
 type Key = (Uuid, Arc<str>);
 
 /// # Invariants
 /// - At most one lease per (partition, group), the newest.
-/// - The hashes of all leases add up to at most the budget, but for one oversized lease.
+/// - The hashes of all leases add up to at most the budget, but for one oversized lease. A traced message counts for ten.
 pub struct LeaseBook {
     served: HashMap<Key, Served>,
     arrivals: VecDeque<(Key, Uuid)>,
@@ -58,13 +70,15 @@ impl LeaseBook {
         lease: Uuid,
         first: i64,
         hashes: impl Iterator<Item = TransactionHash>,
+        traced: Option<Arc<Traced>>,
     ) {
         let key = (service.partition.id, group);
         self.forget(&key);
         let hashes: Vec<u128> = hashes.map(TransactionHash::without_flag).collect();
-        self.hashes += hashes.len();
+        let served = Served { lease, service, cursor: first, first, hashes, traced };
+        self.hashes += served.weight();
         self.arrivals.push_back((key.clone(), lease));
-        self.served.insert(key, Served { lease, service, cursor: first, first, hashes });
+        self.served.insert(key, served);
         while self.arrivals.len() > 1
             && (self.hashes > self.budget || self.arrivals.len() > 2 * self.served.len() + 16)
         {
@@ -101,23 +115,30 @@ impl LeaseBook {
         self.served.contains_key(key)
     }
 
-    pub fn acked(&mut self, key: &Key, cursor: i64, released: bool) {
+    /// The traced messages among those that were served.
+    pub fn traced(&self, key: &Key) -> Option<Arc<Traced>> {
+        self.served.get(key)?.traced.clone()
+    }
+
+    /// Answers what was traced in the lease.
+    pub fn acked(&mut self, key: &Key, cursor: i64, released: bool) -> Option<Arc<Traced>> {
         if released {
-            self.forget(key);
-        } else if let Some(served) = self.served.get_mut(key) {
-            served.cursor = cursor;
+            return self.forget(key)?.traced;
         }
+        let served = self.served.get_mut(key)?;
+        served.cursor = cursor;
+        served.traced.clone()
     }
 
     pub fn forget_partitions(&mut self, partitions: &HashSet<Uuid>) {
         let keys: Vec<Key> = self.served.keys().filter(|key| partitions.contains(&key.0)).cloned().collect();
-        keys.iter().for_each(|key| self.forget(key));
+        keys.iter().for_each(|key| drop(self.forget(key)));
     }
 
-    fn forget(&mut self, key: &Key) {
-        if let Some(served) = self.served.remove(key) {
-            self.hashes -= served.hashes.len();
-        }
+    fn forget(&mut self, key: &Key) -> Option<Served> {
+        let served = self.served.remove(key)?;
+        self.hashes -= served.weight();
+        Some(served)
     }
 
     pub fn len(&self) -> usize {
@@ -128,6 +149,7 @@ impl LeaseBook {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::life::TracedMessage;
     use proptest::prelude::*;
 
     fn hash(id: usize) -> TransactionHash {
@@ -146,7 +168,7 @@ mod tests {
     #[test]
     fn an_ack_is_resolved_in_any_order_whoever_chose_the_id() {
         let mut book = LeaseBook::new(100);
-        book.serve(service(1), key(1).1, Uuid::nil(), 10, (0..5).map(hash));
+        book.serve(service(1), key(1).1, Uuid::nil(), 10, (0..5).map(hash), None);
         let asked = [4, 0, 3].map(|id: usize| TransactionHash::new(&id.to_string(), true));
         let resolved = book.resolve(&key(1), asked.into_iter()).unwrap();
         assert_eq!((resolved.cursor, resolved.offsets), (10, vec![14, 10, 13]));
@@ -157,16 +179,40 @@ mod tests {
         assert!(book.resolve(&key(1), [hash(1)].into_iter()).is_none());
     }
 
+    fn traced(count: usize) -> Option<Arc<Traced>> {
+        let message = |offset| TracedMessage {
+            offset: offset as i64,
+            message_id: Uuid::nil(),
+            transaction_id: "t".into(),
+            parent: None,
+        };
+        let messages: Vec<TracedMessage> = (0..count).map(message).collect();
+        (count > 0).then(|| Arc::new(Traced { attempt: Some(1), messages }))
+    }
+
+    #[test]
+    fn traced_messages_are_remembered_with_their_lease() {
+        let mut book = LeaseBook::new(100);
+        book.serve(service(1), key(1).1, Uuid::nil(), 0, (0..5).map(hash), traced(2));
+        book.serve(service(2), key(2).1, Uuid::nil(), 0, (0..5).map(hash), traced(0));
+        assert_eq!(book.traced(&key(1)).unwrap().messages.len(), 2);
+        assert!(book.traced(&key(2)).is_none());
+        assert!(book.acked(&key(1), 2, false).is_some());
+        assert!(book.acked(&key(1), 5, true).is_some());
+        assert!(book.traced(&key(1)).is_none() && book.acked(&key(2), 5, true).is_none());
+    }
+
     proptest! {
         #[test]
         fn memory_is_bounded_and_the_newest_lease_is_kept(
-            leases in prop::collection::vec((0u128..20, 1usize..10, any::<bool>()), 1..200)
+            leases in prop::collection::vec((0u128..20, 1usize..10, any::<bool>(), 0usize..4), 1..200)
         ) {
             let mut book = LeaseBook::new(50);
-            for (index, (partition, count, ack)) in leases.into_iter().enumerate() {
-                book.serve(service(partition), key(partition).1, Uuid::from_u128(index as u128), 0, (0..count).map(hash));
+            for (index, (partition, count, ack, trace)) in leases.into_iter().enumerate() {
+                let (lease, hashes) = (Uuid::from_u128(index as u128), (0..count).map(hash));
+                book.serve(service(partition), key(partition).1, lease, 0, hashes, traced(trace));
                 prop_assert!(book.hashes <= 50);
-                prop_assert_eq!(book.hashes, book.served.values().map(|s| s.hashes.len()).sum::<usize>());
+                prop_assert_eq!(book.hashes, book.served.values().map(Served::weight).sum::<usize>());
                 prop_assert!(book.arrivals.len() <= 2 * book.served.len() + 16);
                 prop_assert!(book.knows(&key(partition)));
                 if ack {

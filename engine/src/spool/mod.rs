@@ -61,6 +61,10 @@ pub struct SpooledItem<'a> {
     pub message_id: Uuid,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub payload: &'a RawValue,
 }
@@ -428,6 +432,8 @@ mod tests {
             chosen: true,
             message_id: Uuid::from_u128(7),
             trace_id: None,
+            traceparent: None,
+            tracestate: None,
             payload,
         };
         Spooled { producer_sub: None, items: vec![item] }

@@ -20,7 +20,7 @@ fn strained(url: &str) -> Config {
 }
 
 /// An engine that defers every push and works off none.
-async fn deferring(url: &str) -> Engine {
+pub async fn deferring(url: &str) -> Engine {
     let engine = engine_with(strained(url)).await;
     eventually("it defers", async || {
         let pushed = push(&engine, "probe", "p", 0..1).await;

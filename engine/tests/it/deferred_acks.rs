@@ -20,7 +20,7 @@ fn strained(url: &str) -> Config {
 }
 
 /// An engine that defers every acknowledgement and works off none.
-async fn deferring(url: &str) -> Engine {
+pub async fn deferring(url: &str) -> Engine {
     let engine = engine_with(strained(url)).await;
     push(&engine, "probe", "p", 0..1).await;
     let probe = pop(&engine, any("probe")).await.unwrap();

@@ -11,19 +11,19 @@ use tempfile::TempDir;
 
 use crate::support::*;
 
-fn spooling(url: &str, dir: &Path) -> Config {
+pub fn spooling(url: &str, dir: &Path) -> Config {
     let spool =
         SpoolConfig { dir: dir.to_owned(), bytes_max: 1 << 20, file_bytes: 4_000, file_records: 1_000 };
     Config { spool: Some(spool), ..config(url) }
 }
 
-fn cut_off(proxy: &Proxy) {
+pub fn cut_off(proxy: &Proxy) {
     proxy.refuse(true);
     proxy.cut();
 }
 
 /// Waits until pushes go to the spool, whose payloads are `n` from here on.
-async fn buffered(engine: &Engine) {
+pub async fn buffered(engine: &Engine) {
     eventually("pushes are buffered", async || {
         let pushed = send(engine, &json!([{"queue": "probe", "payload": 1}])).await.ok()?;
         (pushed[0].status == PushStatus::Buffered).then_some(())
@@ -31,7 +31,7 @@ async fn buffered(engine: &Engine) {
     .await;
 }
 
-async fn emptied(engine: &Engine) {
+pub async fn emptied(engine: &Engine) {
     eventually("the spool is empty", async || (engine.spool_stats().unwrap().messages == 0).then_some(()))
         .await;
 }

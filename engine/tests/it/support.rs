@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use queen_engine::{Config, DeadLetter, DeadLetterFilter, Deferring, Engine, Error, LaneCounts, Slots, Tls};
+use queen_engine::{
+    Answer, Config, DeadLetter, DeadLetterFilter, Deferring, Engine, Error, LaneCounts, Slots, Tls,
+};
 use queen_protocol::{
     AckItem, AckResult, AckStatus, Configure, OperationStatus, PopFilter, PopRequest, PushBody, PushResult,
     QUEUE_MODE, Subscription, Ticket, TransactionBody, TransactionOutcome,
@@ -47,6 +49,7 @@ pub fn config(url: &str) -> Config {
         extent_age: Duration::from_secs(3600),
         statistics_interval: Duration::from_millis(100),
         doctor_interval: Duration::ZERO,
+        life_retention: Duration::from_secs(90 * 86_400),
         deferring: Deferring {
             enabled: true,
             push_utilisation: 0.7,
@@ -255,6 +258,8 @@ pub struct Message {
     pub id: Uuid,
     pub transaction_id: String,
     pub trace_id: Option<Uuid>,
+    pub traceparent: Option<String>,
+    pub tracestate: Option<String>,
     pub data: Box<RawValue>,
     pub producer_sub: Option<String>,
     pub created_at: String,
@@ -282,9 +287,11 @@ pub async fn pop(engine: &Engine, request: PopRequest) -> Option<Popped> {
     engine.pop(request).await.unwrap().map(|body| read(&body))
 }
 
-pub fn read(body: &[u8]) -> Popped {
-    serde_json::from_slice(body)
-        .unwrap_or_else(|error| panic!("{error} in {}", String::from_utf8_lossy(body)))
+pub fn read(answer: &Answer) -> Popped {
+    let popped: Popped = serde_json::from_slice(&answer.body)
+        .unwrap_or_else(|error| panic!("{error} in {}", String::from_utf8_lossy(&answer.body)));
+    assert_eq!(popped.messages.len(), answer.messages);
+    popped
 }
 
 /// A pop that must find something, perhaps a moment later.

@@ -201,7 +201,8 @@ impl Worker {
                 return None;
             }
         };
-        let popped = body.map(|body| serde_json::from_slice::<Popped>(&body).expect("an answer to a pop"));
+        let popped =
+            body.map(|body| serde_json::from_slice::<Popped>(&body.body).expect("an answer to a pop"));
         let lease = popped.as_ref().map(|popped| popped.lease_id.clone()).unwrap_or_default();
         let parts = self.parts(pop, popped);
         let delivered: Vec<_> = parts.iter().map(|part| (part.partition, part.messages.clone())).collect();

@@ -101,6 +101,7 @@ fn config(url: &str) -> Config {
         extent_age: Duration::from_secs(3600),
         statistics_interval: Duration::from_millis(100),
         doctor_interval: Duration::ZERO,
+        life_retention: Duration::from_secs(90 * 86_400),
         deferring: Deferring {
             enabled: true,
             push_utilisation: 0.7,

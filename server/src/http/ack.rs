@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use queen_protocol::{AckBatchBody, AckBody, AckItem, AckResult, QueuedOperation};
+use queen_protocol::{AckBatchBody, AckBody, AckItem, AckResult, BadRequest, QueuedOperation};
 
 use super::accepted::{self, Accepted};
 use super::answer;
@@ -14,6 +14,7 @@ use super::error::{ApiError, Busy, Failures, TooLarge};
 use super::request::{Body, Query};
 use crate::app::App;
 use crate::openapi::words;
+use crate::telemetry::{Operation, Span};
 
 const NOTE: &str = "the leases are held until the acknowledgements have landed";
 
@@ -33,8 +34,7 @@ pub async fn one(
     query: Query,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let item = AckBody::parse(&body.0)?;
-    acknowledge(&app, &headers, &query, vec![item]).await
+    acknowledge(&app, &headers, &query, || Ok(vec![AckBody::parse(&body.0)?])).await
 }
 
 /// Acknowledges many messages, of any partitions.
@@ -55,20 +55,37 @@ pub async fn batch(
     query: Query,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let items = AckBatchBody::parse(&body.0)?;
-    acknowledge(&app, &headers, &query, items).await
+    acknowledge(&app, &headers, &query, || AckBatchBody::parse(&body.0)).await
 }
 
 async fn acknowledge(
     app: &App,
     headers: &HeaderMap,
     query: &Query,
-    items: Vec<AckItem>,
+    read: impl FnOnce() -> Result<Vec<AckItem>, BadRequest>,
 ) -> Result<Response, ApiError> {
+    let mut span = app.telemetry.span(Operation::Ack, headers);
+    let answer = match read() {
+        Ok(items) => settle(app, headers, query, items, &mut span).await,
+        Err(error) => Err(error.into()),
+    };
+    span.end(answer)
+}
+
+async fn settle(
+    app: &App,
+    headers: &HeaderMap,
+    query: &Query,
+    items: Vec<AckItem>,
+    span: &mut Span,
+) -> Result<Response, ApiError> {
+    span.messages(items.len());
     if items.is_empty() {
         return answer::json(StatusCode::OK, &Vec::<AckResult>::new());
     }
+    span.group(&items[0].group);
     let results = app.engine.ack(items).await?;
+    span.destination(results.iter().filter_map(|result| result.queue_name.as_deref()));
     let tickets = results.iter().filter_map(|result| {
         let ticket = result.ticket.clone()?;
         let name = |name: &Option<Arc<str>>| name.as_deref().unwrap_or_default().to_owned();

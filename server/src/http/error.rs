@@ -94,6 +94,10 @@ impl ApiError {
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into(), queue_depth: None, retry_after: RETRY_AFTER_SECONDS }
     }
+
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
 }
 
 impl From<BadRequest> for ApiError {
@@ -137,7 +141,7 @@ impl From<queen_engine::Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = self.status();
         let body = ErrorBody { error: &self.text, code: self.code.word(), queue_depth: self.queue_depth };
         // Strings and numbers always serialise.
         let bytes = serde_json::to_vec(&body).unwrap_or_default();

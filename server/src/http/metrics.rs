@@ -32,6 +32,7 @@ pub async fn prometheus(State(app): State<App>) -> Response {
     series::broker(&mut page, &app.engine);
     series::load(&mut page, &app.engine);
     series::database(&mut page, &app.engine);
+    series::traces(&mut page, &app);
     cluster(&mut page, &app);
     (StatusCode::OK, [(CONTENT_TYPE, FORMAT)], page.into_text()).into_response()
 }

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use queen_protocol::{BadRequest, ErrorCode, PopFilter, PopRequest, QUEUE_MODE, Subscription, check_name};
 
 use super::answer;
 use super::error::{ApiError, Busy, Failures};
 use super::request::{Query, Segments};
+use super::trace::TraceHeaders;
 use crate::app::{App, Options};
 use crate::openapi::words;
+use crate::telemetry::{Operation, Span};
 
 /// More than any client can work off within one lease.
 pub const BATCH_MAX: u32 = 10_000;
@@ -36,10 +38,11 @@ const AUTOPILOT_BATCH: u32 = 100;
         Failures, Busy))]
 pub async fn queue(
     State(app): State<App>,
+    TraceHeaders(headers): TraceHeaders,
     Segments(queue): Segments<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    pop(&app, PopFilter::Queue { queue }, &query).await
+    pop(&app, &headers, PopFilter::Queue { queue }, &query).await
 }
 
 /// Takes messages of the queue whose name is empty.
@@ -51,8 +54,12 @@ pub async fn queue(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
         Failures, Busy))]
-pub async fn nameless_queue(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    pop(&app, PopFilter::Queue { queue: String::new() }, &query).await
+pub async fn nameless_queue(
+    State(app): State<App>,
+    TraceHeaders(headers): TraceHeaders,
+    query: Query,
+) -> Result<Response, ApiError> {
+    pop(&app, &headers, PopFilter::Queue { queue: String::new() }, &query).await
 }
 
 /// Takes messages of one partition.
@@ -65,10 +72,11 @@ pub async fn nameless_queue(State(app): State<App>, query: Query) -> Result<Resp
         Failures, Busy))]
 pub async fn partition(
     State(app): State<App>,
+    TraceHeaders(headers): TraceHeaders,
     Segments((queue, partition)): Segments<(String, String)>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    pop(&app, PopFilter::Partition { queue, partition }, &query).await
+    pop(&app, &headers, PopFilter::Partition { queue, partition }, &query).await
 }
 
 /// Takes messages of any queue with these labels.
@@ -80,19 +88,32 @@ pub async fn partition(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
         Failures, Busy))]
-pub async fn labels(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+pub async fn labels(State(app): State<App>, headers: HeaderMap, query: Query) -> Result<Response, ApiError> {
     let label = |key| query.filled(key).map(str::to_owned);
     let (namespace, task) = (label("namespace"), label("task"));
     if namespace.is_none() && task.is_none() {
         return Err(BadRequest::new("a pop names a queue, a namespace or a task").into());
     }
-    pop(&app, PopFilter::Labels { namespace, task }, &query).await
+    pop(&app, &headers, PopFilter::Labels { namespace, task }, &query).await
 }
 
-async fn pop(app: &App, filter: PopFilter, query: &Query) -> Result<Response, ApiError> {
+async fn pop(app: &App, headers: &HeaderMap, filter: PopFilter, query: &Query) -> Result<Response, ApiError> {
+    let mut span = app.telemetry.span(Operation::Pop, headers);
+    let answer = take(app, filter, query, &mut span).await;
+    span.end(answer)
+}
+
+async fn take(app: &App, filter: PopFilter, query: &Query, span: &mut Span) -> Result<Response, ApiError> {
     let request = read(filter, query, &app.options)?;
+    span.group(&request.group);
     match app.engine.pop(request).await {
-        Ok(Some(body)) => Ok(answer::written(StatusCode::OK, body)),
+        Ok(Some(found)) => {
+            span.destination(std::iter::once(found.queue.as_ref()));
+            span.partition(found.partition.as_deref());
+            span.messages(found.messages);
+            span.links(&found.traces);
+            Ok(answer::written(StatusCode::OK, found.body))
+        }
         // A broker that stops has nothing to give. A 503 would end some consumers; this lets them ask another.
         Ok(None) => Ok(answer::nothing()),
         Err(error) if error.is_stopping() => Ok(answer::nothing()),
@@ -175,6 +196,7 @@ mod tests {
             drain: Duration::ZERO,
             operation_object: false,
             pop_overload_empty: true,
+            otlp_endpoint: None,
         }
     }
 

@@ -8,9 +8,10 @@ use queen_protocol::{ErrorCode, PushBody, PushResult, PushStatus, QueuedOperatio
 
 use super::error::{ApiError, Busy, Failures, NotJson, TooLarge};
 use super::request::{Body, Query};
-use super::{accepted, answer};
+use super::{accepted, answer, trace};
 use crate::app::App;
 use crate::openapi::words;
+use crate::telemetry::{Operation, Span};
 
 /// Stores messages.
 ///
@@ -18,6 +19,7 @@ use crate::openapi::words;
 /// order of the request; what cannot be stored fails alone. With a `transactionId` of your own a push may be
 /// repeated without fear.
 #[utoipa::path(post, path = "/api/v1/push", operation_id = "push", tag = "messages",
+    params(words::TraceHeaders),
     request_body = words::Push,
     responses(
         (status = 201, description = "One result per item; `[]` for no items", body = Vec<words::PushResult>),
@@ -33,11 +35,26 @@ pub async fn push(
     query: Query,
     body: Body,
 ) -> Result<Response, ApiError> {
-    must_be_json(&headers)?;
-    let push = PushBody::parse(&body.0)?;
+    let mut span = app.telemetry.span(Operation::Push, &headers);
+    let answer = store(&app, &headers, &query, &body, &mut span).await;
+    span.end(answer)
+}
+
+async fn store(
+    app: &App,
+    headers: &HeaderMap,
+    query: &Query,
+    body: &Body,
+    span: &mut Span,
+) -> Result<Response, ApiError> {
+    must_be_json(headers)?;
+    let mut push = PushBody::parse(&body.0)?;
     if push.items.is_empty() {
         return answer::json(StatusCode::CREATED, &Vec::<PushResult>::new());
     }
+    span.messages(push.items.len());
+    span.destination(push.items.iter().map(|item| item.queue.as_ref()));
+    trace::hand_on(headers, span, push.items.iter_mut());
     let results = app.engine.push(&push.items, None).await?;
     let tickets = results.iter().zip(&push.items).filter_map(|(result, item)| {
         let ticket = result.ticket.clone()?;
@@ -54,7 +71,7 @@ pub async fn push(
             answer::json(StatusCode::ACCEPTED, &results)
         }
         None => answer::json(StatusCode::CREATED, &results),
-        Some(accepted) if accepted::wants_object(&app, &headers, &query) => accepted.object(None),
+        Some(accepted) if accepted::wants_object(app, headers, query) => accepted.object(None),
         Some(accepted) => accepted.array(&results),
     }
 }

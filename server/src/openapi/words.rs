@@ -17,6 +17,16 @@ pub struct Push {
     items: Vec<PushItem>,
 }
 
+/// W3C trace context of all messages of the request that bring none of their own.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub struct TraceHeaders {
+    /// One that cannot be read is dropped.
+    #[param(example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
+    traceparent: Option<String>,
+    tracestate: Option<String>,
+}
+
 /// One message.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
@@ -37,6 +47,12 @@ pub struct PushItem {
     transaction_id: Option<String>,
     /// Handed through to the consumer; what is not a UUID is dropped.
     trace_id: Option<String>,
+    /// W3C trace context, handed through to the consumer. Goes before that of the request; one that cannot be read is
+    /// dropped.
+    #[schema(example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
+    traceparent: Option<String>,
+    /// Belongs to `traceparent`, and means nothing without it.
+    tracestate: Option<String>,
     /// Label of a queue made by this push.
     #[schema(max_length = 255)]
     namespace: Option<String>,
@@ -318,6 +334,12 @@ pub struct Message {
     transaction_id: String,
     #[schema(required)]
     trace_id: Option<Uuid>,
+    /// Only if there is one.
+    #[schema(nullable = false)]
+    traceparent: Option<String>,
+    /// Only if there is one.
+    #[schema(nullable = false)]
+    tracestate: Option<String>,
     /// What was pushed as `payload`.
     data: Value,
     #[schema(required)]

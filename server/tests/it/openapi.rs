@@ -39,12 +39,17 @@ async fn answers_have_the_shape_described() {
     let d = &mut described;
 
     d.post(&server, "configure", json!({"queue": "q", "options": {"leaseTime": 5}})).await;
-    d.post(&server, "push", json!({"items": [
-        {"queue": "q", "partition": "p", "payload": 1, "transactionId": "a", "traceId": uuid::Uuid::nil()},
-        {"queue": "q", "partition": "p", "payload": 2, "transactionId": "a"},
-        {"queue": "q", "partition": "p", "payload": [3]},
-        {"queue": "", "payload": null},
-    ]}))
+    d.post(
+        &server,
+        "push",
+        json!({"items": [
+            {"queue": "q", "partition": "p", "payload": 1, "transactionId": "a", "traceId": uuid::Uuid::nil(),
+             "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1"},
+            {"queue": "q", "partition": "p", "payload": 2, "transactionId": "a"},
+            {"queue": "q", "partition": "p", "payload": [3]},
+            {"queue": "", "payload": null},
+        ]}),
+    )
     .await;
     for template in ["/api/v1/pop/queue/{queue}", "/api/v1/pop/queue/{queue}/partition/{partition}"] {
         let path = template.replace("{queue}", "q").replace("{partition}", "p");
@@ -94,6 +99,16 @@ async fn answers_have_the_shape_described() {
         .await;
     let letters = d.get(&server, "/api/v1/dlq", "/api/v1/dlq").await;
     assert_eq!(letters["total"], 1);
+
+    let life = "/api/v1/messages/{partition}/{transaction}/life";
+    let path = |transaction: &str| {
+        format!("/api/v1/messages/{}/{transaction}/life", message["partitionId"].as_str().unwrap())
+    };
+    let told = d.get(&server, life, &path("a")).await;
+    assert!(told["events"].as_array().unwrap().iter().any(|event| event["message"].is_object()), "{told}");
+    assert!(told["groups"].as_array().unwrap().iter().any(|group| group["deadLetter"].is_object()), "{told}");
+    d.get(&server, life, &path("nobody")).await;
+    d.get(&server, life, "/api/v1/messages/nonsense/a/life").await;
 
     let groups = "/api/v1/consumer-groups/{group}";
     let seek = format!("{groups}/queues/{{queue}}/seek");

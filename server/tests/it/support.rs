@@ -97,6 +97,17 @@ impl Server {
         Reply { status, headers, text: response.text().await.expect("the body arrives") }
     }
 
+    /// With these headers.
+    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: Value) -> Reply {
+        let mut request = self.http.post(format!("{}{path}", self.url)).body(body.to_string());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.send().await.expect("the server answers");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Reply { status, headers, text: response.text().await.expect("the body arrives") }
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, None).await
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use queen_engine::{CacheStats, Engine, Facts, LaneCounts, Severity, Table};
 
 use super::page::Page;
+use crate::app::App;
 use crate::meter::Meter;
 use crate::process;
 
@@ -106,6 +107,18 @@ fn lanes(page: &mut Page, lanes: &[(&'static str, LaneCounts)], engine: &Engine)
     let mut database = page.family("queen_flight_database_seconds", "histogram", help);
     for (op, spread) in &spreads {
         database.histogram(&[("op", op)], &spread.database_us, MICROSECONDS_PER_SECOND);
+    }
+}
+
+pub fn traces(page: &mut Page, app: &App) {
+    let (life, spans) = (app.engine.life_counts(), app.telemetry.counts());
+    for (name, help, count) in [
+        ("queen_life_events_recorded_total", "Events of traced messages that were recorded.", life.recorded),
+        ("queen_life_events_dropped_total", "Those that were lost.", life.dropped),
+        ("queen_spans_exported_total", "Spans the collector has taken.", spans.exported),
+        ("queen_spans_dropped_total", "Spans it has not.", spans.dropped),
+    ] {
+        page.family(name, "counter", help).sample(&[], count);
     }
 }
 

@@ -1,0 +1,236 @@
+//! `GET /api/v1/messages/:partitionId/:transactionId/life`: one message from its push to what every group made of it.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use queen_engine::{MessageLife, Reader, Recorded};
+use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis};
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::answer;
+use super::error::{ApiError, ErrorBody, Failures};
+use super::request::Segments;
+use crate::app::App;
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = MessageLife, example = json!({
+    "push": {
+        "id": "01a1dee1-7461-7000-8000-000000000001", "transactionId": "order-1001",
+        "partitionId": "01a1dee1-745d-7538-917b-da0024957600", "queue": "orders", "partition": "customer-42",
+        "offset": 0, "createdAt": "2026-11-15T11:04:39.777Z", "producerSub": null, "traceId": null,
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": null,
+        "segment": {"baseOffset": 0, "count": 2, "extent": 1},
+    },
+    "groups": [{
+        "consumerGroup": "billing", "delivered": true, "consumed": true, "leasedUntil": null, "attempts": 0,
+        "deadLetter": null,
+    }],
+    "events": [
+        {"at": "2026-11-15T11:04:40.114Z", "event": "delivered", "consumerGroup": "billing", "attempt": 1,
+         "error": null, "transaction": null, "message": null},
+        {"at": "2026-11-15T11:04:40.302Z", "event": "child", "consumerGroup": null, "attempt": null, "error": null,
+         "transaction": "01a1dee1-7671-7d02-8a4b-3f1c5f2b8e01", "message": {
+            "id": "01a1dee1-7674-7000-8000-000000000003", "transactionId": "invoice-77",
+            "partitionId": "01a1dee1-745d-7538-917b-da0156ed4800", "queue": "invoices", "partition": "customer-42"}},
+        {"at": "2026-11-15T11:04:40.302Z", "event": "completed", "consumerGroup": "billing", "attempt": 1,
+         "error": null, "transaction": null, "message": null},
+    ],
+}))]
+struct Life<'a> {
+    push: Push<'a>,
+    /// Every group that has read its partition, or is registered with its queue; at most 1,000, by name.
+    groups: Vec<Group<'a>>,
+    /// What was recorded, in order of time, at most 1,000. Only of messages that were pushed with a `traceId` or a
+    /// `traceparent`, and of their children.
+    events: Vec<Event<'a>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = LifePush)]
+struct Push<'a> {
+    id: Uuid,
+    transaction_id: &'a str,
+    partition_id: Uuid,
+    queue: &'a str,
+    partition: &'a str,
+    offset: i64,
+    /// Null if only events are left of the message; then so are the fields below.
+    #[schema(required, format = DateTime)]
+    created_at: Option<String>,
+    #[schema(required)]
+    producer_sub: Option<&'a str>,
+    #[schema(required)]
+    trace_id: Option<&'a str>,
+    #[schema(required)]
+    traceparent: Option<&'a str>,
+    #[schema(required)]
+    tracestate: Option<&'a str>,
+    /// The row of the log that holds it; null if it is no longer stored.
+    #[schema(required)]
+    segment: Option<Segment>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = LifeSegment)]
+struct Segment {
+    /// Of its first message.
+    base_offset: i64,
+    /// Messages in it.
+    count: i32,
+    extent: i32,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = LifeGroup)]
+struct Group<'a> {
+    consumer_group: &'a str,
+    /// As far as it is known: it is leased, done with, or there is an event.
+    delivered: bool,
+    /// The group is done with it: its cursor is further on.
+    consumed: bool,
+    /// Null when it is not leased now.
+    #[schema(required, format = DateTime)]
+    leased_until: Option<String>,
+    /// How often it has failed so far, while it is the next to be delivered.
+    attempts: i32,
+    #[schema(required)]
+    dead_letter: Option<DeadLetter<'a>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = LifeDeadLetter)]
+struct DeadLetter<'a> {
+    #[schema(required)]
+    error: Option<&'a str>,
+    attempts: i32,
+    #[schema(format = DateTime)]
+    failed_at: String,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = LifeEvent)]
+struct Event<'a> {
+    #[schema(format = DateTime)]
+    at: String,
+    /// `delivered`, `completed`, `failed`, `retry`, `dead_letter`, `dropped` (given up in a queue without dead letters),
+    /// `child` (pushed in the transaction that acknowledged this one) or `parent`.
+    event: &'a str,
+    #[schema(required)]
+    consumer_group: Option<&'a str>,
+    /// Which delivery it is about: failures before it, plus one.
+    #[schema(required)]
+    attempt: Option<i32>,
+    #[schema(required)]
+    error: Option<&'a str>,
+    /// The transaction that made a child.
+    #[schema(required)]
+    transaction: Option<Uuid>,
+    /// The child or the parent.
+    #[schema(required)]
+    message: Option<Other<'a>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = LifeMessage)]
+struct Other<'a> {
+    id: Uuid,
+    transaction_id: &'a str,
+    partition_id: Uuid,
+    queue: &'a str,
+    partition: &'a str,
+}
+
+/// Tells the life of a message: its push, what every group has made of it, and what was recorded about it.
+#[utoipa::path(get, path = "/api/v1/messages/{partition}/{transaction}/life", operation_id = "messageLife",
+    tag = "messages", params(("partition" = Uuid, Path, description = "The `partitionId`"), ("transaction" = String, Path)),
+    responses((status = 200, description = "All that is known", body = Life<'static>), NoMessage, Failures))]
+pub async fn life(
+    State(app): State<App>,
+    Segments((partition, transaction)): Segments<(String, String)>,
+) -> Result<Response, ApiError> {
+    let partition = Uuid::try_parse(&partition)
+        .map_err(|_| BadRequest(format!("a partition id is a UUID, and not {partition:?}")))?;
+    check_name("transactionId", &transaction)?;
+    match app.engine.life(partition, &transaction).await? {
+        Some(life) => answer::json(StatusCode::OK, &Life::from(&life)),
+        None => Err(ApiError::new(ErrorCode::NotFound, "Message not found")),
+    }
+}
+
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
+pub enum NoMessage {
+    /// Neither the log nor a dead letter nor an event knows such a message.
+    #[response(status = 404)]
+    NotFound(ErrorBody<'static>),
+}
+
+impl<'a> From<&'a MessageLife> for Life<'a> {
+    fn from(life: &'a MessageLife) -> Self {
+        let segment = |(base_offset, count, extent)| Segment { base_offset, count, extent };
+        Self {
+            push: Push {
+                id: life.id,
+                transaction_id: &life.transaction_id,
+                partition_id: life.partition_id,
+                queue: &life.queue,
+                partition: &life.partition,
+                offset: life.offset,
+                created_at: life.created_at.map(format_millis),
+                producer_sub: life.producer_sub.as_deref(),
+                trace_id: life.trace_id.as_deref(),
+                traceparent: life.trace_parent.as_deref(),
+                tracestate: life.trace_state.as_deref(),
+                segment: life.segment.map(segment),
+            },
+            groups: life.groups.iter().map(Group::from).collect(),
+            events: life.events.iter().map(Event::from).collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a Reader> for Group<'a> {
+    fn from(reader: &'a Reader) -> Self {
+        Self {
+            consumer_group: &reader.group,
+            delivered: reader.delivered,
+            consumed: reader.consumed,
+            leased_until: reader.leased_until.map(format_millis),
+            attempts: reader.attempts,
+            dead_letter: reader.dead.as_ref().map(|dead| DeadLetter {
+                error: dead.error.as_deref(),
+                attempts: dead.attempts,
+                failed_at: format_millis(dead.at),
+            }),
+        }
+    }
+}
+
+impl<'a> From<&'a Recorded> for Event<'a> {
+    fn from(recorded: &'a Recorded) -> Self {
+        let relation = recorded.relation.as_ref();
+        Self {
+            at: format_millis(recorded.at),
+            event: &recorded.event,
+            consumer_group: recorded.group.as_deref(),
+            attempt: recorded.attempt,
+            error: recorded.error.as_deref(),
+            transaction: relation.map(|relation| relation.operation),
+            message: relation.map(|other| Other {
+                id: other.message_id,
+                transaction_id: &other.transaction_id,
+                partition_id: other.partition_id,
+                queue: &other.queue,
+                partition: &other.partition,
+            }),
+        }
+    }
+}

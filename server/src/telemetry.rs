@@ -1,0 +1,111 @@
+//! OpenTelemetry: a span for every request of the message plane, sent to a collector. Without a collector it is one
+//! branch per request. It never makes a request wait or fail.
+
+mod export;
+mod span;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use opentelemetry::KeyValue;
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+pub use span::{Operation, Span};
+
+/// How long a broker that stops waits for the collector to take the last spans.
+const LAST_CALL: Duration = Duration::from_secs(3);
+
+/// Off, or on. Clones share it.
+#[derive(Clone, Default)]
+pub struct Telemetry(Option<Arc<Inner>>);
+
+struct Inner {
+    tracer: SdkTracer,
+    counts: Arc<Counts>,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    exported: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// What became of the spans so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanCounts {
+    pub exported: u64,
+    pub dropped: u64,
+}
+
+impl Telemetry {
+    /// `instance`: which broker this is, for people. Without an endpoint it is off.
+    pub fn start(endpoint: Option<&str>, instance: &str) -> Self {
+        let Some(endpoint) = endpoint else { return Self::default() };
+        let resource = resource(instance);
+        let exporter = match export::exporter(endpoint, &resource) {
+            Ok(exporter) => exporter,
+            Err(error) => {
+                // A wrong OTEL_… variable is no reason to turn messages away.
+                warn!(%error, "spans are not exported");
+                return Self::default();
+            }
+        };
+        info!(endpoint, "spans are exported");
+        let (counts, tasks, stopping) =
+            (Arc::<Counts>::default(), TaskTracker::new(), CancellationToken::new());
+        let (queue, spans) = export::queue(counts.clone());
+        tasks.spawn(export::run(exporter, spans, counts.clone(), stopping.clone()));
+        let provider =
+            SdkTracerProvider::builder().with_resource(resource).with_span_processor(queue).build();
+        Self(Some(Arc::new(Inner { tracer: provider.tracer("queen"), counts, tasks, stopping })))
+    }
+
+    /// The span of a request, which ends with it.
+    pub fn span(&self, operation: Operation, headers: &HeaderMap) -> Span {
+        match &self.0 {
+            None => Span::off(),
+            Some(inner) => Span::new(inner.tracer.clone(), operation, headers),
+        }
+    }
+
+    pub fn counts(&self) -> SpanCounts {
+        let count = |count: fn(&Counts) -> &AtomicU64| {
+            self.0.as_ref().map_or(0, |inner| count(&inner.counts).load(Relaxed))
+        };
+        SpanCounts { exported: count(|counts| &counts.exported), dropped: count(|counts| &counts.dropped) }
+    }
+
+    /// Sends what is left, if the collector takes it soon.
+    pub async fn stop(&self) {
+        if let Some(inner) = &self.0 {
+            inner.stopping.cancel();
+            inner.tasks.close();
+            _ = timeout(LAST_CALL, inner.tasks.wait()).await;
+        }
+    }
+}
+
+/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are read by the SDK and go first.
+fn resource(instance: &str) -> Resource {
+    let given = Resource::builder().build();
+    let mut ours = vec![
+        KeyValue::new("service.instance.id", instance.to_owned()),
+        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+    ];
+    let named = given.get(&"service.name".into());
+    if named.is_none_or(|name| name.as_str().starts_with("unknown_service")) {
+        ours.push(KeyValue::new("service.name", "queen"));
+    }
+    ours.retain(|entry| entry.key.as_str() == "service.name" || given.get(&entry.key).is_none());
+    Resource::builder().with_attributes(ours).build()
+}

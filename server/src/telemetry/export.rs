@@ -1,0 +1,190 @@
+//! From finished spans to the collector: a queue with a limit, batches, one request at a time. What does not fit, or is
+//! not taken, is counted and forgotten. (The batch processor of the SDK does the same on a thread of its own, but tells
+//! nobody what it dropped.)
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use opentelemetry::Context;
+use opentelemetry_http::{HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter as Exporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Counts;
+
+/// Finished spans that wait, about 4 MB.
+const WAITING_MAX: usize = 4_096;
+const BATCH_MAX: usize = 512;
+/// What ends meanwhile is sent together.
+const COLLECT: Duration = Duration::from_secs(1);
+/// Of one batch, with all its tries.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A collector says little; one that says more is none.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// `endpoint`: without the path. Headers and compression come from the `OTEL_EXPORTER_OTLP_…` variables.
+pub fn exporter(endpoint: &str, resource: &Resource) -> Result<Exporter> {
+    let address = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
+    let client = Collector(Client::builder(TokioExecutor::new()).build(connector(endpoint)?));
+    let mut exporter = Exporter::builder()
+        .with_http()
+        .with_http_client(client)
+        .with_endpoint(address)
+        .with_timeout(EXPORT_TIMEOUT)
+        .build()
+        .context("the exporter cannot be made")?;
+    exporter.set_resource(resource);
+    Ok(exporter)
+}
+
+fn connector(endpoint: &str) -> Result<HttpsConnector<HttpConnector>> {
+    let mut roots = RootCertStore::empty();
+    if endpoint.starts_with("https:") {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("TLS cannot be set up")?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build())
+}
+
+struct Collector(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+
+impl fmt::Debug for Collector {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Collector")
+    }
+}
+
+#[async_trait]
+impl HttpClient for Collector {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (head, body) = self.0.request(request.map(Full::new)).await?.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+        Ok(Response::from_parts(head, body))
+    }
+}
+
+/// Where spans go when they end. Never waits.
+#[derive(Debug)]
+pub struct Queue {
+    spans: Sender<SpanData>,
+    counts: Arc<Counts>,
+}
+
+pub fn queue(counts: Arc<Counts>) -> (Queue, Receiver<SpanData>) {
+    let (sender, receiver) = channel(WAITING_MAX);
+    (Queue { spans: sender, counts }, receiver)
+}
+
+impl SpanProcessor for Queue {
+    fn on_start(&self, _: &mut Span, _: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        if span.span_context.is_sampled() && self.spans.try_send(span).is_err() {
+            self.counts.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+}
+
+/// Until the broker stops, and then what is left.
+pub async fn run(
+    exporter: impl SpanExporter,
+    mut spans: Receiver<SpanData>,
+    counts: Arc<Counts>,
+    stopping: CancellationToken,
+) {
+    let mut failing = false;
+    loop {
+        let mut batch = Vec::new();
+        if stopping.run_until_cancelled(spans.recv_many(&mut batch, BATCH_MAX)).await.is_some() {
+            _ = timeout(COLLECT, stopping.run_until_cancelled(fill(&mut spans, &mut batch))).await;
+        }
+        while batch.len() < BATCH_MAX
+            && let Ok(span) = spans.try_recv()
+        {
+            batch.push(span);
+        }
+        if batch.is_empty() {
+            return;
+        }
+        let count = batch.len() as u64;
+        let exported = match timeout(EXPORT_TIMEOUT, exporter.export(batch)).await {
+            Ok(exported) => exported.map_err(|error| error.to_string()),
+            Err(_) => Err("the collector takes too long".to_owned()),
+        };
+        match exported {
+            Ok(()) => {
+                counts.exported.fetch_add(count, Relaxed);
+                if std::mem::take(&mut failing) {
+                    info!("the collector takes spans again");
+                }
+            }
+            Err(error) => {
+                counts.dropped.fetch_add(count, Relaxed);
+                // Once, and not with every batch.
+                if !std::mem::replace(&mut failing, true) {
+                    warn!(%error, "the collector does not take spans; they are dropped and counted");
+                }
+            }
+        }
+    }
+}
+
+/// Until the batch is full.
+async fn fill(spans: &mut Receiver<SpanData>, batch: &mut Vec<SpanData>) {
+    while batch.len() < BATCH_MAX {
+        let room = BATCH_MAX - batch.len();
+        if spans.recv_many(batch, room).await == 0 {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::{Span as _, SpanBuilder, Tracer, TracerProvider};
+    use opentelemetry_sdk::trace::SdkTracerProvider;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_queue_drops_and_counts() {
+        let counts = Arc::<Counts>::default();
+        let (queue, mut spans) = queue(counts.clone());
+        let tracer = SdkTracerProvider::builder().with_span_processor(queue).build().tracer("test");
+        for _ in 0..WAITING_MAX + 3 {
+            tracer.build(SpanBuilder::from_name("x")).end();
+        }
+        assert_eq!(counts.dropped.load(Relaxed), 3);
+        assert!(spans.try_recv().is_ok());
+    }
+}
