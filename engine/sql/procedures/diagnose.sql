@@ -29,6 +29,13 @@ language sql stable set enable_seqscan = on set enable_hashjoin = on as $$
                         (array_agg(d.error order by d.finished_at desc))[1])
     from queen.deferred d where d.status = 'failed' having count(*) > 0
     union all
+    select i.error, format(case when i.error then '%s row(s) of queen.inbox were refused by the log, the oldest %s s ago: see their error'
+                                else '%s row(s) wait in queen.inbox, the oldest for %s s' end,
+                           i.count, round(extract(epoch from queen.now() - i.oldest), 1))
+    from (select i.error is not null as error, count(*) as count, min(i.created_at) as oldest
+          from queen.inbox i group by 1) i
+    where i.error or i.oldest < queen.now() - interval '10 seconds'
+    union all
     select true, format('%s of %s active statements of Queen wait for %s: %s', w.count, w.active, w.event, case
                when w.event like 'IO/%' or w.event in ('LWLock/WALWrite') then 'the disk is slow or busy with other work'
                else 'see the chapter about wait events in the handbook of PostgreSQL' end)

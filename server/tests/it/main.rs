@@ -9,6 +9,7 @@ mod conventions;
 mod dead_letters;
 mod groups;
 mod health;
+mod inbox;
 mod load;
 mod openapi;
 mod ordering;
