@@ -69,6 +69,7 @@ impl Engine {
         jobs::life::start(&shared);
         let engine = Self { shared, lanes, claims: Arc::default() };
         jobs::replay::start(&engine);
+        jobs::inbox::start(&engine);
         Ok(engine)
     }
 }

@@ -85,7 +85,7 @@ begin
       and c.generation = r.generation and r.status < 2;
 
     if cardinality(p_dead) > 0 then
-        insert into queen.dead_letters as d (queue_id, partition_id, consumer_group, message_id, message_offset,
+        insert into queen.dead_letter_rows as d (queue_id, partition_id, consumer_group, message_id, message_offset,
                                              attempts, created_at, failed_at, error, frame)
         select r.queue_id, r.partition_id, r.consumer_group,
                coalesce((queen.frame_header(f.frame) ->> 'messageId')::uuid,

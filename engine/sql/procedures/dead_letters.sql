@@ -18,7 +18,7 @@ begin
     return query
     select d.message_id, d.partition_id, q.name, p.name, d.consumer_group, d.error, d.attempts, d.frame,
            d.created_at, d.failed_at
-    from queen.dead_letters d
+    from queen.dead_letter_rows d
     join queen.partitions p on p.id = d.partition_id and p.queue_id = d.queue_id
     join queen.queues q on q.id = d.queue_id
     where (p_queue is null or d.queue_id = v_queue)
@@ -43,7 +43,7 @@ declare
 begin
     return (
         select count(*)
-        from queen.dead_letters d
+        from queen.dead_letter_rows d
         join queen.partitions p on p.id = d.partition_id and p.queue_id = d.queue_id
         where (p_queue is null or d.queue_id = v_queue)
           and (p_partition is null or p.name = p_partition)

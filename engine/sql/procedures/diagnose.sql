@@ -39,6 +39,12 @@ begin
                     'failed', count(*) filter (where d.status = 'failed'),
                     'error', (array_agg(d.error order by d.finished_at desc) filter (where d.status = 'failed'))[1])
                 from queen.deferred d),
+            'inbox', (select jsonb_build_object(
+                    'waiting', count(*) filter (where i.error is null),
+                    'oldest_seconds', extract(epoch from v_now - min(i.created_at) filter (where i.error is null)),
+                    'refused', count(*) filter (where i.error is not null),
+                    'error', (array_agg(i.error order by i.created_at desc) filter (where i.error is not null))[1])
+                from queen.inbox i),
             'maintenance', exists (select 1 from queen.settings s where s.name = 'maintenance' and s.value = 'true'),
             'pop_maintenance', exists (select 1 from queen.settings s where s.name = 'pop_maintenance' and s.value = 'true'),
             'extents', (select jsonb_build_object(

@@ -136,7 +136,7 @@ begin
     return query
     select v_partition.queue_name, v_partition.partition_name, d.message_offset, d.message_id, d.created_at,
            left(d.frame, position(',"payload":' in d.frame) - 1), null::bigint, null::int, null::int
-    from queen.dead_letters d
+    from queen.dead_letter_rows d
     where d.partition_id = p_partition and queen.frame_header(d.frame) ->> 'transactionId' = p_transaction
     order by d.message_offset limit 1;
     if found then
@@ -191,7 +191,7 @@ begin
                coalesce(c.lease_own_until, c.lease_until) as lease_until,
                case when c.reached = p_offset then c.attempts else 0 end as attempts) r
     left join lateral (
-        select l.error, l.attempts, l.failed_at from queen.dead_letters l
+        select l.error, l.attempts, l.failed_at from queen.dead_letter_rows l
         where l.partition_id = p_partition and l.message_offset = p_offset and l.consumer_group = g.name
         order by l.failed_at desc limit 1) d on true
     order by g.name;

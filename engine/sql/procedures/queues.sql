@@ -75,7 +75,7 @@ end $$;
 -- in:     p_queue text
 -- out:    boolean: it existed
 -- locks:  the queues row, its partitions and heads rows in id order, its consumers rows in (partition_id,
---         consumer_group) order; then all of them again for the deletion, then dead_letters, groups, consumer_watermarks
+--         consumer_group) order; then all of them again for the deletion, then dead_letter_rows, groups, consumer_watermarks
 -- raises: lock_not_available when rows stay busy for 5 s
 -- Why twice: whoever holds a consumers row may go on to ask for a share of its partition and queue (the foreign
 -- keys of a dead letter), so the strong locks that refuse such shares are taken only when hardly anybody can be in

@@ -306,7 +306,7 @@ set jit = off as $$
 begin
     return query
     with letters as materialized (
-        select d.partition_id, left(coalesce(d.error, ''), 200) as error from queen.dead_letters d limit p_letters_max),
+        select d.partition_id, left(coalesce(d.error, ''), 200) as error from queen.dead_letter_rows d limit p_letters_max),
     frequent as (
         select l.error, count(*) as count from letters l group by l.error order by count(*) desc, l.error limit 10)
     select g.leased_partitions, g.leased, g.consumed,

@@ -120,7 +120,7 @@ begin
         select p.id from queen.partitions p join queen.heads h on h.partition_id = p.id
         where h.tail = h.head and h.deferred_pending = 0 and h.last_push_at < v_before and p.created_at < v_before
           and not exists (select 1 from queen.consumers c where c.partition_id = p.id and c.served_at >= v_before)
-          and not exists (select 1 from queen.dead_letters d where d.partition_id = p.id)
+          and not exists (select 1 from queen.dead_letter_rows d where d.partition_id = p.id)
         limit p_batch
         for update of p, h skip locked);
 
@@ -137,7 +137,7 @@ begin
                        where c.partition_id = any (v_idle)
                          and (c.partition_id, c.consumer_group) not in (select l.partition_id, l.consumer_group
                                                                         from locked l))
-      and not exists (select 1 from queen.dead_letters d where d.partition_id = p.id);
+      and not exists (select 1 from queen.dead_letter_rows d where d.partition_id = p.id);
     get diagnostics v_removed = row_count;
     perform queen.doubt(v_queues);
     return v_removed;

@@ -155,7 +155,7 @@ begin
           from places l) t
     cross join (select coalesce(jsonb_agg(to_jsonb(g)), '[]') as groups from by_group g) g
     cross join (select coalesce(jsonb_agg(to_jsonb(n)), '[]') as notable from notable n) n;
-    v_dead := (select count(*) from queen.dead_letters d where d.queue_id = p_queue);
+    v_dead := (select count(*) from queen.dead_letter_rows d where d.queue_id = p_queue);
 
     insert into queen.queue_counts as c (queue_id, appended, removed, partitions, dead_letters, measured_at, measured_ms, suspect)
     select q.id, v_appended, v_removed, v_partitions, v_dead, v_now,

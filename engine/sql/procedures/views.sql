@@ -1,4 +1,9 @@
 -- Views for people: the log and its readers as rows. The broker itself uses none of them.
+-- A row of heads is looked for from its highest generation down (newest.sql), in each view's own words: tables in a view
+-- are read with its owner's rights, but functions are called with those of whoever asks. New columns go to the end, because
+-- a view that had to be dropped would lose its grants.
+
+-- queen.messages: every stored message.
 create or replace view queen.messages as
 select coalesce((h.header ->> 'messageId')::uuid,
                 queen.message_id(s.created_at, s.base_offset + f.ordinal - 1, p.number)) as id,
@@ -10,28 +15,60 @@ select coalesce((h.header ->> 'messageId')::uuid,
        (h.header ->> 'traceId')::uuid as trace_id,
        h.header ->> 'producerSub' as producer_sub,
        s.created_at,
-       queen.frame_payload(f.frame) as payload
-from queen.segments s
-join queen.partitions p on p.id = s.partition_id
-join queen.heads t on t.partition_id = s.partition_id
-join queen.queues q on q.id = p.queue_id
+       queen.frame_payload(f.frame) as payload,
+       s.base_offset as segment_offset
+from queen.queues q
+join queen.partitions p on p.queue_id = q.id
+join queen.segments s on s.partition_id = p.id
+cross join lateral (select k.tail from queen.heads k where k.partition_id = p.id
+                    order by k.generation desc limit 1) t
 cross join lateral unnest(string_to_array(s.frames, e'\n')) with ordinality f (frame, ordinal)
 cross join lateral (select queen.frame_header(f.frame) as header) h
 where s.base_offset + f.ordinal - 1 >= t.tail;
 
+-- queen.lag: where every group stands in every partition it has read from.
 create or replace view queen.lag as
-select q.name as queue, p.name as partition, c.consumer_group,
-       greatest(c.cursor, h.tail) as cursor, h.head,
-       h.head - greatest(c.cursor, h.tail) as pending
-from queen.consumers c
-join queen.partitions p on p.id = c.partition_id
-join queen.heads h on h.partition_id = c.partition_id
-join queen.queues q on q.id = p.queue_id;
+select q.name as queue, p.name as partition, c.consumer_group, r.cursor, h.head, h.head - r.cursor as pending,
+       o.created_at as oldest_pending_at, queen.now() - o.created_at as oldest_pending_age, p.id as partition_id
+from queen.queues q
+join queen.partitions p on p.queue_id = q.id
+join queen.consumers c on c.partition_id = p.id
+cross join lateral (select k.head, k.tail from queen.heads k where k.partition_id = p.id
+                    order by k.generation desc limit 1) h
+cross join lateral (select greatest(c.cursor, h.tail) as cursor) r
+left join lateral (select s.created_at from queen.segments s
+                   where s.partition_id = p.id and s.base_offset <= r.cursor
+                   order by s.base_offset desc limit 1) o on r.cursor < h.head;
 
+-- queen.leases: every live lease. One that waits for deferred acknowledgements is held far beyond its own time.
 create or replace view queen.leases as
-select q.name as queue, p.name as partition, c.consumer_group, c.lease_id,
-       c.cursor, c.lease_end, c.lease_until, c.attempts
-from queen.consumers c
-join queen.partitions p on p.id = c.partition_id
-join queen.queues q on q.id = p.queue_id
+select q.name as queue, p.name as partition, c.consumer_group, c.lease_id, c.cursor, c.lease_end, c.lease_until,
+       c.attempts, c.served_at, c.deferred_pending > 0 as is_held, p.id as partition_id
+from queen.queues q
+join queen.partitions p on p.queue_id = q.id
+join queen.consumers c on c.partition_id = p.id
 where c.lease_until > queen.now();
+
+-- queen.dead_letters: what groups have given up on. May be deleted from.
+create or replace view queen.dead_letters as
+select q.name as queue, p.name as partition, d.consumer_group, h.header ->> 'transactionId' as transaction_id,
+       queen.frame_payload(d.frame) as payload, d.error, d.attempts, d.created_at, d.failed_at, d.message_id,
+       d.message_offset, (h.header ->> 'traceId')::uuid as trace_id, h.header ->> 'producerSub' as producer_sub,
+       d.partition_id, d.queue_id, d.id
+from queen.dead_letter_rows d
+join queen.partitions p on p.id = d.partition_id
+join queen.queues q on q.id = d.queue_id
+cross join lateral (select queen.frame_header(d.frame) as header) h;
+
+create or replace function queen.delete_dead_letter() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    delete from queen.dead_letter_rows d where d.id = old.id;
+    return case when found then old end;
+end $$;
+create or replace trigger delete_dead_letter instead of delete on queen.dead_letters
+    for each row execute function queen.delete_dead_letter();
+
+-- What the views call. These read nothing.
+grant execute on function queen.message_id(timestamptz, bigint, bigint), queen.frame_header(text),
+                          queen.frame_payload(text), queen.now() to public;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::Error;
@@ -26,9 +26,8 @@ pub struct Connector {
 }
 
 /// The half of a connection that must be polled. Boxed: with and without TLS are two types.
-pub type Driver = std::pin::Pin<
-    Box<dyn futures_util::Stream<Item = Result<tokio_postgres::AsyncMessage, tokio_postgres::Error>> + Send>,
->;
+pub type Driver =
+    std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;
 
 impl Connector {
     pub fn new(config: &Config, tasks: Tasks) -> Result<Self, StartError> {
@@ -77,11 +76,16 @@ impl Connector {
 
     /// A connection whose driver runs by itself, with our session settings.
     pub async fn client(&self) -> Result<Client, Error> {
+        self.client_hearing(|| {}).await
+    }
+
+    /// The same, telling of every notification.
+    pub async fn client_hearing(&self, heard: impl Fn() + Send + 'static) -> Result<Client, Error> {
         let (client, mut driver) = self.raw().await?;
         self.tasks.spawn_driver(async move {
-            while let Some(message) = futures_util::StreamExt::next(&mut driver).await {
-                if message.is_err() {
-                    break;
+            while let Some(Ok(message)) = futures_util::StreamExt::next(&mut driver).await {
+                if matches!(message, AsyncMessage::Notification(_)) {
+                    heard();
                 }
             }
         });

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::connect::{Connector, error_chain};
 use super::error::Error;
@@ -57,7 +57,7 @@ impl Connection {
         self.broken.store(true, Relaxed);
     }
 
-    fn is_usable(&self) -> bool {
+    pub fn is_usable(&self) -> bool {
         !self.broken.load(Relaxed) && !self.client.is_closed()
     }
 }
@@ -247,6 +247,12 @@ impl Connections {
     async fn try_open(&self) -> Result<Arc<Loan>, Error> {
         let place = Reserved(self);
         let client = self.0.connector.client().await?;
+        let connection = self.prepared(client).await?;
+        std::mem::forget(place);
+        Ok(self.loan(connection))
+    }
+
+    async fn prepared(&self, client: tokio_postgres::Client) -> Result<Connection, Error> {
         // Boxed: large, and hardly ever needed.
         let prepare = tokio::time::timeout(self.0.deadline, Box::pin(Statements::prepare(&client)));
         let statements = match prepare.await {
@@ -254,10 +260,13 @@ impl Connections {
             Ok(statements) => statements.map_err(|error| Error::Unreachable(error_chain(&error)))?,
             Err(_) => return Err(Error::Unreachable("no answer to prepare".to_owned())),
         };
-        let connection =
-            Connection { client, statements, deadline: self.0.deadline, broken: AtomicBool::new(false) };
-        std::mem::forget(place);
-        Ok(self.loan(connection))
+        Ok(Connection { client, statements, deadline: self.0.deadline, broken: AtomicBool::new(false) })
+    }
+
+    /// A connection beside the others, for one who keeps it. `heard` is told of what it listens to.
+    pub async fn own(&self, heard: Arc<Notify>) -> Result<Connection, Error> {
+        let client = self.0.connector.client_hearing(move || heard.notify_one()).await?;
+        self.prepared(client).await
     }
 
     fn loan(&self, connection: Connection) -> Arc<Loan> {

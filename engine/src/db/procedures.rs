@@ -1,6 +1,7 @@
 //! One typed function per procedure of the message plane; parameter types are fixed here and nowhere else.
 
 pub mod deferred;
+pub mod inbox;
 
 use std::sync::Arc;
 use std::time::SystemTime;

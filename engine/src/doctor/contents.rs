@@ -18,6 +18,7 @@ const BLOAT_BYTES_PER_ROW: i64 = 4096;
 /// The log is cut into about 32.
 const EXTENTS_MAX: i64 = 100;
 const DEFERRED_SECONDS_MAX: f64 = 10.0;
+const INBOX_SECONDS_MAX: f64 = 10.0;
 /// Longer than any handler should need; a lease may be renewed for ever.
 const LEASE_SECONDS_MAX: f64 = 3600.0;
 
@@ -134,6 +135,28 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
                  `/api/v1/operations?status=failed`",
                 deferred.failed,
                 deferred.error.as_deref().unwrap_or("unknown")
+            ),
+        );
+    }
+    let inbox = &contents.inbox;
+    if let Some(oldest) = inbox.oldest_seconds.filter(|oldest| *oldest > INBOX_SECONDS_MAX) {
+        found.warning(
+            "inbox_waiting",
+            format!(
+                "{} message(s) pushed with SQL wait in queen.inbox, the oldest for {}: no broker moves them into \
+                 the log; is one running, and is maintenance off?",
+                inbox.waiting,
+                span(oldest)
+            ),
+        );
+    }
+    if inbox.refused > 0 {
+        found.problem(
+            "inbox_refused",
+            format!(
+                "{} message(s) in queen.inbox were refused by the log, the last because: {}; correct or delete them",
+                inbox.refused,
+                inbox.error.as_deref().unwrap_or("unknown")
             ),
         );
     }

@@ -134,6 +134,7 @@ pub struct LogUser {
 pub struct Contents {
     pub schema: i32,
     pub deferred: Deferred,
+    pub inbox: Inbox,
     pub maintenance: bool,
     pub pop_maintenance: bool,
     pub extents: Extents,
@@ -145,6 +146,16 @@ pub struct Deferred {
     pub oldest_seconds: Option<f64>,
     pub failed: i64,
     /// Why the last of those failed.
+    pub error: Option<String>,
+}
+
+/// Messages pushed with SQL that are not in the log yet.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Inbox {
+    pub waiting: i64,
+    pub oldest_seconds: Option<f64>,
+    pub refused: i64,
+    /// Why the last of those was.
     pub error: Option<String>,
 }
 

@@ -24,6 +24,7 @@ fn healthy() -> Value {
         "indexes": indexes, "invalid_indexes": [], "blockers": [], "waits": [], "log_users": [],
         "contents": {
             "schema": 4, "deferred": {"open": 0, "oldest_seconds": null, "failed": 0, "error": null},
+            "inbox": {"waiting": 0, "oldest_seconds": null, "refused": 0, "error": null},
             "maintenance": false, "pop_maintenance": false, "extents": {"count": 32, "oldest_seconds": 1e6, "tables": 32},
         },
         "leases": {"live": 1, "oldest_seconds": 20.0, "oldest": {"queue": "q", "partition": "p", "group": "g"}, "orphaned": 0},
@@ -121,6 +122,8 @@ fn each_fact_that_is_wrong_is_found_and_nothing_else() {
             (Problem, "deferred_waiting"),
         ),
         ("/contents/deferred/failed", json!(1), (Problem, "deferred_failed")),
+        ("/contents/inbox/oldest_seconds", json!(11.0), (Warning, "inbox_waiting")),
+        ("/contents/inbox/refused", json!(2), (Problem, "inbox_refused")),
         ("/contents/maintenance", json!(true), (Info, "maintenance")),
         ("/contents/pop_maintenance", json!(true), (Info, "pop_maintenance")),
         ("/contents/extents/tables", json!(31), (Problem, "extents_differ")),

@@ -124,7 +124,7 @@ async fn never_analyze(sql: &Client) {
 async fn scans(sql: &Client) -> i64 {
     sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
     let text = "select coalesce(sum(seq_scan), 0)::bigint from pg_stat_user_tables where schemaname = 'queen'
-                and (relname in ('partitions', 'heads', 'consumers', 'dead_letters') or relname like 'segments%')";
+                and (relname in ('partitions', 'heads', 'consumers', 'dead_letter_rows') or relname like 'segments%')";
     number(sql, text).await
 }
 

@@ -11,6 +11,7 @@ mod doctor;
 mod exposition;
 mod groups;
 mod health;
+mod inbox;
 mod life;
 mod load;
 mod metrics;

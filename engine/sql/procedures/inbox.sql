@@ -1,0 +1,223 @@
+-- Pushes from SQL. An application calls queen.push in its own transaction; the row waits in queen.inbox, invisible until
+-- the commit and gone with a rollback. One broker moves what is committed into the log (engine/src/jobs/inbox.rs).
+--
+-- How the broker learns of it. While there is traffic it looks every 10 ms, by transaction number, as
+-- discover.sql does: a look costs what was committed since the last one, however many old rows a forgotten transaction
+-- keeps in the table. After a second without any it rests: it holds the lock "queen.inbox.rest", which pushers see during
+-- their commit (queen.number_commit) and then, and only then, notify. The lock rather than a row says so, because a
+-- transaction of a higher isolation level would not see the row change, and because it goes with the broker.
+
+-- queen.put_in_inbox: the common part of queen.push and queen.push_json. Not for applications.
+-- in:     as queen.push, the payload as JSON text
+-- out:    uuid: the message's id
+-- locks:  none but the new row
+-- raises: invalid_parameter_value, program_limit_exceeded
+-- The first row of a transaction is told by a setting of the transaction. Savepoints take it back like the row; looking for
+-- the row instead would make serialisable transactions conflict with each other.
+create or replace function queen.put_in_inbox(
+    p_queue text, p_partition text, p_payload text, p_transaction_id text, p_trace_id uuid)
+returns uuid language plpgsql as $$
+declare
+    v_xid text := pg_current_xact_id()::text;
+    v_first boolean := current_setting('queen.pushed', true) is distinct from v_xid;
+    v_number bigint := nextval('queen.inbox_numbers');
+    v_id uuid;
+begin
+    if p_queue is null then
+        raise 'the queue must not be null' using errcode = 'invalid_parameter_value';
+    elsif char_length(p_queue) > 255 then
+        raise 'the queue''s name is longer than 255 characters' using errcode = 'invalid_parameter_value';
+    elsif char_length(p_partition) > 255 then
+        raise 'the partition''s name is longer than 255 characters' using errcode = 'invalid_parameter_value';
+    elsif char_length(p_transaction_id) > 255 then
+        raise 'the transaction id is longer than 255 characters' using errcode = 'invalid_parameter_value';
+    elsif p_transaction_id = '' then
+        raise 'the transaction id must not be empty' using errcode = 'invalid_parameter_value';
+    elsif octet_length(p_payload) > 67108864 then
+        raise 'the payload is larger than 64 MiB' using errcode = 'program_limit_exceeded';
+    end if;
+    -- The bits of queen.message_id, where a computed id has its partition's number with one that no partition gets to.
+    -- Spelled out, because PL/pgSQL takes a function in SQL apart again in every transaction, for longer than the rest takes.
+    v_id := encode(substr(int8send(floor(extract(epoch from queen.now()) * 1000)::bigint), 3)
+                   || int2send((28672 | ((v_number >> 30) & 4095))::int2)
+                   || int8send((-9223372036854775808)::bigint | ((v_number & 1073741823) << 32)
+                               | (2147483648 + floor(random() * 2147483648)::bigint)), 'hex')::uuid;
+    insert into queen.inbox as i (number, message_id, trace_id, is_first, queue, partition, transaction_id, payload)
+    values (v_number, v_id, p_trace_id, v_first, p_queue, coalesce(nullif(p_partition, ''), 'Default'),
+            p_transaction_id, coalesce(p_payload, 'null'));
+    if v_first then
+        perform set_config('queen.pushed', v_xid, true);
+    end if;
+    return v_id;
+end $$;
+
+-- queen.push: pushes a message when, and only when, the caller's transaction commits. For applications.
+-- in:     queue text, partition text (null or '' = Default), payload jsonb (null = the JSON null), transaction_id text (as
+--         with a push over HTTP: the second of the same id within the queue's window is dropped), trace_id uuid
+-- out:    uuid: the id that the message will have
+-- locks:  none but the new row
+-- raises: invalid_parameter_value, program_limit_exceeded
+-- Runs as its owner, so that nothing but EXECUTE is needed. Never drop it: the grants would go with it.
+create or replace function queen.push(
+    queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null)
+returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return queen.put_in_inbox(queue, partition, payload::text, transaction_id, trace_id);
+end $$;
+
+-- queen.push_json: the same for a payload that keeps its spelling: white space, the order and repetition of keys.
+-- in:     as queen.push, the payload as json
+-- out:    uuid
+-- locks:  none but the new row
+-- raises: as queen.push
+-- A name of its own, because a literal would fit json and jsonb alike.
+create or replace function queen.push_json(
+    queue text, partition text, payload json, transaction_id text default null, trace_id uuid default null)
+returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return queen.put_in_inbox(queue, partition, payload::text, transaction_id, trace_id);
+end $$;
+
+-- queen.lead_inbox: makes this session the one that moves rows, until it ends.
+-- in:     nothing
+-- out:    boolean: false while another is
+-- locks:  an advisory lock
+-- raises: never
+create or replace function queen.lead_inbox()
+returns boolean language sql as $$
+    select pg_try_advisory_lock(hashtextextended('queen.inbox.lead', 0))
+$$;
+
+-- queen.inbox_is_led: whether some session moves rows. May be wrong for the moment in which another asks.
+-- in:     nothing
+-- out:    boolean
+-- locks:  an advisory lock, until the end of the statement
+-- raises: never
+create or replace function queen.inbox_is_led()
+returns boolean language sql as $$
+    select not pg_try_advisory_xact_lock_shared(hashtextextended('queen.inbox.lead', 0))
+$$;
+
+-- queen.rest_inbox: from now on pushers notify. Whatever was committed without a notification is visible by then.
+-- in:     nothing
+-- out:    boolean: false while somebody is in the middle of a commit
+-- locks:  an advisory lock, until queen.wake_inbox or the end of the session
+-- raises: never
+create or replace function queen.rest_inbox()
+returns boolean language sql as $$
+    select pg_try_advisory_lock(hashtextextended('queen.inbox.rest', 0))
+$$;
+
+-- queen.wake_inbox: pushers need not notify any more.
+-- in:     nothing
+-- out:    boolean: false if it was not resting
+-- locks:  gives the one of queen.rest_inbox back
+-- raises: never
+create or replace function queen.wake_inbox()
+returns boolean language sql as $$
+    select pg_advisory_unlock(hashtextextended('queen.inbox.rest', 0))
+$$;
+
+-- queen.look_inbox: the transactions with rows in the inbox that were committed since the last look, in order.
+-- in:     p_xmax bigint, p_running bigint[]   from the previous answer; p_xmax null = all there are
+-- out:    xmax bigint, running bigint[] (for the next call), xids bigint[]
+-- locks:  none
+-- raises: never
+-- All there are includes rows without a place in the order, which come last: nobody can make them by pushing, but triggers
+-- can be switched off, and settings of a transaction be set by hand.
+create or replace function queen.look_inbox(
+    p_xmax bigint, p_running bigint[], out xmax bigint, out running bigint[], out xids bigint[])
+language plpgsql stable set enable_sort = on as $$
+begin
+    xmax := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+    running := array(select x::text::bigint from pg_snapshot_xip(pg_current_snapshot()) x);
+    if p_xmax is null then
+        xids := array(
+            with recursive present as (
+                (select i.xid from queen.inbox i order by i.xid limit 1)
+                union all
+                select n.xid from present p
+                cross join lateral (select i.xid from queen.inbox i where i.xid > p.xid order by i.xid limit 1) n)
+            select f.xid::text::bigint
+            from (select c.xid, c.number from queen.inbox_commits c
+                  union all
+                  select p.xid, null from present p
+                  where not exists (select 1 from queen.inbox_commits c where c.xid = any (array[p.xid]))) f
+            order by f.number nulls last, f.xid);
+    else
+        xids := array(
+            select f.xid::text::bigint
+            from (select c.xid, c.number from queen.inbox_commits c
+                  where c.xid >= p_xmax::text::xid8 and c.xid < pg_snapshot_xmax(pg_current_snapshot())
+                  union all
+                  select c.xid, c.number from unnest(p_running) r (xid)
+                  join queen.inbox_commits c on c.xid = any (array[r.xid::text::xid8])) f
+            order by f.number);
+    end if;
+end $$;
+
+-- queen.take_inbox: the next rows of some transactions, in order.
+-- in:     p_xids bigint[] (in order), p_after bigint (the last row taken of the first of them), p_limit int,
+--         p_bytes bigint (of payloads, but at least one row)
+-- out:    a row each; one more of nulls if there is more
+-- locks:  none: whoever leads is alone, and clears them in the transaction that appends them
+-- raises: never
+create or replace function queen.take_inbox(p_xids bigint[], p_after bigint, p_limit int, p_bytes bigint)
+returns table (xid bigint, number bigint, message_id uuid, trace_id uuid, queue text, partition text,
+               transaction_id text, payload text)
+language plpgsql stable as $$
+declare
+    v_xid bigint;
+    v_after bigint := p_after;
+    v_count int := 0;
+    v_bytes bigint := 0;
+begin
+    foreach v_xid in array p_xids loop
+        for xid, number, message_id, trace_id, queue, partition, transaction_id, payload in
+            select v_xid, i.number, i.message_id, i.trace_id, i.queue, i.partition, i.transaction_id, i.payload
+            from queen.inbox i
+            where i.xid = v_xid::text::xid8 and i.number > v_after and i.error is null
+            order by i.number
+            limit p_limit - v_count + 1
+        loop
+            v_bytes := v_bytes + octet_length(payload);
+            if v_count = p_limit or v_count > 0 and v_bytes > p_bytes then
+                return query select null::bigint, null::bigint, null::uuid, null::uuid, null, null, null, null;
+                return;
+            end if;
+            v_count := v_count + 1;
+            return next;
+        end loop;
+        v_after := 0;
+    end loop;
+end $$;
+
+-- queen.clear_inbox: removes rows that are appended to the log in the same transaction.
+-- in:     p_xids bigint[], p_numbers bigint[] (the rows), p_done bigint[] (transactions of which nothing is left)
+-- out:    bigint: how many rows there were. Fewer than asked for: a queue was deleted meanwhile, and its rows with it
+-- locks:  the rows, after the heads of their partitions, as the deletion of a queue does
+-- raises: never
+create or replace function queen.clear_inbox(p_xids bigint[], p_numbers bigint[], p_done bigint[])
+returns bigint language plpgsql as $$
+declare
+    v_cleared bigint;
+begin
+    with cleared as (
+        delete from queen.inbox i using unnest(p_xids, p_numbers) a (xid, number)
+        where i.xid = any (array[a.xid::text::xid8]) and i.number = a.number
+        returning 1)
+    select count(*) into v_cleared from cleared;
+    delete from queen.inbox_commits c using unnest(p_done) a (xid) where c.xid = any (array[a.xid::text::xid8]);
+    return v_cleared;
+end $$;
+
+-- queen.refuse_inbox: sets a row aside that the log cannot take. It stays for people to see; with its error set to null
+-- again it is tried again within a minute.
+-- in:     p_xid bigint, p_number bigint, p_error text
+-- out:    nothing
+-- locks:  the row
+-- raises: never
+create or replace function queen.refuse_inbox(p_xid bigint, p_number bigint, p_error text)
+returns void language sql as $$
+    update queen.inbox as i set error = p_error where i.xid = p_xid::text::xid8 and i.number = p_number
+$$;
