@@ -35,6 +35,8 @@ pub struct Config {
     pub eviction_interval: Duration,
     pub retention_batch: i32,
     pub partition_cleanup: Duration,
+    /// How long traces, and redrives that have ended, are kept.
+    pub trace_retention: Duration,
     pub extent_bytes: i64,
     pub extent_age: Duration,
     pub deferring: Deferring,

@@ -28,11 +28,17 @@ use std::time::Duration;
 
 pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
 pub use db::control::Operations;
+pub use db::redrive::{Redrive, RedriveAsk};
+pub use db::traces::{NamedTrace, NewTrace, Trace, TraceName};
 pub use doctor::{Finding, diagnose};
 pub use error::{Error, StartError};
 pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
+pub use ops::browse::{MessageFilter, MessagePage};
 pub use ops::maintenance::Maintenance;
+pub use ops::message_status::{GroupStanding, MessageStatus, Standing};
+pub use ops::messages::{Buried, Mode, StoredMessage};
+pub use ops::replay::Replayed;
 pub use sidecar::LaneCounts;
 pub use spool::SpoolStats;
 

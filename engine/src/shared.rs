@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+
 use crate::config::Config;
 use crate::db::Connections;
 use crate::directory::Directory;
@@ -26,6 +28,8 @@ pub struct Shared {
     pub wake: Wake,
     pub load: Load,
     pub spool: Option<Spool>,
+    /// A redrive was started here.
+    pub redrives: Notify,
     dedup: Mutex<Dedup>,
     segments: Mutex<Segments>,
     leases: Mutex<LeaseBook>,
@@ -36,6 +40,7 @@ impl Shared {
         Self {
             tasks,
             spool,
+            redrives: Notify::new(),
             directory: Directory::new(),
             watches: Watches::default(),
             wake: Wake::new(),

@@ -69,6 +69,7 @@ impl Engine {
         jobs::extents::start(&shared);
         let engine = Self { shared, lanes, claims: Arc::default() };
         jobs::replay::start(&engine);
+        jobs::redrive::start(&engine);
         Ok(engine)
     }
 }

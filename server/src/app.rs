@@ -11,8 +11,8 @@ use queen_protocol::Subscription;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::http::{
-    ack, cors, dead_letters, error, groups, health, maintenance, metrics, openapi, operations, pop, push,
-    queues, renew, transaction,
+    ack, cors, dead_letters, error, groups, health, maintenance, messages, metrics, openapi, operations, pop,
+    push, queues, redrives, renew, traces, transaction,
 };
 
 /// What the HTTP side is told when it starts.
@@ -58,7 +58,19 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/configure", post(queues::configure)),
         ("/api/v1/resources/queues/", delete(queues::delete_nameless)),
         ("/api/v1/resources/queues/{queue}", delete(queues::delete)),
+        ("/api/v1/messages", get(messages::list)),
+        ("/api/v1/messages/{partition}/{transaction}", get(messages::one).delete(messages::delete)),
+        ("/api/v1/messages/{partition}/{transaction}/retry", post(messages::retry)),
+        ("/api/v1/messages/{partition}/{transaction}/dlq", post(messages::bury)),
+        ("/api/v1/status/queues/{queue}/messages", get(messages::of_queue)),
         ("/api/v1/dlq", get(dead_letters::list)),
+        ("/api/v1/dlq/redrive", post(redrives::start)),
+        ("/api/v1/dlq/redrives", get(redrives::list)),
+        ("/api/v1/dlq/redrives/{redrive}", get(redrives::one).delete(redrives::cancel)),
+        ("/api/v1/traces", post(traces::add)),
+        ("/api/v1/traces/names", get(traces::names)),
+        ("/api/v1/traces/by-name/{name}", get(traces::by_name)),
+        ("/api/v1/traces/{partition}/{transaction}", get(traces::of_message)),
         ("/api/v1/consumer-groups/{group}", delete(groups::delete)),
         ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),

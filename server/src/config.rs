@@ -248,6 +248,10 @@ pub struct Settings {
     #[arg(long, env = "PARTITION_CLEANUP_DAYS", default_value_t = 30, value_name = "DAYS",
           value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
     pub partition_cleanup_days: u32,
+    /// Traces, and redrives that have ended, are kept for this many days.
+    #[arg(long, env = "METRICS_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS",
+          value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
+    pub metrics_retention_days: u32,
     /// Size at which the log starts a new extent.
     #[arg(long, env = "QUEEN_EXTENT_BYTES", default_value = "256MiB", value_name = "BYTES",
           value_parser = some_bytes, help_heading = HOUSEKEEPING)]
@@ -310,6 +314,7 @@ impl Settings {
             eviction_interval: self.eviction_interval,
             retention_batch: self.retention_batch_size,
             partition_cleanup: Duration::from_secs(u64::from(self.partition_cleanup_days) * 86_400),
+            trace_retention: Duration::from_secs(u64::from(self.metrics_retention_days) * 86_400),
             extent_bytes: i64::try_from(self.extent_bytes).unwrap_or(i64::MAX),
             extent_age: self.extent_age,
             deferring: Deferring {

@@ -17,7 +17,10 @@ join queen.heads t on t.partition_id = s.partition_id
 join queen.queues q on q.id = p.queue_id
 cross join lateral unnest(string_to_array(s.frames, e'\n')) with ordinality f (frame, ordinal)
 cross join lateral (select queen.frame_header(f.frame) as header) h
-where s.base_offset + f.ordinal - 1 >= t.tail;
+where s.base_offset + f.ordinal - 1 >= t.tail
+  and not exists (select 1 from queen.skips k
+                  where k.partition_id = s.partition_id and k.message_offset = s.base_offset + f.ordinal - 1
+                    and k.consumer_group is null);
 
 create or replace view queen.lag as
 select q.name as queue, p.name as partition, c.consumer_group,

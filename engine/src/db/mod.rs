@@ -1,12 +1,15 @@
 //! The database: connections, migrations, and one typed function per procedure. SQL text is called from
-//! `procedures.rs` (message plane) and `control.rs` (control plane), and lives in `engine/sql`.
+//! `procedures.rs` (message plane), `control.rs` and its neighbours (control plane), and lives in `engine/sql`.
 
 mod connect;
 mod connections;
 pub mod control;
 mod error;
+pub mod messages;
 pub mod migrate;
 pub mod procedures;
+pub mod redrive;
+pub mod traces;
 pub mod transaction;
 
 pub use connect::{ConnectError, Connector, error_chain};

@@ -3,6 +3,7 @@
 pub mod extents;
 pub mod monitor;
 pub mod processor;
+pub mod redrive;
 pub mod replay;
 pub mod retention;
 pub mod wake;

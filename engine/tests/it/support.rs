@@ -43,6 +43,7 @@ pub fn config(url: &str) -> Config {
         eviction_interval: Duration::from_secs(3600),
         retention_batch: 100,
         partition_cleanup: Duration::from_secs(30 * 86_400),
+        trace_retention: Duration::from_secs(30 * 86_400),
         extent_bytes: 256 << 20,
         extent_age: Duration::from_secs(3600),
         deferring: Deferring {
