@@ -675,6 +675,78 @@ async def test_old_messages_leave(queen, queue, options):
         await asyncio.sleep(0.05)
 
 
+# Single messages
+
+
+async def test_messages_are_listed_and_looked_at(queen, queue):
+    pushed = await queen.queue(queue).push([{"data": {"n": n}, "transactionId": f"{queue}-{n}"} for n in range(3)])
+    page = await queen.admin.list_messages(queue=queue, limit=2)
+    assert (data(page["messages"]), page["total"]) == ([{"n": 2}, {"n": 1}], 2)
+    rest = await queen.admin.list_messages(queue=queue, limit=2, offset=2)
+    assert data(rest["messages"]) == [{"n": 0}]
+    [leased] = await at_once(queen, queue, batch=1)
+    found = await queen.admin.list_messages(queue=queue, status="processing")
+    assert [message["id"] for message in found["messages"]] == [leased["id"]]
+    partition = pushed[0]["partition_id"]
+    message = await queen.admin.get_message(partition, f"{queue}-0")
+    assert (message["payload"], message["status"], message["mode"]["type"]) == ({"n": 0}, "processing", "queue")
+
+
+async def test_a_message_is_deleted(queen, queue, refusals):
+    pushed = await queen.queue(queue).push([{"data": n} for n in range(3)])
+    place = pushed[1]["partition_id"], pushed[1]["transaction_id"]
+    assert (await queen.admin.delete_message(*place))["success"] is True
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        await queen.admin.get_message(*place)
+    assert refused.value.response.status_code == 404
+    refusals.clear()
+    seen = []
+
+    async def handle(message):
+        seen.append(message["data"])
+
+    await queen.queue(queue).limit(2).consume(handle)
+    assert seen == [0, 2]
+    assert await at_once(queen, queue) == []
+
+
+async def test_a_message_is_given_up_by_hand_and_replayed(queen, queue):
+    pushed = await queen.queue(queue).push([{"data": n} for n in range(3)])
+    place = pushed[1]["partition_id"], pushed[1]["transaction_id"]
+    assert (await queen.admin.move_message_to_dlq(*place))["dlq"] is True
+    assert data((await queen.queue(queue).dlq().get())["messages"]) == [1]
+    again = await queen.admin.retry_message(*place)
+    assert (again["success"], again["queue"], again["dlqRowRemoved"]) == (True, queue, True)
+    assert (await queen.queue(queue).dlq().get())["total"] == 0
+    seen = []
+
+    async def handle(message):
+        seen.append(message["data"])
+
+    await queen.queue(queue).limit(3).consume(handle)
+    assert seen == [0, 2, 1]
+
+
+async def test_a_handler_leaves_a_trace(queen, queue):
+    pushed = await queen.queue(queue).push({"data": {"n": 1}})
+
+    async def handle(message):
+        traced = await message["trace"]({"traceName": [queue, f"{queue}/2"], "data": {"step": "done"}})
+        assert traced["success"], traced
+
+    await queen.queue(queue).group("g").limit(1).each().consume(handle)
+    named = await queen.admin.get_traces_by_name(queue)
+    assert named["total"] == 1
+    [trace] = named["traces"]
+    assert (trace["data"], trace["message_payload"]) == ({"step": "done"}, {"n": 1})
+    assert (trace["queue_name"], trace["consumer_group"]) == (queue, "g")
+    names = [name["trace_name"] for name in (await queen.admin.get_trace_names(limit=1000))["trace_names"]]
+    assert {queue, f"{queue}/2"} <= set(names)
+    place = pushed[0]["partition_id"], pushed[0]["transaction_id"]
+    [same] = (await queen.admin.get_traces_for_message(*place))["traces"]
+    assert (same["id"], same["event_type"]) == (trace["id"], "info")
+
+
 # Buffering in the client
 
 

@@ -35,14 +35,14 @@ pub struct Config {
     pub eviction_interval: Duration,
     pub retention_batch: i32,
     pub partition_cleanup: Duration,
+    /// How long traces, and redrives that have ended, are kept.
+    pub history_retention: Duration,
     pub extent_bytes: i64,
     pub extent_age: Duration,
     /// How often the counts of queues are told to the database.
     pub statistics_interval: Duration,
     /// How often the database is examined; zero = never.
     pub doctor_interval: Duration,
-    /// How long it is remembered what happened to traced messages.
-    pub life_retention: Duration,
     pub deferring: Deferring,
     /// Where pushes go while the database cannot be reached; `None`: they fail.
     pub spool: Option<SpoolConfig>,

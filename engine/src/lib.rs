@@ -31,17 +31,23 @@ use std::time::Duration;
 
 pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
 pub use db::control::Operations;
+pub use db::redrive::{Redrive, RedriveAsk};
 pub use db::resources::{
     GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread, Trouble,
 };
+pub use db::traces::{NamedTrace, NewTrace, Trace, TraceName};
 pub use doctor::{Examination, Facts, Finding, Severity, Table, diagnose};
 pub use error::{Error, StartError};
 pub use histogram::{Distribution, Histogram, MICROSECONDS};
 pub use life::LifeCounts;
 pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
+pub use ops::browse::{MessageFilter, MessagePage};
 pub use ops::life::{MessageLife, Reader, Recorded};
 pub use ops::maintenance::Maintenance;
+pub use ops::message_status::{GroupStanding, MessageStatus, Standing};
+pub use ops::messages::{Buried, Mode, StoredMessage};
+pub use ops::replay::Replayed;
 pub use ops::resources::Refreshed;
 pub use pop::answer::Answer;
 pub use sidecar::{LaneCounts, LaneSpread};

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use tokio::sync::Notify;
+
 use crate::config::Config;
 use crate::db::Connections;
 use crate::directory::Directory;
@@ -35,6 +37,8 @@ pub struct Shared {
     pub pooled: OnceLock<bool>,
     examination: Mutex<Option<Arc<Examination>>>,
     pub life: Life,
+    /// A redrive was started here.
+    pub redrives: Notify,
     dedup: Mutex<Dedup>,
     segments: Mutex<Segments>,
     leases: Mutex<LeaseBook>,
@@ -45,6 +49,7 @@ impl Shared {
         Self {
             tasks,
             spool,
+            redrives: Notify::new(),
             directory: Directory::new(),
             watches: Watches::default(),
             wake: Wake::new(),

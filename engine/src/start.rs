@@ -70,6 +70,7 @@ impl Engine {
         let engine = Self { shared, lanes, claims: Arc::default() };
         jobs::replay::start(&engine);
         jobs::inbox::start(&engine);
+        jobs::redrive::start(&engine);
         Ok(engine)
     }
 }

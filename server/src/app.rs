@@ -12,8 +12,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::http::{
-    ack, cors, dead_letters, doctor, error, groups, health, life, maintenance, metrics, openapi, operations,
-    pop, push, queues, renew, resources, statistics, transaction,
+    ack, cors, dead_letters, doctor, error, groups, health, life, maintenance, messages, metrics, openapi,
+    operations, pop, push, queues, redrives, renew, resources, statistics, traces, transaction,
 };
 use crate::telemetry::Telemetry;
 
@@ -74,11 +74,23 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/resources/overview", get(resources::overview)),
         ("/api/v1/queues/{queue}/clear", delete(resources::clear)),
         ("/api/v1/stats/refresh", post(statistics::refresh)),
-        ("/api/v1/dlq", get(dead_letters::list)),
         ("/api/v1/consumer-groups", get(groups::list)),
         ("/api/v1/consumer-groups/lagging", get(groups::lagging)),
         ("/api/v1/consumer-groups/{group}", get(groups::detail).delete(groups::delete)),
         ("/api/v1/messages/{partition}/{transaction}/life", get(life::life)),
+        ("/api/v1/messages", get(messages::list)),
+        ("/api/v1/messages/{partition}/{transaction}", get(messages::one).delete(messages::delete)),
+        ("/api/v1/messages/{partition}/{transaction}/retry", post(messages::retry)),
+        ("/api/v1/messages/{partition}/{transaction}/dlq", post(messages::bury)),
+        ("/api/v1/status/queues/{queue}/messages", get(messages::of_queue)),
+        ("/api/v1/dlq", get(dead_letters::list)),
+        ("/api/v1/dlq/redrive", post(redrives::start)),
+        ("/api/v1/dlq/redrives", get(redrives::list)),
+        ("/api/v1/dlq/redrives/{redrive}", get(redrives::one).delete(redrives::cancel)),
+        ("/api/v1/traces", post(traces::add)),
+        ("/api/v1/traces/names", get(traces::names)),
+        ("/api/v1/traces/by-name/{name}", get(traces::by_name)),
+        ("/api/v1/traces/{partition}/{transaction}", get(traces::of_message)),
         ("/api/v1/consumer-groups/{group}", delete(groups::delete)),
         ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),

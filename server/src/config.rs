@@ -253,7 +253,7 @@ pub struct Settings {
     #[arg(long, env = "STATS_INTERVAL_MS", default_value = "1s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub stats_interval: Duration,
-    /// What happened to traced messages is forgotten after this many days.
+    /// Traces, what happened to traced messages, and redrives that have ended are kept for this many days.
     #[arg(long, env = "METRICS_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS",
           value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
     pub metrics_retention_days: u32,
@@ -330,11 +330,11 @@ impl Settings {
             eviction_interval: self.eviction_interval,
             retention_batch: self.retention_batch_size,
             partition_cleanup: Duration::from_secs(u64::from(self.partition_cleanup_days) * 86_400),
+            history_retention: Duration::from_secs(u64::from(self.metrics_retention_days) * 86_400),
             extent_bytes: i64::try_from(self.extent_bytes).unwrap_or(i64::MAX),
             extent_age: self.extent_age,
             statistics_interval: self.stats_interval,
             doctor_interval: self.doctor_interval,
-            life_retention: Duration::from_secs(u64::from(self.metrics_retention_days) * 86_400),
             deferring: Deferring {
                 enabled: self.operation_queue_enabled,
                 push_utilisation: self.opq_push_utilization,

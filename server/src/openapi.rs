@@ -8,8 +8,8 @@ use bytes::Bytes;
 use utoipa::OpenApi;
 
 use crate::http::{
-    ack, dead_letters, doctor, error, groups, health, life, maintenance, metrics, openapi, operations, pop,
-    push, queues, renew, resources, statistics, transaction,
+    ack, dead_letters, doctor, error, groups, health, life, maintenance, messages, metrics, openapi,
+    operations, pop, push, queues, redrives, renew, resources, statistics, traces, transaction,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -24,6 +24,7 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     info(title = "Queen", description = DESCRIPTION),
     tags(
         (name = "messages", description = "Push, pop, acknowledge."),
+        (name = "traces", description = "What consumers tell about the messages they work on."),
         (name = "operations", description = "What was deferred under load, and what became of it."),
         (name = "queues", description = "Options of a queue, and its end."),
         (name = "consumer groups", description = "Where groups stand."),
@@ -56,11 +57,25 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         resources::overview,
         resources::clear,
         statistics::refresh,
-        dead_letters::list,
         groups::list,
         groups::lagging,
         groups::detail,
         life::life,
+        messages::list,
+        messages::one,
+        messages::delete,
+        messages::retry,
+        messages::bury,
+        messages::of_queue,
+        dead_letters::list,
+        redrives::start,
+        redrives::list,
+        redrives::one,
+        redrives::cancel,
+        traces::add,
+        traces::names,
+        traces::by_name,
+        traces::of_message,
         groups::delete,
         groups::subscription,
         groups::delete_from_queue,

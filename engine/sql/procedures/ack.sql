@@ -99,7 +99,11 @@ begin
             where g.partition_id = r.partition_id and g.base_offset <= a.message_offset
             order by g.base_offset desc limit 1) s
         cross join lateral (
-            select split_part(s.frames, e'\n', (a.message_offset - s.base_offset + 1)::int) as frame) f;
+            select split_part(s.frames, e'\n', (a.message_offset - s.base_offset + 1)::int) as frame) f
+        -- One that was deleted, or dead-lettered by hand, meanwhile is not dead-lettered again.
+        where not exists (select 1 from queen.skips k
+                          where k.partition_id = r.partition_id and k.message_offset = a.message_offset
+                            and (k.consumer_group is null or k.consumer_group = r.consumer_group));
     end if;
 
     select array_agg(r.ordinal), array_agg(r.status), array_agg(r.cursor), array_agg(r.started), array_agg(r.head),

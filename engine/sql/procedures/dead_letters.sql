@@ -1,6 +1,6 @@
 -- queen.dead_letters: one page of the dead letters, the newest failure first.
 -- in:     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz (of the failure, both
---         included); null = any; p_limit bigint, p_offset bigint
+--         included), p_error text (a part of the error, in any case); null = any; p_limit bigint, p_offset bigint
 -- out:    id uuid (the message's), partition_id uuid, queue_name text, partition_name text, consumer_group text,
 --         error text, attempts int, frame text, created_at timestamptz (of the message), failed_at timestamptz
 -- locks:  none
@@ -8,7 +8,7 @@
 -- Planned for each call: a queue or one of its partitions goes by an index, anything wider is a scan.
 create or replace function queen.dead_letters(
     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz,
-    p_limit bigint, p_offset bigint)
+    p_error text, p_limit bigint, p_offset bigint)
 returns table (id uuid, partition_id uuid, queue_name text, partition_name text, consumer_group text,
                error text, attempts int, frame text, created_at timestamptz, failed_at timestamptz)
 language plpgsql stable set plan_cache_mode = force_custom_plan set enable_sort = on set jit = off as $$
@@ -26,6 +26,7 @@ begin
       and (p_group is null or d.consumer_group = p_group)
       and (p_from is null or d.failed_at >= p_from)
       and (p_to is null or d.failed_at <= p_to)
+      and (p_error is null or position(lower(p_error) in lower(d.error)) > 0)
     order by d.failed_at desc, d.message_id desc, d.id
     limit p_limit offset p_offset;
 end $$;
@@ -36,7 +37,8 @@ end $$;
 -- locks:  none
 -- raises: never
 create or replace function queen.dead_letters_count(
-    p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz)
+    p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz,
+    p_error text)
 returns bigint language plpgsql stable set plan_cache_mode = force_custom_plan set jit = off as $$
 declare
     v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
@@ -49,5 +51,6 @@ begin
           and (p_partition is null or p.name = p_partition)
           and (p_group is null or d.consumer_group = p_group)
           and (p_from is null or d.failed_at >= p_from)
-          and (p_to is null or d.failed_at <= p_to));
+          and (p_to is null or d.failed_at <= p_to)
+          and (p_error is null or position(lower(p_error) in lower(d.error)) > 0));
 end $$;

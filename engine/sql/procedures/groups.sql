@@ -1,7 +1,7 @@
 -- queen.delete_group: forgets where a group stands. A group of the same name starts afresh.
 -- in:     p_group text, p_queue text (null = every queue), p_metadata boolean (also where it was told to start)
 -- out:    bigint: the cursors that were deleted
--- locks:  deferred rows of the group, consumers rows in (partition_id, consumer_group) order, then groups, then
+-- locks:  deferred rows of the group, consumers rows in (partition_id, consumer_group) order, then skips, groups,
 --         consumer_watermarks, queue_counts and group_counts
 -- raises: never
 -- For every queue it reads all cursors: an index by group would cost each new one an entry, for the sake of
@@ -31,6 +31,8 @@ begin
     where c.partition_id = l.partition_id and c.consumer_group = p_group;
     get diagnostics v_deleted = row_count;
 
+    delete from queen.skips k using queen.partitions p
+    where k.consumer_group = p_group and p.id = k.partition_id and (p_queue is null or p.queue_id = v_queue);
     if p_metadata then
         delete from queen.groups g
         where g.consumer_group = p_group and (p_queue is null or g.queue_name = p_queue);

@@ -59,6 +59,7 @@ begin
                   join queen.queues q on q.id = any (array[h.queue_id])
                   cross join lateral (select greatest(k.cursor, h.tail) as first) r
                   where q.delayed_processing <= 0 and q.window_buffer <= 0 and r.first < h.head
+                    and r.first >= h.skips_end
                     and not coalesce(k.lease_until > v_now and k.lease_id is distinct from a.lease_id, false)
                   offset 0) g
             where c.ctid = g.ctid
@@ -75,7 +76,9 @@ begin
 
     with locked as materialized (
         select a.ordinal, a.pop, a.batch, a.partitions_max, a.auto, c.partition_id, c.consumer_group, c.row_at,
-               a.lease_id, h.head, greatest(c.cursor, h.tail) as first, c.attempts, c.lease_until,
+               a.lease_id, h.head, h.skips_end, r.cursor, c.attempts, c.lease_until,
+               case when h.skips_end > r.cursor then queen.next_kept(c.partition_id, c.consumer_group, r.cursor)
+                    else r.cursor end as first,
                c.lease_until > v_now and c.lease_id is distinct from a.lease_id as taken,
                make_interval(secs => case when a.seconds > 0 then a.seconds
                                           when q.lease_time > 0 then q.lease_time else 60 end) as length,
@@ -91,13 +94,17 @@ begin
             order by k.generation desc limit 1
             for no key update skip locked) c
         cross join lateral queen.head_of(a.partition_id) h
+        cross join lateral (select greatest(c.cursor, h.tail) as cursor) r
         join queen.queues q on q.id = any (array[h.queue_id])),
     shared as materialized (
         select s.*, least(s.visible - s.first, s.fits) as available,
                coalesce(sum(least(s.visible - s.first, s.fits)) filter (where not coalesce(s.taken, false))
                    over earlier, 0) as before,
                count(*) filter (where not coalesce(s.taken, false) and s.visible > s.first) over earlier as claimed
-        from (select l.*, coalesce(v.visible, l.head) as visible, v.ready_at, v.windowed
+        from (select l.*, v.ready_at, v.windowed,
+                     least(coalesce(v.visible, l.head),
+                           case when l.skips_end > l.first
+                                then queen.next_skip(l.partition_id, l.consumer_group, l.first) end) as visible
               from locked l
               left join lateral queen.visible(l.partition_id, l.first, l.head, l.batch, l.delayed_processing,
                                               l.window_buffer, v_now) v
@@ -132,7 +139,9 @@ begin
                                                   when s.taken then s.lease_until - v_now
                                                   when s.available <= 0 then s.ready_at - v_now
                                                   else s.length end) * 1000)::bigint) as waits_ms,
-           array_agg(s.head) as heads
+           array_agg(s.head) as heads,
+           array_agg(s.row_at) filter (where s.status = 1 and s.first > s.cursor) as passed,
+           array_agg(s.first) filter (where s.status = 1 and s.first > s.cursor) as passed_to
     into v_rest
     from answered s;
     positions := positions || v_rest.positions;
@@ -142,6 +151,14 @@ begin
     attempts := attempts || v_rest.attempts;
     waits_ms := waits_ms || v_rest.waits_ms;
     heads := heads || v_rest.heads;
+
+    -- All that was left is to be skipped: it does not count as waiting any more.
+    if v_rest.passed is not null then
+        update queen.consumers as c
+        set cursor = a.passed_to, version = c.version + 1, generation = (c.version + 1) / 16
+        from unnest(v_rest.passed, v_rest.passed_to) a (row_at, passed_to)
+        where c.ctid = a.row_at;
+    end if;
 
     if coalesce(cardinality(positions), 0) < cardinality(p_partitions) then
         select array_agg(a.ordinal::int),

@@ -24,7 +24,10 @@ cross join lateral (select k.tail from queen.heads k where k.partition_id = p.id
                     order by k.generation desc limit 1) t
 cross join lateral unnest(string_to_array(s.frames, e'\n')) with ordinality f (frame, ordinal)
 cross join lateral (select queen.frame_header(f.frame) as header) h
-where s.base_offset + f.ordinal - 1 >= t.tail;
+where s.base_offset + f.ordinal - 1 >= t.tail
+  and not exists (select 1 from queen.skips k
+                  where k.partition_id = s.partition_id and k.message_offset = s.base_offset + f.ordinal - 1
+                    and k.consumer_group is null);
 
 -- queen.lag: where every group stands in every partition it has read from.
 create or replace view queen.lag as

@@ -128,6 +128,8 @@ pub struct DeadLetters<'a> {
     pub group: Option<&'a str>,
     pub from: Option<i64>,
     pub to: Option<i64>,
+    /// A part of the error.
+    pub error: Option<&'a str>,
 }
 
 pub struct DeadLetterRow {
@@ -151,10 +153,10 @@ pub async fn dead_letters(
     offset: i64,
 ) -> Result<(Vec<DeadLetterRow>, i64), Error> {
     let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
-    let filters: [&(dyn ToSql + Sync); 5] = [&ask.queue, &ask.partition, &ask.group, &from, &to];
-    let sql = "select queen.dead_letters_count($1, $2, $3, $4, $5)";
+    let filters: [&(dyn ToSql + Sync); 6] = [&ask.queue, &ask.partition, &ask.group, &from, &to, &ask.error];
+    let sql = "select queen.dead_letters_count($1, $2, $3, $4, $5, $6)";
     let total = one(connections, "queen.dead_letters_count", sql, &filters).await?.get(0);
-    let sql = "select * from queen.dead_letters($1, $2, $3, $4, $5, $6, $7)";
+    let sql = "select * from queen.dead_letters($1, $2, $3, $4, $5, $6, $7, $8)";
     let mut parameters = filters.to_vec();
     parameters.extend([&limit as &(dyn ToSql + Sync), &offset]);
     let rows = many(connections, "queen.dead_letters", sql, &parameters).await?;
@@ -359,6 +361,11 @@ pub async fn cancel_operation(connections: &Connections, id: Uuid) -> Result<Opt
 /// The status it has now; `None`: there is no such operation, or its partition is gone.
 pub async fn retry_operation(connections: &Connections, id: Uuid) -> Result<Option<String>, Error> {
     Ok(one(connections, "queen.retry_deferred", "select queen.retry_deferred($1)", &[&id]).await?.get(0))
+}
+
+/// The database's clock, in microseconds since 1970.
+pub async fn now(connections: &Connections) -> Result<i64, Error> {
+    Ok(clock::micros(one(connections, "queen.now", "select queen.now()", &[]).await?.get(0)))
 }
 
 pub async fn notify(connections: &Connections, notes: &[String]) -> Result<(), Error> {

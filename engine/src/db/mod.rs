@@ -1,15 +1,18 @@
 //! The database: connections, migrations, and one typed function per procedure. SQL text is called from
-//! `procedures.rs` (message plane), `control.rs` and `life.rs` (control plane), and lives in `engine/sql`.
+//! `procedures.rs` (message plane), `control.rs` and its neighbours (control plane), and lives in `engine/sql`.
 
 mod connect;
 mod connections;
 pub mod control;
 mod error;
 pub mod life;
+pub mod messages;
 pub mod migrate;
 pub mod procedures;
+pub mod redrive;
 pub mod resources;
 pub mod statistics;
+pub mod traces;
 pub mod transaction;
 
 pub use connect::{ConnectError, Connector, error_chain};

@@ -359,6 +359,7 @@ fn message<'a>((row, minted): (&'a InboxRow, &'a String)) -> Message<'a> {
         chosen: row.transaction_id.is_some(),
         promised: Some(row.message_id),
         trace_id: row.trace_id,
+        trace: None,
         producer_sub: None,
         payload: &row.payload,
     }

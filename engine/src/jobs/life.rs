@@ -90,7 +90,7 @@ pub async fn write(shared: &Shared) {
 
 async fn sweep(shared: &Shared) {
     loop {
-        match sweep_life(&shared.connections, shared.config.life_retention, SWEEP_BATCH).await {
+        match sweep_life(&shared.connections, shared.config.history_retention, SWEEP_BATCH).await {
             Ok(SWEEP_BATCH) => {}
             Ok(_) => return,
             Err(error) => {

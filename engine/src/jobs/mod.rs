@@ -6,6 +6,7 @@ pub mod inbox;
 pub mod life;
 pub mod monitor;
 pub mod processor;
+pub mod redrive;
 pub mod replay;
 pub mod retention;
 pub mod statistics;

@@ -9,7 +9,7 @@ use tracing::{debug, info};
 use uuid::Uuid;
 
 use crate::db::control::{self, Policy};
-use crate::db::{Connections, Error};
+use crate::db::{Connections, Error, messages, redrive, traces};
 use crate::shared::Shared;
 
 /// Pairs that wait for slow groups. More are looked for anew instead of being remembered.
@@ -28,7 +28,19 @@ struct Retention {
     progress: HashMap<(Uuid, String), Progress>,
 }
 
+/// Traces one statement of the sweep takes.
+const SWEEP_BATCH: i32 = 10_000;
+
 pub fn start(shared: &Arc<Shared>) {
+    let sweeping = shared.clone();
+    shared.tasks.spawn_until_stop(async move {
+        loop {
+            tokio::time::sleep(sweeping.config.retention_interval).await;
+            if let Err(error) = sweep(&sweeping).await {
+                debug!(%error, "traces will be swept later");
+            }
+        }
+    });
     for (kinds, interval) in [
         (&["age", "completed"][..], shared.config.retention_interval),
         (&["wait"][..], shared.config.eviction_interval),
@@ -46,6 +58,15 @@ pub fn start(shared: &Arc<Shared>) {
             }
         });
     }
+}
+
+/// What people and consumers left behind long ago.
+async fn sweep(shared: &Shared) -> Result<(), Error> {
+    let (connections, older_than) = (&shared.connections, shared.config.history_retention);
+    while traces::sweep_traces(connections, older_than, SWEEP_BATCH).await? == i64::from(SWEEP_BATCH) {}
+    redrive::sweep_redrives(connections, older_than).await?;
+    messages::sweep_skips(connections).await?;
+    Ok(())
 }
 
 impl Retention {

@@ -26,6 +26,8 @@ pub struct DeadLetterFilter {
     /// Microseconds since 1970, on the time of failure.
     pub from: Option<i64>,
     pub to: Option<i64>,
+    /// A part of the error, in any case.
+    pub error: Option<String>,
     pub limit: i64,
     pub offset: i64,
 }
@@ -82,6 +84,7 @@ impl Engine {
             group: filter.group.as_deref(),
             from: filter.from,
             to: filter.to,
+            error: filter.error.as_deref(),
         };
         let page = control::dead_letters(&self.shared.connections, &ask, filter.limit, filter.offset);
         let (rows, total) = page.await?;

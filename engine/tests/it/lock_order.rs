@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queen_engine::{Config, Engine, SeekTo};
+use queen_engine::{Config, DeadLetterFilter, Engine, MessageFilter, NewTrace, RedriveAsk, SeekTo};
 use queen_protocol::{AckStatus, PopRequest};
 use queen_testkit::database;
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen
         (0..5).map(item).collect()
     };
     let request = PopRequest { partitions: 3, ..any(&queue).group(&group).batch(5) };
-    match dice.roll(100) {
+    match dice.roll(110) {
         0..35 => drop(send(broker, &items(dice)).await?),
         35..75 => {
             let request = if dice.roll(2) == 0 { request } else { named(&queue, &partition).group(&group) };
@@ -65,7 +65,54 @@ async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen
         95 | 96 => drop(broker.delete_group(&group, Some(&queue), dice.roll(2) == 0).await?),
         97 => drop(broker.seek(&group, &queue, SeekTo::Time(0)).await?),
         98 => drop(broker.seek(&group, &queue, SeekTo::End).await?),
-        _ => drop(broker.delete_queue(&queue).await?),
+        99 => drop(broker.delete_queue(&queue).await?),
+        _ => by_hand(broker, dice, queue, &group).await?,
+    }
+    Ok(())
+}
+
+/// What people do with single messages and dead letters.
+async fn by_hand(
+    broker: &Engine,
+    dice: &mut Dice,
+    queue: String,
+    group: &str,
+) -> Result<(), queen_engine::Error> {
+    let choice = dice.roll(5);
+    if choice < 3 {
+        let filter = MessageFilter { queue: Some(queue), limit: 20, ..Default::default() };
+        let page = broker.messages(&filter).await?.messages;
+        let Some(message) = page.get(dice.roll(20) as usize) else { return Ok(()) };
+        let (partition, transaction) = (message.partition_id, message.transaction_id.clone());
+        match choice {
+            0 => drop(broker.delete_message(partition, &transaction).await?),
+            1 => drop(broker.bury_message(partition, &transaction, group, None).await?),
+            _ => {
+                let (event, data) = ("info".to_owned(), "{}".to_owned());
+                let (group, worker, names) = (None, None, vec!["storm".to_owned()]);
+                let trace =
+                    NewTrace { partition, transaction_id: transaction, group, worker, event, names, data };
+                broker.trace(&trace).await?;
+            }
+        }
+    } else if choice == 3 {
+        let filter = DeadLetterFilter { queue: Some(queue), limit: 5, ..Default::default() };
+        for letter in broker.dead_letters(&filter).await?.0 {
+            broker.replay_message(letter.partition_id, &letter.transaction_id).await?;
+        }
+    } else {
+        let (target_queue, partition, group, error) = (None, None, None, None);
+        let ask = RedriveAsk {
+            queue,
+            target_queue,
+            partition,
+            group,
+            from: None,
+            to: None,
+            error,
+            per_second: 1_000,
+        };
+        broker.start_redrive(&ask).await?;
     }
     Ok(())
 }

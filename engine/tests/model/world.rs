@@ -97,11 +97,11 @@ fn config(url: &str) -> Config {
         eviction_interval: Duration::from_secs(3600),
         retention_batch: 100,
         partition_cleanup: Duration::from_secs(30 * 86_400),
+        history_retention: Duration::from_secs(30 * 86_400),
         extent_bytes: 256 << 20,
         extent_age: Duration::from_secs(3600),
         statistics_interval: Duration::from_millis(100),
         doctor_interval: Duration::ZERO,
-        life_retention: Duration::from_secs(90 * 86_400),
         deferring: Deferring {
             enabled: true,
             push_utilisation: 0.7,

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use queen_engine::{DeadLetter, DeadLetterFilter};
-use queen_protocol::{BadRequest, check_name, format_micros, parse_time};
+use queen_protocol::{BadRequest, check_name, format_millis, parse_time};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -39,9 +39,9 @@ struct Page<'a> {
 }
 
 #[derive(Serialize, ToSchema)]
-struct Pagination {
-    limit: i64,
-    offset: i64,
+pub struct Pagination {
+    pub limit: i64,
+    pub offset: i64,
 }
 
 /// A message as it was when a group gave up on it.
@@ -92,6 +92,7 @@ fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
         group: name("consumerGroup")?,
         from: time("from")?,
         to: time("to")?,
+        error: name("error")?,
         limit: query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX),
         offset: query.number("offset").unwrap_or(0).max(0),
     })
@@ -111,18 +112,9 @@ impl<'a> From<&'a DeadLetter> for Entry<'a> {
             // It was JSON when it came in; only a hand in the table can have changed that.
             data: serde_json::from_str(&letter.payload).unwrap_or(RawValue::NULL),
             producer_sub: letter.producer_sub.as_deref(),
-            created_at: in_millis(letter.created_at),
-            failed_at: in_millis(letter.failed_at),
+            created_at: format_millis(letter.created_at),
+            failed_at: format_millis(letter.failed_at),
         }
-    }
-}
-
-/// Outside of pop, times have three decimals.
-fn in_millis(micros: i64) -> String {
-    let text = format_micros(micros);
-    match text.strip_suffix('Z') {
-        Some(time) if time.len() > 3 => format!("{}Z", &time[..time.len() - 3]),
-        _ => text,
     }
 }
 
@@ -137,10 +129,5 @@ mod tests {
         assert_eq!((filter.limit, filter.offset), (5, 0));
         assert_eq!(read(&Query::parse("limit=all")).unwrap().limit, 100);
         assert!(read(&Query::parse("from=yesterday")).is_err());
-    }
-
-    #[test]
-    fn times_have_three_decimals() {
-        assert_eq!(in_millis(1_123_456), "1970-01-01T00:00:01.123Z");
     }
 }

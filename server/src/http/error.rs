@@ -24,7 +24,7 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 pub struct ErrorBody<'a> {
     /// For people.
     error: &'a str,
-    /// For programs: `bad_request`, `not_found`, `method_not_allowed`, `payload_too_large`,
+    /// For programs: `bad_request`, `not_found`, `method_not_allowed`, `conflict`, `payload_too_large`,
     /// `unsupported_media_type`, `rate_limited`, `internal` or `unavailable`.
     code: &'static str,
     /// Open operations, when that is why.

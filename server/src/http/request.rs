@@ -57,6 +57,16 @@ impl FromRequest<App> for Body {
     }
 }
 
+impl Body {
+    /// For requests whose fields are all optional: one without a body says the same as `{}`.
+    pub fn or_empty<T: DeserializeOwned + Default>(&self) -> Result<T, BadRequest> {
+        match self.0.is_empty() {
+            true => Ok(T::default()),
+            false => Ok(serde_json::from_slice(&self.0)?),
+        }
+    }
+}
+
 /// The parameters of a path, percent-decoded after routing: a `%2F` is part of a name.
 pub struct Segments<T>(pub T);
 

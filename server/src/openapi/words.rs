@@ -618,6 +618,8 @@ pub struct DeadLetterQuery {
     queue: Option<String>,
     partition: Option<String>,
     consumer_group: Option<String>,
+    /// A part of the error, in any case.
+    error: Option<String>,
     /// Failed at this time or later.
     #[param(format = DateTime)]
     from: Option<String>,
@@ -712,4 +714,36 @@ pub struct BusyQuery {
 pub struct ClearQuery {
     /// Absent: all of them.
     partition: Option<String>,
+}
+
+/// A filter left blank matches everything.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct MessagesQuery {
+    queue: Option<String>,
+    partition: Option<String>,
+    /// `namespace` says the same.
+    ns: Option<String>,
+    task: Option<String>,
+    /// `pending`, `processing`, `completed` or `dead_letter`.
+    status: Option<String>,
+    /// Pushed at this time or later. Without it: the last hour, or the hour before `to`.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    /// Pushed in this minute or earlier.
+    #[param(format = DateTime)]
+    to: Option<String>,
+    #[param(minimum = 1, maximum = 1_000, default = 200)]
+    limit: Option<i64>,
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct LimitQuery {
+    #[param(minimum = 1, maximum = 1_000)]
+    limit: Option<i64>,
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
 }

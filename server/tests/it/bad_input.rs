@@ -21,6 +21,9 @@ async fn broken_json_is_a_400_on_every_route_with_a_body() {
         "/api/v1/lease/l/extend",
         "/api/v1/consumer-groups/g/subscription",
         "/api/v1/consumer-groups/g/queues/q/seek",
+        "/api/v1/messages/0193a5e0-1111-7222-8333-444455556666/t/dlq",
+        "/api/v1/dlq/redrive",
+        "/api/v1/traces",
     ] {
         for body in ["{", "[1,2", "{\"items\":", "nonsense", "{}{}", "\u{1}"] {
             let reply = posted(&server, path, body).await;

@@ -72,6 +72,8 @@ async fn every_filter_counts_and_a_blank_one_does_not() {
         ("?consumerGroup=other", 0),
         ("?partition=other", 0),
         ("?from=2001-01-01T00:00:00Z&to=2999-01-01T00:00:00Z", 5),
+        ("?error=the+TEST+says", 5),
+        ("?error=another+reason", 0),
         ("?to=2001-01-01T00:00:00Z", 0),
         ("?from=2999-01-01T00:00:00Z", 0),
     ] {

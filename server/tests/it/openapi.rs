@@ -109,6 +109,7 @@ async fn answers_have_the_shape_described() {
     assert!(told["groups"].as_array().unwrap().iter().any(|group| group["deadLetter"].is_object()), "{told}");
     d.get(&server, life, &path("nobody")).await;
     d.get(&server, life, "/api/v1/messages/nonsense/a/life").await;
+    looked_at(d, &server, &letters["messages"][0]).await;
 
     let groups = "/api/v1/consumer-groups/{group}";
     let seek = format!("{groups}/queues/{{queue}}/seek");
@@ -166,6 +167,43 @@ async fn admin(d: &mut Described, server: &Server) {
     let reply = server.delete("/api/v1/queues/q/clear").await;
     d.check("delete", "/api/v1/queues/{queue}/clear", &reply);
     d.check("post", "/api/v1/stats/refresh", &server.post("/api/v1/stats/refresh", json!({})).await);
+}
+
+/// Everything that can be done with single messages and with dead letters.
+async fn looked_at(d: &mut Described, server: &Server, letter: &Value) {
+    let place = |message: &Value| {
+        format!("{}/{}", message["partitionId"].as_str().unwrap(), message["transactionId"].as_str().unwrap())
+    };
+    let list = d.get(server, "/api/v1/messages", "/api/v1/messages").await;
+    d.get(server, "/api/v1/status/queues/{queue}/messages", "/api/v1/status/queues/q/messages").await;
+    let alive =
+        list["messages"].as_array().unwrap().iter().find(|message| message["status"] == "pending").unwrap();
+    let about = json!({"transactionId": alive["transactionId"], "partitionId": alive["partitionId"],
+                       "traceNames": "n", "data": {"step": 1}});
+    d.post(server, "traces", about).await;
+    d.get(server, "/api/v1/traces/names", "/api/v1/traces/names").await;
+    d.get(server, "/api/v1/traces/by-name/{name}", "/api/v1/traces/by-name/n").await;
+    let traces = "/api/v1/traces/{partition}/{transaction}";
+    d.get(server, traces, &format!("/api/v1/traces/{}", place(alive))).await;
+    let (one, path) =
+        ("/api/v1/messages/{partition}/{transaction}", format!("/api/v1/messages/{}", place(alive)));
+    d.get(server, one, &path).await;
+    for _ in 0..2 {
+        d.check("post", &format!("{one}/dlq"), &server.post(&format!("{path}/dlq"), json!({})).await);
+    }
+    d.get(server, one, &path).await;
+    d.check("post", &format!("{one}/retry"), &server.post(&format!("{path}/retry"), json!({})).await);
+    for _ in 0..2 {
+        d.check("delete", one, &server.delete(&path).await);
+    }
+    d.get(server, one, &path).await;
+    d.post(server, "dlq/redrive", json!({"queue": "q", "dryRun": true})).await;
+    let redrive = d.post(server, "dlq/redrive", json!({"queue": letter["queue"], "perSecond": 1})).await;
+    d.post(server, "dlq/redrive", json!({"queue": "nothing"})).await;
+    d.get(server, "/api/v1/dlq/redrives", "/api/v1/dlq/redrives").await;
+    let path = format!("/api/v1/dlq/redrives/{}", redrive["id"].as_str().unwrap());
+    d.get(server, "/api/v1/dlq/redrives/{redrive}", &path).await;
+    d.check("delete", "/api/v1/dlq/redrives/{redrive}", &server.delete(&path).await);
 }
 
 async fn deferred_acknowledgements(d: &mut Described) {

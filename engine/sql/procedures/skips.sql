@@ -1,0 +1,83 @@
+-- Messages that a group is not given (schema/0006_messages.sql). A claim starts behind those it stands on and ends before
+-- the next one, so what is claimed has no holes: fetching, caching and acknowledging need not know of any of this.
+
+-- queen.next_kept: the first offset from a place on that a group is given.
+-- in:     p_partition uuid, p_group text, p_offset bigint
+-- out:    bigint: p_offset itself unless it is to be skipped; the head when all the rest is
+-- locks:  none
+-- raises: never
+create or replace function queen.next_kept(p_partition uuid, p_group text, p_offset bigint)
+returns bigint language plpgsql as $$
+begin
+    while exists (select 1 from queen.skips k
+                  where k.partition_id = p_partition and k.message_offset = p_offset
+                    and (k.consumer_group is null or k.consumer_group = p_group)) loop
+        p_offset := p_offset + 1;
+    end loop;
+    return p_offset;
+end $$;
+
+-- queen.next_skip: the first offset behind a place that a group is not given.
+-- in:     p_partition uuid, p_group text, p_offset bigint
+-- out:    bigint, or null
+-- locks:  none
+-- raises: never
+create or replace function queen.next_skip(p_partition uuid, p_group text, p_offset bigint)
+returns bigint language plpgsql as $$
+begin
+    return (select k.message_offset from queen.skips k
+            where k.partition_id = p_partition and k.message_offset > p_offset
+              and (k.consumer_group is null or k.consumer_group = p_group)
+            order by k.message_offset limit 1);
+end $$;
+
+-- queen.skip: a message is not delivered any more.
+-- in:     p_partition uuid, p_offset bigint, p_group text (null = to nobody)
+-- out:    nothing
+-- locks:  consumers rows of the partition (or of the group) in (partition_id, consumer_group) order; the caller has locked
+--         the heads row
+-- raises: never
+-- Cursors that stand on it move on, unless they are leased: what is in a lease has been delivered, and is settled with it.
+create or replace function queen.skip(p_partition uuid, p_offset bigint, p_group text)
+returns void language plpgsql as $$
+declare
+    v_groups text[];
+begin
+    insert into queen.skips as k (partition_id, message_offset, consumer_group) values (p_partition, p_offset, p_group)
+    on conflict do nothing;
+    update queen.heads as h
+    set skips_end = greatest(h.skips_end, p_offset + 1), version = h.version + 1, generation = (h.version + 1) / 16
+    from (select n.generation from queen.head_of(p_partition) n offset 0) n
+    where h.partition_id = p_partition and h.generation = n.generation;
+
+    v_groups := array(select c.consumer_group from queen.readers_of(p_partition) c
+                      where p_group is null or c.consumer_group = p_group);
+    perform queen.lock_readers(array_fill(p_partition, array[cardinality(v_groups)]), v_groups);
+    update queen.consumers as c
+    set cursor = l.kept, attempts = 0, version = c.version + 1, generation = (c.version + 1) / 16
+    from (select r.consumer_group, r.generation,
+                 queen.next_kept(p_partition, r.consumer_group, greatest(r.cursor, h.tail)) as kept
+          from unnest(v_groups) g (name)
+          cross join lateral queen.reader_of(p_partition, g.name) r
+          cross join queen.head_of(p_partition) h
+          where not coalesce(r.lease_until > queen.now(), false) and r.deferred_pending = 0
+            and greatest(r.cursor, h.tail) = p_offset
+          offset 0) l
+    where c.partition_id = p_partition and c.consumer_group = l.consumer_group and c.generation = l.generation;
+end $$;
+
+-- queen.sweep_skips: forgets those of messages that have left the log.
+-- in:     nothing
+-- out:    bigint: how many
+-- locks:  skips rows
+-- raises: never
+create or replace function queen.sweep_skips()
+returns bigint language plpgsql set enable_seqscan = on set jit = off as $$
+declare
+    v_swept bigint;
+begin
+    delete from queen.skips k
+    where k.message_offset < (select h.tail from queen.head_of(k.partition_id) h);
+    get diagnostics v_swept = row_count;
+    return v_swept;
+end $$;

@@ -1,0 +1,169 @@
+//! Single messages: looked at, deleted, dead-lettered by hand. None of it is on the way of a message.
+
+use uuid::Uuid;
+
+use super::message_status::Standing;
+use crate::Engine;
+use crate::db::messages::{self as db, MessageRow};
+use crate::error::Error;
+use crate::log::frames::{Frame, read_string};
+use crate::log::ids::{TransactionHash, message_id};
+
+/// A message as it is stored, and what stands of it.
+#[derive(Debug, Clone)]
+pub struct StoredMessage {
+    pub id: Uuid,
+    pub transaction_id: String,
+    pub partition_id: Uuid,
+    pub trace_id: Option<Uuid>,
+    pub producer_sub: Option<String>,
+    /// The sender's JSON.
+    pub payload: String,
+    /// Microseconds since 1970.
+    pub created_at: i64,
+    pub queue: String,
+    pub partition: String,
+    pub namespace: String,
+    pub task: String,
+    pub priority: i32,
+    pub lease_time: i32,
+    pub retry_limit: i32,
+    pub retry_delay: i32,
+    pub ttl: i32,
+    /// Of its last dead letter.
+    pub error: Option<String>,
+    pub attempts: i32,
+    pub standing: Standing,
+}
+
+impl StoredMessage {
+    /// `None` for a frame that nobody wrote.
+    pub(super) fn new(
+        partition_id: Uuid,
+        offset: i64,
+        id: Option<Uuid>,
+        row: MessageRow,
+        standing: Standing,
+    ) -> Option<Self> {
+        let frame = Frame::parse(&row.frame)?;
+        let uuid = |json: &str| Uuid::try_parse(json.trim_matches('"')).ok();
+        let promised = id.or_else(|| frame.message_id.and_then(uuid));
+        let (error, attempts) = row.dead.unwrap_or_default();
+        Some(Self {
+            id: promised.unwrap_or_else(|| message_id(row.created_at, offset, row.number)),
+            transaction_id: read_string(frame.transaction_id),
+            partition_id,
+            trace_id: frame.trace_id.and_then(uuid),
+            producer_sub: frame.producer_sub.map(read_string),
+            payload: frame.payload.to_owned(),
+            created_at: row.created_at,
+            queue: row.queue,
+            partition: row.partition,
+            namespace: row.namespace,
+            task: row.task,
+            priority: row.priority,
+            lease_time: row.lease_time,
+            retry_limit: row.retry_limit,
+            retry_delay: row.retry_delay,
+            ttl: row.ttl,
+            error,
+            attempts,
+            standing,
+        })
+    }
+}
+
+/// Who reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mode {
+    pub queue_mode: bool,
+    pub groups: usize,
+}
+
+impl Mode {
+    pub(super) fn of<'a>(standings: impl Iterator<Item = &'a Standing>) -> Self {
+        let mut names: Vec<&str> =
+            standings.flat_map(|standing| &standing.groups).map(|group| group.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let queue_mode = names.contains(&queen_protocol::QUEUE_MODE);
+        Self { queue_mode, groups: names.len() - usize::from(queue_mode) }
+    }
+}
+
+/// What came of dead-lettering a message by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buried {
+    Buried {
+        message_id: Uuid,
+        failed_at: i64,
+    },
+    /// There is no such message.
+    Missing,
+    /// A consumer of the group has it at the moment.
+    Leased,
+    /// The group has passed it.
+    Committed,
+}
+
+impl Engine {
+    /// The newest of a transaction; if it has left the log, as its dead letter has it.
+    pub async fn message(&self, partition: Uuid, transaction: &str) -> Result<Option<StoredMessage>, Error> {
+        self.check_open()?;
+        let connections = &self.shared.connections;
+        let stored = db::find_message(connections, partition, &hashes(transaction)).await?;
+        let row = match stored {
+            Some(offset) => {
+                let row = db::messages_at(connections, &[(partition, offset)]).await?.into_iter().next();
+                row.flatten().map(|row| (None, offset, row))
+            }
+            None => None,
+        };
+        let row = match row {
+            None => {
+                let dead = db::dead_message(connections, partition, transaction).await?;
+                dead.map(|(id, offset, row)| (Some(id), offset, row))
+            }
+            row => row,
+        };
+        let Some((id, offset, row)) = row else { return Ok(None) };
+        let readers: Vec<_> =
+            db::readers_at(connections, &[partition]).await?.into_iter().map(|(_, r)| r).collect();
+        let standing = Standing::of(offset, row.dead.is_some(), &readers);
+        Ok(StoredMessage::new(partition, offset, id, row, standing))
+    }
+
+    /// Whether there was such a message, or a dead letter of it. It is not delivered from now on, by any broker: a claim
+    /// learns of it from the row it reads anyway.
+    pub async fn delete_message(&self, partition: Uuid, transaction: &str) -> Result<bool, Error> {
+        self.check_open()?;
+        let hashes = hashes(transaction);
+        Ok(db::delete_message(&self.shared.connections, partition, &hashes, transaction).await?)
+    }
+
+    /// Gives a message up for one group, which has not been given it yet.
+    pub async fn bury_message(
+        &self,
+        partition: Uuid,
+        transaction: &str,
+        group: &str,
+        error: Option<&str>,
+    ) -> Result<Buried, Error> {
+        self.check_open()?;
+        let hashes = hashes(transaction);
+        let (word, letter) =
+            db::bury_message(&self.shared.connections, partition, &hashes, group, error).await?;
+        Ok(match (word.as_str(), letter) {
+            ("buried", Some((message_id, failed_at))) => Buried::Buried { message_id, failed_at },
+            ("leased", _) => Buried::Leased,
+            ("committed", _) => Buried::Committed,
+            _ => Buried::Missing,
+        })
+    }
+}
+
+/// Both spellings: chosen by a client, and minted.
+pub(super) fn hashes(transaction: &str) -> Vec<u8> {
+    let hash = |chosen| TransactionHash::new(transaction, chosen).to_bytes();
+    [hash(true), hash(false)].concat()
+}

@@ -1,0 +1,235 @@
+//! Replaying dead letters: their messages are pushed again under new transaction ids, and the letters deleted, in one
+//! database transaction. Whoever dies when, a letter is replayed once.
+
+use std::time::Duration;
+
+use queen_protocol::{PushResult, PushStatus, Trace};
+use uuid::Uuid;
+
+use super::append::{self, Landed, Placed, Publication, Turn};
+use super::push::Message;
+use crate::Engine;
+use crate::clock;
+use crate::db::redrive::{self, Letter, Redrive, RedriveAsk, Stepped};
+use crate::db::{Connection, Error as DbError, transaction};
+use crate::error::Error;
+use crate::log::frames::{Frame, read_string};
+
+/// How often a replay looks its letters and partitions up again after they changed under it.
+const ROUNDS_MAX: usize = 5;
+
+#[derive(Debug)]
+pub struct Replayed {
+    pub queue: String,
+    pub partition: String,
+    pub push: PushResult,
+}
+
+/// What came of one try.
+pub(crate) enum Tried {
+    Done(Vec<PushResult>),
+    /// The letters, or what the replay is part of, are not what they were.
+    Changed,
+    /// Deferred or spooled pushes are ahead, which must not be overtaken.
+    Behind,
+    /// A partition was deleted meanwhile.
+    Gone,
+}
+
+/// The step of a redrive that a replay is part of.
+pub(crate) struct Step<'a> {
+    pub id: Uuid,
+    pub worker: Uuid,
+    pub stands: (Uuid, i64),
+    pub stepped: Stepped<'a>,
+    pub hold: Duration,
+}
+
+impl Engine {
+    /// Pushes the message of a dead letter again. `None`: there is no such dead letter.
+    pub async fn replay_message(
+        &self,
+        partition: Uuid,
+        transaction: &str,
+    ) -> Result<Option<Replayed>, Error> {
+        self.check_open()?;
+        let started = clock::now();
+        let mut rounds = 0;
+        while rounds < ROUNDS_MAX {
+            let letters = redrive::letters_of(&self.shared.connections, partition, transaction).await?;
+            let Some(first) = letters.first() else { return Ok(None) };
+            match self.replay(&[letters.as_slice()], None).await? {
+                Tried::Done(mut pushed) => {
+                    let push = pushed.pop();
+                    let (queue, partition) = (first.queue.clone(), first.partition.clone());
+                    return Ok(push.map(|push| Replayed { queue, partition, push }));
+                }
+                Tried::Behind => self.wait_behind(started).await?,
+                Tried::Changed | Tried::Gone => rounds += 1,
+            }
+        }
+        Err(DbError::Lost("the dead letter kept changing while it was replayed".to_owned()).into())
+    }
+
+    /// Each element holds the letters of one message, which is pushed once; those of one partition are adjacent and in order.
+    pub(crate) async fn replay(
+        &self,
+        letters: &[&[Letter]],
+        step: Option<&Step<'_>>,
+    ) -> Result<Tried, Error> {
+        let snapshots: Vec<Snapshot<'_>> =
+            letters.iter().filter_map(|letters| Snapshot::of(letters.first()?)).collect();
+        let messages: Vec<Message<'_>> = snapshots.iter().map(Snapshot::message).collect();
+        if self.spool_holds(&messages) {
+            return Ok(Tried::Behind);
+        }
+        let all: Vec<usize> = (0..messages.len()).collect();
+        let (parcels, gone) = self.parcels(&messages, &all).await?;
+        if !gone.is_empty() {
+            return Ok(Tried::Gone);
+        }
+        let ids: Vec<Uuid> =
+            letters.iter().flat_map(|letters| letters.iter()).map(|letter| letter.id).collect();
+        let db = self.shared.connections.acquire().await?;
+        let number = transaction::begin(&db).await?;
+        let mut published = Vec::new();
+        let prepared = match self.prepare_replay(&db, &parcels, &ids, step, &mut published).await {
+            Ok(Ok(placed)) => placed,
+            Ok(Err(tried)) => {
+                transaction::rollback(&db).await;
+                return Ok(tried);
+            }
+            Err(error) => {
+                transaction::rollback(&db).await;
+                return Err(error.into());
+            }
+        };
+        let connector = self.shared.connections.connector();
+        transaction::commit(&db, connector, &number, self.shared.config.retry_for).await?;
+        append::publish(&self.shared, &published);
+        let mut results: Vec<Option<PushResult>> = messages.iter().map(|_| None).collect();
+        for ((members, parcel), placed) in parcels.iter().zip(prepared) {
+            for (&index, placed) in members.iter().zip(placed) {
+                let message = &messages[index];
+                results[index] = Some(PushResult {
+                    index,
+                    message_id: placed.message_id(parcel.partition.number),
+                    transaction_id: message.transaction_id.to_owned(),
+                    queue_name: message.queue.to_owned(),
+                    status: PushStatus::Queued,
+                    partition_id: parcel.partition.id,
+                    trace_id: message.trace_id,
+                    error: None,
+                    ticket: None,
+                });
+            }
+        }
+        Ok(Tried::Done(results.into_iter().flatten().collect()))
+    }
+
+    /// Everything up to the commit. Locks the redrive first, then heads, then dead letters.
+    async fn prepare_replay(
+        &self,
+        db: &Connection,
+        parcels: &[(Vec<usize>, append::Parcel)],
+        letters: &[Uuid],
+        step: Option<&Step<'_>>,
+        published: &mut Vec<Publication>,
+    ) -> Result<Result<Vec<Vec<Placed>>, Tried>, DbError> {
+        if let Some(step) = step
+            && !redrive::hold_redrive(db, step.id, step.worker, step.stands).await?
+        {
+            return Ok(Err(Tried::Changed));
+        }
+        let parcels: Vec<&append::Parcel> = parcels.iter().map(|(_, parcel)| parcel).collect();
+        let mut placed = Vec::with_capacity(parcels.len());
+        for landed in append::append(&self.shared, db, &parcels, Turn::Direct, published).await? {
+            match landed {
+                Landed::Placed(messages) => placed.push(messages),
+                Landed::Behind(_) => return Ok(Err(Tried::Behind)),
+                Landed::Gone => return Ok(Err(Tried::Gone)),
+            }
+        }
+        if redrive::drop_letters(db, letters).await? != letters.len() as i64 {
+            return Ok(Err(Tried::Changed));
+        }
+        if let Some(step) = step {
+            redrive::step_redrive(db, step.id, &step.stepped, step.hold).await?;
+        }
+        Ok(Ok(placed))
+    }
+
+    /// How many dead letters match; `None`: no such queue.
+    pub async fn count_redrive(&self, ask: &RedriveAsk) -> Result<Option<i64>, Error> {
+        self.check_open()?;
+        Ok(redrive::start_redrive(&self.shared.connections, None, ask).await?)
+    }
+
+    /// Starts to replay all that match; a job of one of the brokers does it. `None`: no such queue.
+    pub async fn start_redrive(&self, ask: &RedriveAsk) -> Result<Option<Redrive>, Error> {
+        self.check_open()?;
+        let id = Uuid::now_v7();
+        if redrive::start_redrive(&self.shared.connections, Some(id), ask).await?.is_none() {
+            return Ok(None);
+        }
+        self.shared.redrives.notify_one();
+        self.redrive(id).await
+    }
+
+    pub async fn redrive(&self, id: Uuid) -> Result<Option<Redrive>, Error> {
+        Ok(redrive::redrives(&self.shared.connections, Some(id), 1, 0).await?.pop())
+    }
+
+    /// The newest first.
+    pub async fn redrives(&self, limit: i64, offset: i64) -> Result<Vec<Redrive>, Error> {
+        Ok(redrive::redrives(&self.shared.connections, None, limit, offset).await?)
+    }
+
+    /// Ends it behind the step under way; one that has ended stays what it is. `None`: there is no such redrive.
+    pub async fn cancel_redrive(&self, id: Uuid) -> Result<Option<Redrive>, Error> {
+        redrive::cancel_redrive(&self.shared.connections, id).await?;
+        self.redrive(id).await
+    }
+}
+
+/// What a dead letter says of its message.
+struct Snapshot<'a> {
+    queue: &'a str,
+    partition: &'a str,
+    transaction_id: String,
+    trace_id: Option<Uuid>,
+    trace: Option<(String, Option<String>)>,
+    producer_sub: Option<String>,
+    payload: &'a str,
+}
+
+impl<'a> Snapshot<'a> {
+    fn of(letter: &'a Letter) -> Option<Self> {
+        let frame = Frame::parse(&letter.frame)?;
+        Some(Self {
+            queue: &letter.queue,
+            partition: &letter.partition,
+            transaction_id: Uuid::now_v7().to_string(),
+            trace_id: frame.trace_id.and_then(|id| Uuid::try_parse(&read_string(id)).ok()),
+            trace: frame.trace_parent.map(|parent| (read_string(parent), frame.trace_state.map(read_string))),
+            producer_sub: frame.producer_sub.map(read_string),
+            payload: frame.payload,
+        })
+    }
+
+    fn message(&self) -> Message<'_> {
+        Message {
+            queue: self.queue,
+            partition: self.partition,
+            namespace: None,
+            task: None,
+            transaction_id: &self.transaction_id,
+            chosen: false,
+            promised: None,
+            trace_id: self.trace_id,
+            trace: self.trace.as_ref().and_then(|(parent, state)| Trace::parse(parent, state.as_deref())),
+            producer_sub: self.producer_sub.as_deref(),
+            payload: self.payload,
+        }
+    }
+}

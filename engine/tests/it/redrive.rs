@@ -1,0 +1,236 @@
+//! Dead letters replayed, one or many: each once, in order, whoever dies on the way.
+
+use std::time::Duration;
+
+use queen_engine::{Engine, Redrive, RedriveAsk};
+use queen_protocol::AckStatus;
+use queen_testkit::{Proxy, database};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use crate::support::{
+    Ask, ack_all, any, config, dead_letters, drain, engine, engine_with, eventually, named, number, pop,
+    push, push_ids, travel,
+};
+
+fn all_of(queue: &str, per_second: i32) -> RedriveAsk {
+    RedriveAsk {
+        queue: queue.to_owned(),
+        target_queue: None,
+        partition: None,
+        group: None,
+        from: None,
+        to: None,
+        error: None,
+        per_second,
+    }
+}
+
+/// So many messages in each of these partitions, all given up by `g`.
+async fn dead(engine: &Engine, queue: &str, partitions: &[&str], count: usize) {
+    for partition in partitions {
+        push(engine, queue, partition, 0..count).await;
+        let popped = pop(engine, named(queue, partition).group("g").batch(count as u32)).await.unwrap();
+        assert_eq!(popped.messages.len(), count);
+        ack_all(engine, &popped.messages, &vec![AckStatus::Dlq; count]).await;
+    }
+}
+
+async fn started(engine: &Engine, ask: &RedriveAsk) -> Uuid {
+    engine.start_redrive(ask).await.unwrap().expect("the queue exists").id
+}
+
+async fn state(engine: &Engine, id: Uuid) -> Redrive {
+    engine.redrive(id).await.unwrap().expect("it is known")
+}
+
+async fn completed(engine: &Engine, id: Uuid) -> Redrive {
+    eventually("the redrive is done", async || {
+        Some(state(engine, id).await).filter(|redrive| redrive.status == "completed")
+    })
+    .await
+}
+
+/// What a new group finds in a partition behind the first so many.
+async fn replayed(engine: &Engine, queue: &str, partition: &str, behind: usize) -> Vec<i64> {
+    let messages = drain(engine, queue, partition, &Uuid::new_v4().to_string()).await;
+    messages.iter().skip(behind).map(|message| message.json().as_i64().unwrap()).collect()
+}
+
+async fn letters(sql: &Client) -> i64 {
+    number(sql, "select count(*) from queen.dead_letters").await
+}
+
+#[tokio::test]
+async fn one_dead_letter_is_pushed_again_under_a_new_transaction_and_is_gone() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let partition = push_ids(&broker, "q", "p", &["a"]).await[0].partition_id;
+    assert!(broker.replay_message(partition, "a").await.unwrap().is_none(), "it is alive");
+    // Two groups gave up on it; it is pushed once.
+    for group in ["g", "h"] {
+        let popped = pop(&broker, any("q").group(group)).await.unwrap();
+        ack_all(&broker, &popped.messages, &[AckStatus::Dlq]).await;
+    }
+    let again = broker.replay_message(partition, "a").await.unwrap().unwrap();
+    assert_eq!((again.queue.as_str(), again.partition.as_str()), ("q", "p"));
+    assert_eq!((again.push.partition_id, again.push.queue_name.as_str()), (partition, "q"));
+    assert_ne!(again.push.transaction_id, "a");
+    assert_eq!(dead_letters(&broker, "q").await.len(), 0);
+    let popped = pop(&broker, any("q").group("g")).await.unwrap();
+    assert_eq!((popped.messages[0].id, popped.messages[0].data.get()), (again.push.message_id, "\"a\""));
+    assert_eq!(popped.messages[0].transaction_id, again.push.transaction_id);
+    assert!(broker.replay_message(partition, "a").await.unwrap().is_none());
+    assert!(broker.replay_message(Uuid::nil(), "a").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_replay_whose_commit_was_not_confirmed_happened_once() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let broker = engine(proxy.url()).await;
+    dead(&broker, "q", &["p"], 1).await;
+    let letter = dead_letters(&broker, "q").await.remove(0);
+    proxy.cut_before_reply(Some(b"commit"));
+    let again = broker.replay_message(letter.partition_id, &letter.transaction_id).await.unwrap();
+    assert!(again.is_some());
+    assert_eq!(replayed(&broker, "q", "p", 1).await, [0]);
+    assert_eq!(dead_letters(&broker, "q").await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_redrive_replays_all_that_match_each_partition_in_order() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    dead(&broker, "q", &["p", "r", "s"], 30).await;
+    dead(&broker, "other", &["p"], 1).await;
+    assert_eq!(broker.count_redrive(&all_of("q", 100)).await.unwrap(), Some(90));
+    assert_eq!(broker.count_redrive(&all_of("nothing", 100)).await.unwrap(), None);
+    assert!(broker.start_redrive(&all_of("nothing", 100)).await.unwrap().is_none());
+    let only = |partition: &str| RedriveAsk { partition: Some(partition.to_owned()), ..all_of("q", 5_000) };
+    assert_eq!(broker.count_redrive(&only("r")).await.unwrap(), Some(30));
+    let redrive = completed(&broker, started(&broker, &only("r")).await).await;
+    assert_eq!((redrive.total, redrive.done, redrive.failed), (30, 30, 0));
+    assert!(redrive.rate > 0.0 && redrive.finished_at.is_some());
+    assert_eq!(dead_letters(&broker, "q").await.len(), 60);
+    let redrive = completed(&broker, started(&broker, &all_of("q", 5_000)).await).await;
+    assert_eq!((redrive.total, redrive.done), (60, 60));
+    for partition in ["p", "r", "s"] {
+        assert_eq!(replayed(&broker, "q", partition, 30).await, (0..30).collect::<Vec<i64>>(), "{partition}");
+    }
+    assert_eq!(dead_letters(&broker, "other").await.len(), 1);
+    assert_eq!(broker.redrives(10, 0).await.unwrap().len(), 2);
+    assert_eq!(broker.redrives(10, 0).await.unwrap()[0].id, redrive.id, "newest first");
+}
+
+#[tokio::test]
+async fn filters_choose_and_another_queue_may_be_the_target() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    dead(&broker, "q", &["p"], 3).await;
+    let mut ask = RedriveAsk { error: Some("NO USE".to_owned()), ..all_of("q", 1_000) };
+    assert_eq!(broker.count_redrive(&ask).await.unwrap(), Some(3));
+    let other = RedriveAsk { error: Some("timeout".to_owned()), ..ask.clone() };
+    assert_eq!(broker.count_redrive(&other).await.unwrap(), Some(0));
+    let other = RedriveAsk { group: Some("nobody".to_owned()), ..ask.clone() };
+    assert_eq!(broker.count_redrive(&other).await.unwrap(), Some(0));
+    let other = RedriveAsk { to: Some(0), ..ask.clone() };
+    assert_eq!(broker.count_redrive(&other).await.unwrap(), Some(0));
+    ask.target_queue = Some("fresh".to_owned());
+    completed(&broker, started(&broker, &ask).await).await;
+    assert_eq!(replayed(&broker, "fresh", "p", 0).await, [0, 1, 2]);
+    assert_eq!(replayed(&broker, "q", "p", 3).await, [0_i64; 0]);
+}
+
+#[tokio::test]
+async fn what_fails_again_is_not_taken_round_and_round() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    dead(&broker, "q", &["p"], 4).await;
+    let id = started(&broker, &all_of("q", 20)).await;
+    // As fast as they come back they fail again.
+    let redrive = eventually("it ends", async || {
+        if let Some(popped) = pop(&broker, named("q", "p").group("g").batch(10)).await {
+            let statuses = vec![AckStatus::Dlq; popped.messages.len()];
+            ack_all(&broker, &popped.messages, &statuses).await;
+        }
+        Some(state(&broker, id).await).filter(|redrive| redrive.status == "completed")
+    })
+    .await;
+    assert_eq!((redrive.total, redrive.done), (4, 4));
+}
+
+#[tokio::test]
+async fn a_cancelled_redrive_stops_and_leaves_the_rest() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    dead(&broker, "q", &["p"], 50).await;
+    let id = started(&broker, &all_of("q", 1)).await;
+    eventually("it begins", async || (state(&broker, id).await.done > 0).then_some(())).await;
+    let cancelled = broker.cancel_redrive(id).await.unwrap().unwrap();
+    assert_eq!(cancelled.status, "cancelled");
+    let left = dead_letters(&broker, "q").await.len();
+    let done = state(&broker, id).await.done;
+    assert_eq!((left as i64 + done, done < 10), (50, true));
+    assert_eq!(replayed(&broker, "q", "p", 50).await, (0..done).collect::<Vec<i64>>());
+    assert!(broker.cancel_redrive(Uuid::nil()).await.unwrap().is_none());
+    assert_eq!(broker.cancel_redrive(id).await.unwrap().unwrap().status, "cancelled");
+}
+
+#[tokio::test]
+async fn letters_of_two_groups_are_one_message() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    dead(&broker, "q", &["p"], 3).await;
+    let popped = pop(&broker, named("q", "p").group("h").batch(3)).await.unwrap();
+    ack_all(&broker, &popped.messages, &[AckStatus::Dlq; 3]).await;
+    let redrive = completed(&broker, started(&broker, &all_of("q", 1_000)).await).await;
+    assert_eq!((redrive.total, redrive.done), (6, 6));
+    assert_eq!(replayed(&broker, "q", "p", 3).await, [0, 1, 2]);
+}
+
+#[tokio::test]
+async fn when_its_broker_is_cut_off_another_goes_on_exactly_there() {
+    let db = database().await;
+    let sql = db.client().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let settings = queen_engine::Config { retry_for: Duration::from_millis(200), ..config(proxy.url()) };
+    let first = engine_with(settings).await;
+    dead(&first, "q", &["p", "r"], 60).await;
+    let id = started(&first, &all_of("q", 20)).await;
+    eventually("it is under way", async || (state(&first, id).await.done >= 20).then_some(())).await;
+    // In the middle of everything: a step may be half done.
+    proxy.refuse(true);
+    proxy.cut();
+    let second = engine(db.url()).await;
+    let before = state(&second, id).await;
+    assert_eq!(before.status, "running");
+    assert_eq!(before.done + letters(&sql).await, 120, "replayed or still there");
+    travel(&sql, "1 minute").await;
+    sql.batch_execute("update queen.redrives set per_second = 1000").await.unwrap();
+    // The first is back while the second works, and must keep out of it.
+    eventually("the second goes on", async || (state(&second, id).await.done > before.done).then_some(()))
+        .await;
+    proxy.refuse(false);
+    let redrive = completed(&second, id).await;
+    assert_eq!((redrive.total, redrive.done), (120, 120));
+    assert_eq!(letters(&sql).await, 0);
+    for partition in ["p", "r"] {
+        assert_eq!(replayed(&second, "q", partition, 60).await, (0..60).collect::<Vec<i64>>(), "{partition}");
+    }
+}
+
+#[tokio::test]
+async fn steps_whose_commit_was_not_confirmed_happened_once() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let broker = engine(proxy.url()).await;
+    dead(&broker, "q", &["p"], 40).await;
+    proxy.cut_before_reply(Some(b"commit"));
+    let id = started(&broker, &all_of("q", 10)).await;
+    eventually("it is under way", async || (state(&broker, id).await.done >= 10).then_some(())).await;
+    proxy.cut_before_reply(Some(b"commit"));
+    let redrive = completed(&broker, id).await;
+    assert_eq!((redrive.total, redrive.done), (40, 40));
+    assert_eq!(replayed(&broker, "q", "p", 40).await, (0..40).collect::<Vec<i64>>());
+}

@@ -1,0 +1,250 @@
+//! `/api/v1/dlq/redrive` and `/api/v1/dlq/redrives`: dead letters replayed by the hundred, by a job that survives its broker.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use queen_engine::{Redrive, RedriveAsk};
+use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::answer;
+use super::dead_letters::Pagination;
+use super::error::{ApiError, Failures, TooLarge};
+use super::request::{Body, Query, Segments};
+use crate::app::App;
+use crate::openapi::words;
+
+const LIMIT_DEFAULT: i64 = 50;
+const LIMIT_MAX: i64 = 1_000;
+
+const PER_SECOND_DEFAULT: i64 = 100;
+/// Twenty full steps of the job.
+const PER_SECOND_MAX: i64 = 10_000;
+
+/// Which dead letters. A filter left out matches all.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = StartRedrive, example = json!({
+    "queue": "orders", "consumerGroup": "billing", "error": "timeout", "perSecond": 50,
+}))]
+pub struct StartBody {
+    #[schema(max_length = 255)]
+    queue: String,
+    #[schema(max_length = 255)]
+    partition: Option<String>,
+    #[schema(max_length = 255)]
+    consumer_group: Option<String>,
+    /// Failed at this time or later.
+    #[schema(format = DateTime)]
+    from: Option<String>,
+    /// Failed at this time or earlier, and in any case before the redrive began.
+    #[schema(format = DateTime)]
+    to: Option<String>,
+    /// A part of the error, in any case.
+    error: Option<String>,
+    /// Where the messages go, into partitions of the same names; absent: where they came from.
+    #[schema(max_length = 255)]
+    target_queue: Option<String>,
+    /// Messages a second.
+    #[schema(minimum = 1, maximum = 10_000, default = 100)]
+    per_second: Option<i64>,
+    /// Only count them.
+    #[schema(default = false)]
+    dry_run: Option<bool>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = RedriveCount)]
+struct Counted {
+    dry_run: bool,
+    /// Dead letters that match.
+    total: i64,
+}
+
+/// A redrive and how far it is.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Redrive, example = json!({
+    "id": "01a1dee1-7461-7d02-8a4b-3f1c5f2b8e01", "queue": "orders", "targetQueue": null, "partition": null,
+    "consumerGroup": "billing", "from": null, "to": "2026-11-15T11:04:40.814Z", "errorFilter": "timeout",
+    "perSecond": 50, "status": "running", "total": 1200, "done": 350, "failed": 0, "rate": 49.7,
+    "createdAt": "2026-11-15T11:04:40.814Z", "startedAt": "2026-11-15T11:04:40.820Z", "finishedAt": null,
+    "lastError": null,
+}))]
+struct Entry<'a> {
+    id: Uuid,
+    queue: &'a str,
+    #[schema(required)]
+    target_queue: Option<&'a str>,
+    #[schema(required)]
+    partition: Option<&'a str>,
+    #[schema(required)]
+    consumer_group: Option<&'a str>,
+    #[schema(required, format = DateTime)]
+    from: Option<String>,
+    /// Nothing that failed later is taken.
+    #[schema(format = DateTime)]
+    to: String,
+    #[schema(required)]
+    error_filter: Option<&'a str>,
+    per_second: i32,
+    /// `running`, `completed` or `cancelled`.
+    status: &'a str,
+    /// Dead letters that matched when it began.
+    total: i64,
+    /// Replayed.
+    done: i64,
+    /// Left where they are because they cannot be replayed.
+    failed: i64,
+    /// Dead letters a second.
+    rate: f64,
+    #[schema(format = DateTime)]
+    created_at: String,
+    #[schema(required, format = DateTime)]
+    started_at: Option<String>,
+    #[schema(required, format = DateTime)]
+    finished_at: Option<String>,
+    /// Why the last that failed did.
+    #[schema(required)]
+    last_error: Option<&'a str>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Redrives)]
+struct Listed<'a> {
+    redrives: Vec<Entry<'a>>,
+    pagination: Pagination,
+}
+
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
+pub enum NoRedrive {
+    /// There is no such queue or redrive.
+    #[response(status = 404)]
+    NotFound(super::error::ErrorBody<'static>),
+}
+
+/// Replays all dead letters that match, or counts them.
+///
+/// Each message is pushed again, once and in the order of its partition, under a new transaction id, and its dead letters
+/// are removed with it. A job does this at the pace asked for; if its broker dies another goes on exactly there. What fails
+/// again meanwhile is not taken a second time.
+#[utoipa::path(post, path = "/api/v1/dlq/redrive", operation_id = "startRedrive", tag = "messages", request_body = StartBody,
+    responses((status = 200, description = "Counted", body = Counted),
+        (status = 202, description = "Started", body = Entry<'static>), NoRedrive, Failures, TooLarge))]
+pub async fn start(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+    let wanted: StartBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
+    let ask = wanted.ask()?;
+    if wanted.dry_run == Some(true) {
+        let total = app.engine.count_redrive(&ask).await?.ok_or_else(no_queue)?;
+        return answer::json(StatusCode::OK, &Counted { dry_run: true, total });
+    }
+    let redrive = app.engine.start_redrive(&ask).await?.ok_or_else(no_queue)?;
+    answer::json(StatusCode::ACCEPTED, &Entry::from(&redrive))
+}
+
+/// Lists redrives, the newest first.
+#[utoipa::path(get, path = "/api/v1/dlq/redrives", operation_id = "listRedrives", tag = "messages",
+    params(words::LimitQuery),
+    responses((status = 200, description = "A page", body = Listed<'static>), Failures))]
+pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let limit = query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX);
+    let offset = query.number("offset").unwrap_or(0).max(0);
+    let redrives = app.engine.redrives(limit, offset).await?;
+    let redrives = redrives.iter().map(Entry::from).collect();
+    answer::json(StatusCode::OK, &Listed { redrives, pagination: Pagination { limit, offset } })
+}
+
+/// Tells how far a redrive is.
+#[utoipa::path(get, path = "/api/v1/dlq/redrives/{redrive}", operation_id = "getRedrive", tag = "messages",
+    params(("redrive" = Uuid, Path)),
+    responses((status = 200, description = "The redrive", body = Entry<'static>), NoRedrive, Failures))]
+pub async fn one(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+    told(app.engine.redrive(redrive_id(&id)?).await?.as_ref())
+}
+
+/// Ends a redrive; what it has not taken yet stays a dead letter.
+///
+/// One that has ended stays what it is.
+#[utoipa::path(delete, path = "/api/v1/dlq/redrives/{redrive}", operation_id = "cancelRedrive", tag = "messages",
+    params(("redrive" = Uuid, Path)),
+    responses((status = 200, description = "The redrive as it is now", body = Entry<'static>), NoRedrive, Failures))]
+pub async fn cancel(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+    told(app.engine.cancel_redrive(redrive_id(&id)?).await?.as_ref())
+}
+
+fn told(redrive: Option<&Redrive>) -> Result<Response, ApiError> {
+    match redrive {
+        Some(redrive) => answer::json(StatusCode::OK, &Entry::from(redrive)),
+        None => Err(ApiError::new(ErrorCode::NotFound, "Redrive not found")),
+    }
+}
+
+fn redrive_id(text: &str) -> Result<Uuid, BadRequest> {
+    Uuid::try_parse(text).map_err(|_| BadRequest(format!("a redrive id is a UUID, and not {text:?}")))
+}
+
+fn no_queue() -> ApiError {
+    ApiError::new(ErrorCode::NotFound, "Queue not found")
+}
+
+impl StartBody {
+    fn ask(&self) -> Result<RedriveAsk, BadRequest> {
+        let filled = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        let (partition, group) = (filled(&self.partition), filled(&self.consumer_group));
+        let (target_queue, error) = (filled(&self.target_queue), filled(&self.error));
+        check_name("queue", &self.queue)?;
+        for (what, name) in [
+            ("partition", &partition),
+            ("consumerGroup", &group),
+            ("targetQueue", &target_queue),
+            ("error", &error),
+        ] {
+            check_name(what, name.as_deref().unwrap_or_default())?;
+        }
+        let per_second = self.per_second.unwrap_or(PER_SECOND_DEFAULT);
+        if !(1..=PER_SECOND_MAX).contains(&per_second) {
+            return Err(BadRequest(format!("perSecond is from 1 to {PER_SECOND_MAX}, and not {per_second}")));
+        }
+        let time =
+            |what, value: &Option<String>| filled(value).map(|time| parse_time(what, &time)).transpose();
+        Ok(RedriveAsk {
+            queue: self.queue.clone(),
+            target_queue,
+            partition,
+            group,
+            from: time("from", &self.from)?,
+            to: time("to", &self.to)?,
+            error,
+            per_second: per_second as i32,
+        })
+    }
+}
+
+impl<'a> From<&'a Redrive> for Entry<'a> {
+    fn from(redrive: &'a Redrive) -> Self {
+        Self {
+            id: redrive.id,
+            queue: &redrive.queue,
+            target_queue: redrive.target_queue.as_deref(),
+            partition: redrive.partition.as_deref(),
+            consumer_group: redrive.group.as_deref(),
+            from: redrive.from.map(format_millis),
+            to: format_millis(redrive.to),
+            error_filter: redrive.error_filter.as_deref(),
+            per_second: redrive.per_second,
+            status: &redrive.status,
+            total: redrive.total,
+            done: redrive.done,
+            failed: redrive.failed,
+            rate: redrive.rate,
+            created_at: format_millis(redrive.created_at),
+            started_at: redrive.started_at.map(format_millis),
+            finished_at: redrive.finished_at.map(format_millis),
+            last_error: redrive.error.as_deref(),
+        }
+    }
+}

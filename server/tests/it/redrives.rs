@@ -1,0 +1,101 @@
+//! `/api/v1/dlq/redrive` and `/api/v1/dlq/redrives`.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::{Server, array, drained, eventually, numbers};
+
+/// So many dead letters of `g` in partition `p` of queue `q`.
+async fn dead(server: &Server, count: usize) {
+    server.push("q", "p", &numbers(0..count)).await;
+    let popped = server.pop(&format!("/queue/q/partition/p?consumerGroup=g&batch={count}")).await.unwrap();
+    let statuses = vec!["dlq"; count];
+    server.ack_all(&popped.messages, &statuses).await;
+}
+
+async fn done(server: &Server, id: &Value) -> Value {
+    let path = format!("/api/v1/dlq/redrives/{}", id.as_str().unwrap());
+    eventually("the redrive is done", async || {
+        let reply = server.get(&path).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        Some(reply.json()).filter(|redrive| redrive["status"] == "completed")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn dead_letters_are_counted_and_replayed_and_the_progress_is_told() {
+    let server = Server::start().await;
+    dead(&server, 20).await;
+    let empty = server.get("/api/v1/dlq/redrives").await.json();
+    assert_eq!(empty, json!({"redrives": [], "pagination": {"limit": 50, "offset": 0}}));
+    let count =
+        server.call("/api/v1/dlq/redrive", json!({"queue": "q", "dryRun": true, "error": "TEST SAYS"})).await;
+    assert_eq!(count, json!({"dryRun": true, "total": 20}));
+    let ask = json!({"queue": "q", "partition": "p", "consumerGroup": "g", "perSecond": 1000});
+    let reply = server.post("/api/v1/dlq/redrive", ask).await;
+    assert_eq!(reply.status, 202, "{}", reply.text);
+    let started = reply.json();
+    assert_eq!(
+        (&started["status"], &started["total"], &started["done"]),
+        (&json!("running"), &json!(20), &json!(0))
+    );
+    let redrive = done(&server, &started["id"]).await;
+    assert_eq!(
+        (&redrive["total"], &redrive["done"], &redrive["failed"]),
+        (&json!(20), &json!(20), &json!(0))
+    );
+    assert!(redrive["rate"].as_f64().unwrap() > 0.0 && redrive["finishedAt"].is_string());
+    assert_eq!(server.get("/api/v1/dlq?queue=q").await.json()["total"], 0);
+    assert_eq!(drained(&server.url, "p").await[20..], numbers(0..20));
+    let list = server.get("/api/v1/dlq/redrives?limit=1").await.json();
+    assert_eq!(list["redrives"][0]["id"], started["id"]);
+    assert_eq!(array(server.get("/api/v1/dlq/redrives?offset=1").await.json()["redrives"].clone()).len(), 0);
+}
+
+#[tokio::test]
+async fn a_redrive_is_cancelled() {
+    let server = Server::start().await;
+    dead(&server, 20).await;
+    let started = server.post("/api/v1/dlq/redrive", json!({"queue": "q", "perSecond": 1})).await.json();
+    let path = format!("/api/v1/dlq/redrives/{}", started["id"].as_str().unwrap());
+    let reply = server.delete(&path).await;
+    assert_eq!((reply.status, &reply.json()["status"]), (200, &json!("cancelled")));
+    let left = server.get("/api/v1/dlq?queue=q").await.json()["total"].as_i64().unwrap();
+    let done = server.get(&path).await.json()["done"].as_i64().unwrap();
+    assert_eq!(left + done, 20);
+}
+
+#[tokio::test]
+async fn what_is_unknown_or_nonsense_is_refused() {
+    let server = Server::start().await;
+    server.configure("q", json!({})).await;
+    for body in [json!({"queue": "none"}), json!({"queue": "none", "dryRun": true})] {
+        assert!(server.post("/api/v1/dlq/redrive", body).await.is_error(404, "not_found"));
+    }
+    for body in [
+        json!({}),
+        json!([]),
+        json!({"queue": 7}),
+        json!({"queue": "x".repeat(256)}),
+        json!({"queue": "q", "from": "soon"}),
+        json!({"queue": "q", "to": "later"}),
+        json!({"queue": "q", "perSecond": 0}),
+        json!({"queue": "q", "perSecond": 1_000_000}),
+        json!({"queue": "q", "perSecond": "fast"}),
+        json!({"queue": "q", "error": "a\0b"}),
+    ] {
+        let reply = server.post("/api/v1/dlq/redrive", body.clone()).await;
+        assert!(reply.is_error(400, "bad_request"), "{body}: {} {}", reply.status, reply.text);
+    }
+    for (id, status, code) in
+        [(Uuid::nil().to_string(), 404, "not_found"), ("x".to_owned(), 400, "bad_request")]
+    {
+        let path = format!("/api/v1/dlq/redrives/{id}");
+        assert!(server.get(&path).await.is_error(status, code));
+        assert!(server.delete(&path).await.is_error(status, code));
+    }
+    // Nothing matches: it is done at once.
+    let started = server.post("/api/v1/dlq/redrive", json!({"queue": "q"})).await.json();
+    assert_eq!(done(&server, &started["id"]).await["total"], 0);
+}
