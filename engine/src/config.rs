@@ -38,6 +38,12 @@ pub struct Config {
     pub extent_bytes: i64,
     pub extent_age: Duration,
     pub deferring: Deferring,
+    /// `host:port`, to tell brokers apart.
+    pub name: String,
+    /// How often the broker looks at itself, how often it writes down what it did, and how long that is kept.
+    pub metrics_sample: Duration,
+    pub metrics_aggregate: Duration,
+    pub metrics_retention: Duration,
     /// Where pushes go while the database cannot be reached; `None`: they fail.
     pub spool: Option<SpoolConfig>,
 }

@@ -10,33 +10,42 @@ mod db;
 mod directory;
 mod doctor;
 mod error;
+mod history;
 mod jobs;
 mod load;
 mod log;
 mod ops;
 mod pop;
+pub mod process;
 mod shared;
 mod sidecar;
 mod spool;
 mod start;
-#[expect(dead_code, reason = "taken by the jobs of the next commits")]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "its counts are taken by the statistics of the next commits")
+)]
 mod tally;
 mod tasks;
 mod watches;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
 pub use db::control::Operations;
+pub use db::history::{Broker, Metric, ParkedPoint, Point, QueuePoint, QueueRate, Worker};
 pub use doctor::{Finding, diagnose};
 pub use error::{Error, StartError};
+pub use history::ClusterTotals;
 pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
+pub use ops::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
 pub use ops::maintenance::Maintenance;
 pub use sidecar::LaneCounts;
 pub use spool::SpoolStats;
+pub use tally::Minute;
 
 use shared::Shared;
 use sidecar::Lane;
@@ -59,6 +68,36 @@ struct Lanes {
     turn: Lane<ops::turn::Turn>,
     renew: Lane<ops::renew::Renew>,
     transaction: Lane<ops::transaction::Transaction>,
+}
+
+impl Lanes {
+    fn counts(&self) -> Vec<(&'static str, LaneCounts)> {
+        vec![
+            ("open", self.open.counts()),
+            ("push", self.push.counts()),
+            ("defer", self.defer.counts()),
+            ("defer_ack", self.defer_ack.counts()),
+            ("pop", self.turn.counts_of(ops::turn::CLAIM)),
+            ("fetch", self.fetch.counts()),
+            ("ack", self.turn.counts_of(ops::turn::ACK)),
+            ("locate", self.locate.counts()),
+            ("renew", self.renew.counts()),
+            ("transaction", self.transaction.counts()),
+        ]
+    }
+
+    /// Entries that have not left yet.
+    fn waiting(&self, now: Instant) -> usize {
+        self.open.pressure(now).waiting
+            + self.push.pressure(now).waiting
+            + self.defer.pressure(now).waiting
+            + self.defer_ack.pressure(now).waiting
+            + self.turn.pressure(now).waiting
+            + self.fetch.pressure(now).waiting
+            + self.locate.pressure(now).waiting
+            + self.renew.pressure(now).waiting
+            + self.transaction.pressure(now).waiting
+    }
 }
 
 /// One reading of what the engine counts.
@@ -96,18 +135,7 @@ impl Engine {
 
     pub fn stats(&self) -> Stats {
         Stats {
-            lanes: vec![
-                ("open", self.lanes.open.counts()),
-                ("push", self.lanes.push.counts()),
-                ("defer", self.lanes.defer.counts()),
-                ("defer_ack", self.lanes.defer_ack.counts()),
-                ("pop", self.lanes.turn.counts_of(ops::turn::CLAIM)),
-                ("fetch", self.lanes.fetch.counts()),
-                ("ack", self.lanes.turn.counts_of(ops::turn::ACK)),
-                ("locate", self.lanes.locate.counts()),
-                ("renew", self.lanes.renew.counts()),
-                ("transaction", self.lanes.transaction.counts()),
-            ],
+            lanes: self.lanes.counts(),
             connections: self.shared.connections.size(),
             connections_busy: self.shared.connections.busy(),
             parked: self.shared.watches.parked(),

@@ -2,9 +2,12 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::clock;
 use crate::config::Config;
 use crate::db::Connections;
 use crate::directory::Directory;
+use crate::history::History;
+use crate::jobs::history::Cluster;
 use crate::jobs::wake::Wake;
 use crate::load::Load;
 use crate::log::dedup::Dedup;
@@ -27,6 +30,8 @@ pub struct Shared {
     pub wake: Wake,
     pub load: Load,
     pub tally: Tally,
+    pub history: History,
+    pub cluster: Cluster,
     pub spool: Option<Spool>,
     dedup: Mutex<Dedup>,
     segments: Mutex<Segments>,
@@ -35,14 +40,17 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(config: Config, connections: Connections, tasks: Tasks, spool: Option<Spool>) -> Self {
+        let wake = Wake::new();
         Self {
             tasks,
             spool,
             directory: Directory::new(),
             watches: Watches::default(),
-            wake: Wake::new(),
             load: Load::new(config.deferring.clone()),
             tally: Tally::default(),
+            history: History::new(),
+            cluster: Cluster::new(wake.broker, &config.name, clock::wall()),
+            wake,
             dedup: Mutex::new(Dedup::new(config.dedup_cache_bytes)),
             segments: Mutex::new(Segments::new(config.segment_cache_bytes)),
             leases: Mutex::new(LeaseBook::new(LEASE_HASHES_MAX)),

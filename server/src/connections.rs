@@ -27,7 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// stops the engine. When this returns, no request is being worked on.
 pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdown: CancellationToken) {
     let drain = options.drain;
-    let name = name(&listener).into();
+    let name = name(port(&listener)).into();
     let router = app::router(App { engine: engine.clone(), options: options.into(), name });
     let connections = TaskTracker::new();
     let abandoned = CancellationToken::new();
@@ -83,9 +83,12 @@ async fn pause(error: &io::Error) {
     sleep(ACCEPT_PAUSE).await;
 }
 
+pub fn port(listener: &TcpListener) -> u16 {
+    listener.local_addr().map_or(0, |address| address.port())
+}
+
 /// `host:port`, for people who run several.
-fn name(listener: &TcpListener) -> String {
-    let port = listener.local_addr().map_or(0, |address| address.port());
+pub fn name(port: u16) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}:{port}")
 }

@@ -13,4 +13,4 @@ pub mod serve;
 mod signals;
 
 pub use app::Options;
-pub use connections::run;
+pub use connections::{name, run};

@@ -12,7 +12,7 @@ use super::{Checkout, Connection, Connections, Connector, Error};
 use crate::clock;
 use crate::load::Pulse;
 
-async fn many(
+pub(super) async fn many(
     connections: &Connections,
     procedure: &'static str,
     sql: &str,
@@ -22,7 +22,7 @@ async fn many(
     connections.persist(call).await
 }
 
-async fn one(
+pub(super) async fn one(
     connections: &Connections,
     procedure: &'static str,
     sql: &str,

@@ -18,13 +18,12 @@ macro_rules! files {
 }
 
 /// Applied once, in order. Frozen once released.
-const SCHEMA: &[File] =
-    files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred");
+const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred", "0009_history");
 
 /// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":
     "message_id", "frame", "newest", "deferred", "pulse", "spool", "diagnose", "views", "find_transactions", "open", "push", "readers", "lease", "fetch", "release", "complete", "ack", "locate", "hold",
-    "renew", "subscribe", "seed", "discover", "queues", "groups", "dead_letters", "retention", "extents",
+    "renew", "subscribe", "seed", "discover", "queues", "groups", "dead_letters", "retention", "extents", "history", "analytics", "postgres_stats",
 );
 
 /// Any number: the same for every broker.

@@ -1,10 +1,11 @@
 //! The database: connections, migrations, and one typed function per procedure. SQL text is called from
-//! `procedures.rs` (message plane) and `control.rs` (control plane), and lives in `engine/sql`.
+//! `procedures.rs` (message plane), `control.rs` (control plane) and `history.rs` (the past), and lives in `engine/sql`.
 
 mod connect;
 mod connections;
 pub mod control;
 mod error;
+pub mod history;
 pub mod migrate;
 pub mod procedures;
 pub mod transaction;

@@ -9,6 +9,7 @@ pub mod claim;
 pub mod defer;
 pub mod defer_ack;
 pub mod fetch;
+pub mod history;
 pub mod locate;
 pub mod maintenance;
 pub mod open;

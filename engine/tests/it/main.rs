@@ -7,6 +7,7 @@ mod dedup;
 mod defects;
 mod deferred;
 mod deferred_acks;
+mod history;
 mod lock_order;
 mod memory;
 mod migrate;
