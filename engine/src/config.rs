@@ -35,7 +35,7 @@ pub struct Config {
     pub eviction_interval: Duration,
     pub retention_batch: i32,
     pub partition_cleanup: Duration,
-    /// How long traces, and redrives that have ended, are kept.
+    /// How long it is kept what happened: the minutes of queues and brokers, traces, redrives that have ended.
     pub history_retention: Duration,
     pub extent_bytes: i64,
     pub extent_age: Duration,
@@ -44,6 +44,11 @@ pub struct Config {
     /// How often the database is examined; zero = never.
     pub doctor_interval: Duration,
     pub deferring: Deferring,
+    /// `host:port`, to tell brokers apart.
+    pub name: String,
+    /// How often the broker looks at itself, and how often it writes down what it did.
+    pub metrics_sample: Duration,
+    pub metrics_aggregate: Duration,
     /// Where pushes go while the database cannot be reached; `None`: they fail.
     pub spool: Option<SpoolConfig>,
 }

@@ -11,12 +11,14 @@ mod directory;
 mod doctor;
 mod error;
 mod histogram;
+mod history;
 mod jobs;
 mod life;
 mod load;
 mod log;
 mod ops;
 mod pop;
+pub mod process;
 mod shared;
 mod sidecar;
 mod spool;
@@ -27,10 +29,11 @@ mod watches;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
 pub use db::control::Operations;
+pub use db::history::{Broker, Metric, ParkedPoint, Point, QueuePoint, QueueRate, Worker};
 pub use db::redrive::{Redrive, RedriveAsk};
 pub use db::resources::{
     GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread, Trouble,
@@ -39,10 +42,12 @@ pub use db::traces::{NamedTrace, NewTrace, Trace, TraceName};
 pub use doctor::{Examination, Facts, Finding, Severity, Table, diagnose};
 pub use error::{Error, StartError};
 pub use histogram::{Distribution, Histogram, MICROSECONDS};
+pub use history::ClusterTotals;
 pub use life::LifeCounts;
 pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
 pub use ops::browse::{MessageFilter, MessagePage};
+pub use ops::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
 pub use ops::life::{MessageLife, Reader, Recorded};
 pub use ops::maintenance::Maintenance;
 pub use ops::message_status::{GroupStanding, MessageStatus, Standing};
@@ -52,6 +57,7 @@ pub use ops::resources::Refreshed;
 pub use pop::answer::Answer;
 pub use sidecar::{LaneCounts, LaneSpread};
 pub use spool::SpoolStats;
+pub use tally::Minute;
 
 use shared::Shared;
 use sidecar::Lane;
@@ -74,6 +80,36 @@ struct Lanes {
     turn: Lane<ops::turn::Turn>,
     renew: Lane<ops::renew::Renew>,
     transaction: Lane<ops::transaction::Transaction>,
+}
+
+impl Lanes {
+    fn counts(&self) -> Vec<(&'static str, LaneCounts)> {
+        vec![
+            ("open", self.open.counts()),
+            ("push", self.push.counts()),
+            ("defer", self.defer.counts()),
+            ("defer_ack", self.defer_ack.counts()),
+            ("pop", self.turn.counts_of(ops::turn::CLAIM)),
+            ("fetch", self.fetch.counts()),
+            ("ack", self.turn.counts_of(ops::turn::ACK)),
+            ("locate", self.locate.counts()),
+            ("renew", self.renew.counts()),
+            ("transaction", self.transaction.counts()),
+        ]
+    }
+
+    /// Entries that have not left yet.
+    fn waiting(&self, now: Instant) -> usize {
+        self.open.pressure(now).waiting
+            + self.push.pressure(now).waiting
+            + self.defer.pressure(now).waiting
+            + self.defer_ack.pressure(now).waiting
+            + self.turn.pressure(now).waiting
+            + self.fetch.pressure(now).waiting
+            + self.locate.pressure(now).waiting
+            + self.renew.pressure(now).waiting
+            + self.transaction.pressure(now).waiting
+    }
 }
 
 /// One reading of what the engine counts.
@@ -142,18 +178,7 @@ impl Engine {
             CacheStats::new(cache.weight(), cache.counts())
         };
         Stats {
-            lanes: vec![
-                ("open", self.lanes.open.counts()),
-                ("push", self.lanes.push.counts()),
-                ("defer", self.lanes.defer.counts()),
-                ("defer_ack", self.lanes.defer_ack.counts()),
-                ("pop", self.lanes.turn.counts_of(ops::turn::CLAIM)),
-                ("fetch", self.lanes.fetch.counts()),
-                ("ack", self.lanes.turn.counts_of(ops::turn::ACK)),
-                ("locate", self.lanes.locate.counts()),
-                ("renew", self.lanes.renew.counts()),
-                ("transaction", self.lanes.transaction.counts()),
-            ],
+            lanes: self.lanes.counts(),
             connections: self.shared.connections.size(),
             connections_busy: self.shared.connections.busy(),
             parked: self.shared.watches.parked(),

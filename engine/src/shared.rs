@@ -4,10 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::clock;
 use crate::config::Config;
 use crate::db::Connections;
 use crate::directory::Directory;
 use crate::doctor::Examination;
+use crate::history::History;
+use crate::jobs::history::Cluster;
 use crate::jobs::wake::Wake;
 use crate::life::Life;
 use crate::load::Load;
@@ -32,6 +35,8 @@ pub struct Shared {
     pub load: Load,
     pub tally: Tally,
     pub telling: tokio::sync::Mutex<()>,
+    pub history: History,
+    pub cluster: Cluster,
     pub spool: Option<Spool>,
     /// Whether a pooler in transaction mode is in between, once somebody has tried.
     pub pooled: OnceLock<bool>,
@@ -46,19 +51,22 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(config: Config, connections: Connections, tasks: Tasks, spool: Option<Spool>) -> Self {
+        let wake = Wake::new();
         Self {
             tasks,
             spool,
             redrives: Notify::new(),
             directory: Directory::new(),
             watches: Watches::default(),
-            wake: Wake::new(),
             life: Life::default(),
             load: Load::new(config.deferring.clone()),
             tally: Tally::default(),
             telling: tokio::sync::Mutex::default(),
             pooled: OnceLock::new(),
             examination: Mutex::default(),
+            history: History::new(),
+            cluster: Cluster::new(wake.broker, &config.name, clock::wall()),
+            wake,
             dedup: Mutex::new(Dedup::new(config.dedup_cache_bytes)),
             segments: Mutex::new(Segments::new(config.segment_cache_bytes)),
             leases: Mutex::new(LeaseBook::new(LEASE_HASHES_MAX)),

@@ -42,6 +42,7 @@ impl Engine {
         let refused = |error: crate::db::Error| StartError::Statement(error.to_string());
         shared.wake.discover(&shared).await.map_err(refused)?;
         shared.load.feel(&control::pulse(&shared.connections).await.map_err(refused)?);
+        jobs::history::introduce(&shared).await.map_err(refused)?;
         let lanes = Arc::new(lanes(&shared));
         let spawn = &shared.tasks;
         spawn.spawn_until_stop({
@@ -67,6 +68,7 @@ impl Engine {
         jobs::statistics::start(&shared);
         jobs::examine::start(&shared);
         jobs::life::start(&shared);
+        jobs::history::start(&shared, &lanes);
         let engine = Self { shared, lanes, claims: Arc::default() };
         jobs::replay::start(&engine);
         jobs::inbox::start(&engine);

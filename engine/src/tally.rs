@@ -41,6 +41,7 @@ pub struct Minute {
     pub ack_failed: u64,
     pub transactions: u64,
     pub dead_letters: u64,
+    pub partitions_created: u64,
     /// Of messages when they were delivered: the sum of their ages, how many, and the oldest.
     pub lag_us: u64,
     pub lag_count: u64,
@@ -112,6 +113,13 @@ impl Tally {
         told
     }
 
+    /// What `take_minutes` would tell, of all queues together.
+    pub fn sum_minutes(&self) -> Minute {
+        let mut sum = Minute::default();
+        self.lock().values().for_each(|line| sum.add(&line.minute));
+        sum
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Line>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,6 +152,23 @@ impl Counts {
 }
 
 impl Minute {
+    pub fn add(&mut self, other: &Self) {
+        self.push_requests += other.push_requests;
+        self.push_messages += other.push_messages;
+        self.pop_requests += other.pop_requests;
+        self.pop_messages += other.pop_messages;
+        self.pop_empty += other.pop_empty;
+        self.ack_requests += other.ack_requests;
+        self.ack_success += other.ack_success;
+        self.ack_failed += other.ack_failed;
+        self.transactions += other.transactions;
+        self.dead_letters += other.dead_letters;
+        self.partitions_created += other.partitions_created;
+        self.lag_us += other.lag_us;
+        self.lag_count += other.lag_count;
+        self.lag_us_max = self.lag_us_max.max(other.lag_us_max);
+    }
+
     pub fn delivered(&mut self, messages: u64, age_us: u64) {
         self.pop_messages += messages;
         self.lag_us += age_us * messages;

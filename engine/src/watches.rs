@@ -105,6 +105,23 @@ impl Watches {
         watches.fold((0, 0), |(ready, listed), watch| (ready + watch.ready(), listed + watch.listed()))
     }
 
+    /// How many, by queue; none for a queue without.
+    pub fn parked_by_queue(&self) -> Vec<(Arc<str>, u64)> {
+        let registry = self.lock();
+        let queues = registry.queues.iter().map(|(queue, groups)| {
+            let parked: usize = groups.values().map(|watch| watch.parked()).sum();
+            (queue.clone(), parked as u64)
+        });
+        queues.filter(|(_, parked)| *parked > 0).collect()
+    }
+
+    /// Everybody who waits for this queue looks again.
+    pub fn wake(&self, queue: &str) {
+        let watches: Vec<Arc<Watch>> =
+            self.lock().queues.get(queue).into_iter().flat_map(HashMap::values).cloned().collect();
+        watches.iter().for_each(|watch| watch.wake_all());
+    }
+
     /// Whether anybody is parked at all.
     pub fn anybody_parked(&self) -> bool {
         self.lock().queues.values().flat_map(HashMap::values).any(|watch| watch.anybody_parked())

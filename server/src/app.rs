@@ -12,8 +12,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::http::{
-    ack, cors, dead_letters, doctor, error, groups, health, life, maintenance, messages, metrics, openapi,
-    operations, pop, push, queues, redrives, renew, resources, statistics, traces, transaction,
+    ack, analytics, cluster, cors, dead_letters, doctor, error, groups, health, life, maintenance, messages,
+    metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, statistics,
+    traces, transaction,
 };
 use crate::telemetry::Telemetry;
 
@@ -102,6 +103,19 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/system/maintenance", get(maintenance::push).post(maintenance::set_push)),
         ("/api/v1/system/maintenance/pop", get(maintenance::pop).post(maintenance::set_pop)),
         ("/api/v1/system/doctor", get(doctor::doctor)),
+        ("/api/v1/system/shared-state", get(cluster::shared_state)),
+        ("/internal/api/shared-state/stats", get(cluster::shared_state_stats)),
+        ("/internal/api/inter-instance/stats", get(cluster::inter_instance_stats)),
+        ("/internal/api/notify", post(cluster::notify)),
+        ("/api/v1/analytics/system-metrics", get(analytics::system_metrics)),
+        ("/api/v1/analytics/worker-metrics", get(analytics::worker_metrics)),
+        ("/api/v1/analytics/queue-lag", get(queue_history::lag)),
+        ("/api/v1/analytics/queue-ops", get(queue_history::ops)),
+        ("/api/v1/analytics/queue-parked-replicas", get(queue_history::parked)),
+        ("/api/v1/analytics/retention", get(analytics::retention)),
+        ("/api/v1/analytics/postgres-stats", get(analytics::postgres)),
+        ("/api/v1/status/analytics", get(analytics::ingested)),
+        ("/api/v1/status/buffers", get(analytics::buffers)),
         ("/health", get(health::health)),
         ("/health/live", get(health::live)),
         ("/health/ready", get(health::ready)),

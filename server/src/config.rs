@@ -18,6 +18,7 @@ pub use database::Database;
 use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds, some_seconds};
 
 use crate::app::Options;
+use crate::connections;
 
 /// Large payloads make a flight slow long before they are many; eight flights of this size fit a small machine.
 const FLIGHT_BYTES_MAX: usize = 8 << 20;
@@ -253,7 +254,15 @@ pub struct Settings {
     #[arg(long, env = "STATS_INTERVAL_MS", default_value = "1s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub stats_interval: Duration,
-    /// Traces, what happened to traced messages, and redrives that have ended are kept for this many days.
+    /// How often the broker looks at itself: processor, memory, connections, parked pops.
+    #[arg(long, env = "METRICS_SAMPLE_INTERVAL_MS", default_value = "1s", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
+    pub metrics_sample_interval: Duration,
+    /// How often it writes down what it did and saw; whoever asks about it has it written at once.
+    #[arg(long, env = "METRICS_AGGREGATE_INTERVAL_S", default_value = "1m", value_name = "SECONDS",
+          value_parser = some_seconds, help_heading = HOUSEKEEPING)]
+    pub metrics_aggregate_interval: Duration,
+    /// That, traces, what happened to traced messages, and redrives that have ended are kept for this many days.
     #[arg(long, env = "METRICS_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS",
           value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
     pub metrics_retention_days: u32,
@@ -348,6 +357,9 @@ impl Settings {
                 retries_max: self.opq_max_retries,
                 retention: self.opq_retention,
             },
+            name: connections::name(self.port),
+            metrics_sample: self.metrics_sample_interval,
+            metrics_aggregate: self.metrics_aggregate_interval,
             spool: self.file_buffer_dir.clone().and_then(|dir| self.spool(dir)),
         }
     }
@@ -427,6 +439,8 @@ mod tests {
         assert_eq!(config.statement_timeout, Duration::from_secs(30));
         assert_eq!(config.retention_interval, Duration::from_millis(300_000));
         assert_eq!(config.default_subscription, Subscription::All);
+        assert_eq!((config.metrics_sample.as_millis(), config.metrics_aggregate.as_secs()), (1000, 60));
+        assert_eq!(config.history_retention.as_secs(), 90 * 86_400);
         assert_eq!((config.extent_bytes, config.extent_age.as_secs()), (268_435_456, 3600));
     }
 

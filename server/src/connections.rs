@@ -34,7 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdown: CancellationToken) {
     let drain = options.drain;
     let meter = Arc::new(Meter::new(app::routes().iter().map(|(path, _)| *path)));
-    let name: Arc<str> = name(&listener).into();
+    let name: Arc<str> = name(port(&listener)).into();
     let telemetry = Telemetry::start(options.otlp_endpoint.as_deref(), &name);
     let app = App {
         engine: engine.clone(),
@@ -113,9 +113,12 @@ async fn pause(error: &io::Error) {
     sleep(ACCEPT_PAUSE).await;
 }
 
+pub fn port(listener: &TcpListener) -> u16 {
+    listener.local_addr().map_or(0, |address| address.port())
+}
+
 /// `host:port`, for people who run several.
-fn name(listener: &TcpListener) -> String {
-    let port = listener.local_addr().map_or(0, |address| address.port());
+pub fn name(port: u16) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}:{port}")
 }

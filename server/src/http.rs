@@ -3,7 +3,9 @@
 
 pub mod accepted;
 pub mod ack;
+pub mod analytics;
 pub mod answer;
+pub mod cluster;
 pub mod cors;
 pub mod dead_letters;
 pub mod doctor;
@@ -18,12 +20,15 @@ pub mod openapi;
 pub mod operations;
 pub mod pop;
 pub mod push;
+pub mod queue_history;
 pub mod queues;
 pub mod redrives;
 pub mod renew;
 pub mod request;
 pub mod resources;
+pub mod series;
 pub mod statistics;
+pub mod throughput;
 pub mod trace;
 pub mod traces;
 pub mod transaction;

@@ -17,4 +17,4 @@ mod telemetry;
 mod templates;
 
 pub use app::Options;
-pub use connections::run;
+pub use connections::{name, run};

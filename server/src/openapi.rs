@@ -1,5 +1,6 @@
 //! The API in words a machine reads. What a route takes and gives stands at its handler; this puts it together.
 
+pub mod postgres_stats;
 pub mod words;
 
 use std::sync::LazyLock;
@@ -8,8 +9,9 @@ use bytes::Bytes;
 use utoipa::OpenApi;
 
 use crate::http::{
-    ack, dead_letters, doctor, error, groups, health, life, maintenance, messages, metrics, openapi,
-    operations, pop, push, queues, redrives, renew, resources, statistics, traces, transaction,
+    ack, analytics, cluster, dead_letters, doctor, error, groups, health, life, maintenance, messages,
+    metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, statistics,
+    traces, transaction,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -28,6 +30,7 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         (name = "operations", description = "What was deferred under load, and what became of it."),
         (name = "queues", description = "Options of a queue, and its end."),
         (name = "consumer groups", description = "Where groups stand."),
+        (name = "analytics", description = "What happened, step by step."),
         (name = "broker", description = "Is it well, and what can it do?"),
     ),
     paths(
@@ -86,6 +89,19 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         maintenance::pop,
         maintenance::set_pop,
         doctor::doctor,
+        cluster::shared_state,
+        cluster::shared_state_stats,
+        cluster::inter_instance_stats,
+        cluster::notify,
+        analytics::system_metrics,
+        analytics::worker_metrics,
+        queue_history::lag,
+        queue_history::ops,
+        queue_history::parked,
+        analytics::retention,
+        analytics::postgres,
+        analytics::ingested,
+        analytics::buffers,
         health::health,
         health::live,
         health::ready,

@@ -5,6 +5,7 @@ mod connect;
 mod connections;
 pub mod control;
 mod error;
+pub mod history;
 pub mod life;
 pub mod messages;
 pub mod migrate;

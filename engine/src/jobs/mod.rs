@@ -2,6 +2,7 @@
 
 pub mod examine;
 pub mod extents;
+pub mod history;
 pub mod inbox;
 pub mod life;
 pub mod monitor;

@@ -9,7 +9,7 @@ use tracing::{debug, info};
 use uuid::Uuid;
 
 use crate::db::control::{self, Policy};
-use crate::db::{Connections, Error, messages, redrive, traces};
+use crate::db::{Error, messages, redrive, traces};
 use crate::shared::Shared;
 
 /// Pairs that wait for slow groups. More are looked for anew instead of being remembered.
@@ -50,7 +50,7 @@ pub fn start(shared: &Arc<Shared>) {
             let mut retention = Retention::default();
             loop {
                 tokio::time::sleep(interval).await;
-                match retention.run(&shared.connections, kinds, shared.config.retention_batch).await {
+                match retention.run(&shared, kinds, shared.config.retention_batch).await {
                     Ok(0) => {}
                     Ok(removed) => info!(messages = removed, policy = kinds[0], "expired messages removed"),
                     Err(error) => debug!(%error, "retention will look again"),
@@ -70,7 +70,8 @@ async fn sweep(shared: &Shared) -> Result<(), Error> {
 }
 
 impl Retention {
-    async fn run(&mut self, connections: &Connections, kinds: &[&str], batch: i32) -> Result<i64, Error> {
+    async fn run(&mut self, shared: &Shared, kinds: &[&str], batch: i32) -> Result<i64, Error> {
+        let connections = &shared.connections;
         let mut policies = control::retention_policies(connections).await?;
         policies.retain(|policy| kinds.contains(&policy.kind.as_str()));
         self.progress.retain(|(queue, kind), progress| {
@@ -91,6 +92,7 @@ impl Retention {
             for chunk in due.chunks(batch.max(1) as usize) {
                 let (gone, stay) = control::expire(connections, &first.kind, chunk).await?;
                 removed += gone;
+                shared.history.expired(&first.kind, u64::try_from(gone).unwrap_or(0));
                 waiting.extend(stay);
             }
             let overflow = waiting.len() > WAITING_MAX;

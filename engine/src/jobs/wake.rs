@@ -2,7 +2,7 @@
 //! commit order, so a lost or late hint costs time and nothing else.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,8 @@ enum Listening {
 const OUTBOX_MAX: usize = 1_000;
 
 pub struct Wake {
-    broker: Uuid,
+    pub broker: Uuid,
+    hearing: AtomicBool,
     pushed: AtomicBool,
     outbox: Mutex<Vec<Hint>>,
     signal: Notify,
@@ -94,6 +95,7 @@ impl Wake {
     pub fn new() -> Self {
         Self {
             broker: Uuid::new_v4(),
+            hearing: AtomicBool::new(false),
             pushed: AtomicBool::new(false),
             outbox: Mutex::default(),
             signal: Notify::new(),
@@ -166,6 +168,11 @@ impl Wake {
         self.has_peers().then(|| now + LOOK_EVERY)
     }
 
+    /// Whether it would hear another broker.
+    pub fn is_hearing(&self) -> bool {
+        self.hearing.load(Acquire)
+    }
+
     pub fn has_peers(&self) -> bool {
         !self.peers.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
@@ -228,6 +235,7 @@ impl Wake {
         let mut state = Listening::Starting;
         loop {
             if let Err(error) = self.listen(&shared, &mut state).await {
+                self.hearing.store(false, Release);
                 // Once per outage: it says nothing new the second time.
                 if state == Listening::Deaf {
                     debug!(%error, "still not hearing other brokers");
@@ -250,6 +258,7 @@ impl Wake {
                 result = &mut listening, if !is_listening => {
                     result.map_err(|error| Error::from_postgres("listen", error))?;
                     is_listening = true;
+                    self.hearing.store(true, Release);
                     // What was said while nobody listened is not known: start over.
                     if std::mem::replace(state, Listening::Hearing) == Listening::Deaf {
                         forget(shared, None, None);

@@ -10,6 +10,7 @@ pub mod claim;
 pub mod defer;
 pub mod defer_ack;
 pub mod fetch;
+pub mod history;
 pub mod life;
 pub mod locate;
 pub mod maintenance;

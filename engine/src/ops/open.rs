@@ -76,6 +76,9 @@ impl Operation for Open {
         let mut found: Vec<Option<Known>> = vec![None; batch.len()];
         for row in procedures::open(db, &ask).await? {
             let open = &batch[row.position];
+            if ask.ids[row.position] == row.id {
+                shared.tally.record(&open.queue, |minute| minute.partitions_created += 1);
+            }
             let partition = Partition {
                 id: row.id,
                 number: row.number,

@@ -9,6 +9,7 @@ mod defects;
 mod deferred;
 mod deferred_acks;
 mod doctor;
+mod history;
 mod inbox;
 mod life;
 mod lock_order;

@@ -63,6 +63,9 @@ pub fn config(url: &str) -> Config {
             retries_max: 3,
             retention: Duration::from_secs(3600),
         },
+        name: "test:1".to_owned(),
+        metrics_sample: Duration::from_secs(1),
+        metrics_aggregate: Duration::from_secs(3600),
         spool: None,
     }
 }

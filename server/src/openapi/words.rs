@@ -747,3 +747,74 @@ pub struct LimitQuery {
     #[param(minimum = 0, default = 0)]
     offset: Option<i64>,
 }
+
+/// Times are ISO 8601; a range is cut to 400 days.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct HistoryQuery {
+    /// The last hour if neither is given.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    #[param(format = DateTime)]
+    to: Option<String>,
+    #[param(max_length = 255)]
+    queue: Option<String>,
+    #[param(max_length = 255)]
+    namespace: Option<String>,
+    #[param(max_length = 255)]
+    task: Option<String>,
+    hostname: Option<String>,
+    /// `host:port` of a broker.
+    worker_id: Option<String>,
+}
+
+/// Times are ISO 8601; a range is cut to 400 days.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct BrokerHistoryQuery {
+    /// The last hour if neither is given.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    #[param(format = DateTime)]
+    to: Option<String>,
+    hostname: Option<String>,
+    /// `host:port` of a broker.
+    worker_id: Option<String>,
+}
+
+/// Times are ISO 8601; a range is cut to 400 days.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct QueueHistoryQuery {
+    /// The last hour if neither is given.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    #[param(format = DateTime)]
+    to: Option<String>,
+    #[param(max_length = 255)]
+    queue: Option<String>,
+    #[param(max_length = 255)]
+    namespace: Option<String>,
+    #[param(max_length = 255)]
+    task: Option<String>,
+}
+
+/// Times are ISO 8601.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct AnalyticsQuery {
+    /// `minute`, `hour` or `day`.
+    #[param(default = "hour")]
+    interval: Option<String>,
+    /// The last 24 hours if neither is given.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    #[param(format = DateTime)]
+    to: Option<String>,
+    #[param(max_length = 255)]
+    queue: Option<String>,
+    #[param(max_length = 255)]
+    namespace: Option<String>,
+    #[param(max_length = 255)]
+    task: Option<String>,
+}

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails like the test itself: by panicking")]
 
 mod ack;
+mod analytics;
 mod bad_input;
 mod brokers;
 mod conventions;

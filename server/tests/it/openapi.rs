@@ -7,6 +7,22 @@ use serde_json::{Map, Value, json};
 
 use crate::support::{EASILY_STRAINED, Reply, Server, Strain, eventually};
 
+/// Routes about the past and about brokers, which take a range if they take anything.
+const HISTORY: [&str; 12] = [
+    "/api/v1/analytics/system-metrics",
+    "/api/v1/analytics/worker-metrics",
+    "/api/v1/analytics/queue-lag",
+    "/api/v1/analytics/queue-ops",
+    "/api/v1/analytics/queue-parked-replicas",
+    "/api/v1/analytics/retention",
+    "/api/v1/analytics/postgres-stats",
+    "/api/v1/status/analytics",
+    "/api/v1/status/buffers",
+    "/api/v1/system/shared-state",
+    "/internal/api/shared-state/stats",
+    "/internal/api/inter-instance/stats",
+];
+
 /// A document, and what of it has been seen in real life.
 struct Described {
     document: Value,
@@ -111,6 +127,15 @@ async fn answers_have_the_shape_described() {
     d.get(&server, life, "/api/v1/messages/nonsense/a/life").await;
     looked_at(d, &server, &letters["messages"][0]).await;
 
+    for path in HISTORY {
+        d.get(&server, path, path).await;
+        if !path.ends_with("buffers") && !path.ends_with("stats") && !path.ends_with("state") {
+            d.check("get", path, &server.get(&format!("{path}?from=yesterday")).await);
+        }
+    }
+    for body in [json!({"queue": "q"}), json!({})] {
+        d.check("post", "/internal/api/notify", &server.post("/internal/api/notify", body).await);
+    }
     let groups = "/api/v1/consumer-groups/{group}";
     let seek = format!("{groups}/queues/{{queue}}/seek");
     for to in [json!({"toEnd": true}), json!({"timestamp": "2026-01-01T00:00:00Z"}), json!({})] {

@@ -78,10 +78,12 @@ impl Server {
     pub async fn start_on(database: Arc<Database>, connection: &str, flags: &[&str]) -> Self {
         let arguments = ["queen"].iter().chain(flags).copied();
         let settings = Cli::parse_from(arguments).expect("flags are well-formed").settings;
-        let engine = Engine::start(settings.engine(connection.to_owned(), Tls::Off)).await;
-        let engine = engine.expect("the engine starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("a bound address"));
+        let address = listener.local_addr().expect("a bound address");
+        let mut config = settings.engine(connection.to_owned(), Tls::Off);
+        config.name = queen_server::name(address.port());
+        let engine = Engine::start(config).await.expect("the engine starts");
+        let url = format!("http://{address}");
         let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
         tasks.spawn(queen_server::run(listener, engine, settings.options(), shutdown.clone()));
         Self { url, database, http: reqwest::Client::new(), shutdown, tasks }
