@@ -38,6 +38,7 @@ pub use db::redrive::{Redrive, RedriveAsk};
 pub use db::resources::{
     GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread, Trouble,
 };
+pub use db::statistics::{Gauges, GroupGauge};
 pub use db::traces::{NamedTrace, NewTrace, Trace, TraceName};
 pub use doctor::{Examination, Facts, Finding, Severity, Table, diagnose};
 pub use error::{Error, StartError};

@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use crate::clock;
 use crate::config::Config;
 use crate::db::Connections;
+use crate::db::statistics::Gauges;
 use crate::directory::Directory;
 use crate::doctor::Examination;
 use crate::history::History;
@@ -35,6 +36,7 @@ pub struct Shared {
     pub load: Load,
     pub tally: Tally,
     pub telling: tokio::sync::Mutex<()>,
+    gauges: Mutex<Arc<Gauges>>,
     pub history: History,
     pub cluster: Cluster,
     pub spool: Option<Spool>,
@@ -62,6 +64,7 @@ impl Shared {
             load: Load::new(config.deferring.clone()),
             tally: Tally::default(),
             telling: tokio::sync::Mutex::default(),
+            gauges: Mutex::default(),
             pooled: OnceLock::new(),
             examination: Mutex::default(),
             history: History::new(),
@@ -73,6 +76,15 @@ impl Shared {
             connections,
             config,
         }
+    }
+
+    /// As of a few seconds ago.
+    pub fn gauges(&self) -> Arc<Gauges> {
+        self.gauges.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn gauge(&self, gauges: Gauges) {
+        *self.gauges.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(gauges);
     }
 
     /// The latest, if there was one.

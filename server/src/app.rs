@@ -14,7 +14,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use crate::http::{
     ack, analytics, cluster, cors, dead_letters, doctor, error, groups, health, life, maintenance, messages,
     metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, statistics,
-    traces, transaction,
+    status, traces, transaction,
 };
 use crate::telemetry::Telemetry;
 
@@ -114,6 +114,9 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/analytics/queue-parked-replicas", get(queue_history::parked)),
         ("/api/v1/analytics/retention", get(analytics::retention)),
         ("/api/v1/analytics/postgres-stats", get(analytics::postgres)),
+        ("/api/v1/status", get(status::status)),
+        ("/api/v1/status/queues", get(status::queues)),
+        ("/api/v1/status/queues/{queue}", get(status::queue)),
         ("/api/v1/status/analytics", get(analytics::ingested)),
         ("/api/v1/status/buffers", get(analytics::buffers)),
         ("/health", get(health::health)),

@@ -28,6 +28,7 @@ pub mod request;
 pub mod resources;
 pub mod series;
 pub mod statistics;
+pub mod status;
 pub mod throughput;
 pub mod trace;
 pub mod traces;

@@ -9,7 +9,6 @@ mod http;
 pub mod logging;
 mod meter;
 pub mod openapi;
-mod process;
 pub mod psql;
 pub mod serve;
 mod signals;

@@ -11,7 +11,7 @@ use utoipa::OpenApi;
 use crate::http::{
     ack, analytics, cluster, dead_letters, doctor, error, groups, health, life, maintenance, messages,
     metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, statistics,
-    traces, transaction,
+    status, traces, transaction,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -100,6 +100,9 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         queue_history::parked,
         analytics::retention,
         analytics::postgres,
+        status::status,
+        status::queues,
+        status::queue,
         analytics::ingested,
         analytics::buffers,
         health::health,

@@ -207,18 +207,19 @@ begin
     order by b.step, b.queue_name;
 end $$;
 
--- queen.partition_counts: how many partitions queues have now.
+-- queen.partition_counts: how many partitions queues have, or had when they were last measured.
 -- in:     p_queues text[]
 -- out:    queue_name text, partitions bigint; none for a queue that is gone
 -- locks:  none
 -- raises: never
 create or replace function queen.partition_counts(p_queues text[])
 returns table (queue_name text, partitions bigint)
-language plpgsql stable set enable_indexonlyscan = on as $$
+language plpgsql stable as $$
 begin
     return query
-    select q.name, (select count(*) from queen.partitions p where p.queue_id = q.id)
-    from queen.queues q where q.name = any (p_queues);
+    select q.name, coalesce(c.partitions, 0)
+    from queen.queues q left join queen.queue_counts c on c.queue_id = any (array[q.id])
+    where q.name = any (p_queues);
 end $$;
 
 -- queen.parked_series: how many pops each broker had parked, by queue and step.

@@ -4,16 +4,27 @@
 -- in:     p_id uuid, p_hostname text, p_port int, p_worker_id text, p_version text, p_started_at timestamptz
 -- out:    id uuid, hostname text, port int, worker_id text, version text, started_at timestamptz, seen_at timestamptz of
 --         everybody heard of in the last 30 s
--- locks:  its brokers row
+-- locks:  brokers rows, then queue_counts rows
 -- raises: never
 create or replace function queen.beat(
     p_id uuid, p_hostname text, p_port int, p_worker_id text, p_version text, p_started_at timestamptz)
 returns table (id uuid, hostname text, port int, worker_id text, version text, started_at timestamptz, seen_at timestamptz)
 language plpgsql set enable_seqscan = on set enable_sort = on as $$
+declare
+    v_gone timestamptz;
 begin
     insert into queen.brokers as b (id, hostname, port, worker_id, version, started_at, seen_at)
     values (p_id, p_hostname, p_port, p_worker_id, p_version, p_started_at, queen.now())
-    on conflict on constraint brokers_pkey do update set seen_at = excluded.seen_at;
+    on conflict on constraint brokers_pkey do update set seen_at = excluded.seen_at, lost = false;
+    -- What one that is gone did last, it told nobody.
+    with gone as (
+        update queen.brokers as b set lost = true
+        where not b.lost and b.seen_at < queen.now() - interval '30 seconds'
+        returning b.seen_at)
+    select min(g.seen_at) into v_gone from gone g;
+    if v_gone is not null then
+        perform queen.doubt_lost(v_gone);
+    end if;
     return query
     select b.id, b.hostname, b.port, b.worker_id, b.version, b.started_at, b.seen_at
     from queen.brokers b where b.seen_at > queen.now() - interval '30 seconds'

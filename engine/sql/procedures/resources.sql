@@ -318,3 +318,25 @@ begin
                  coalesce(sum(g.leased), 0)::bigint as leased, coalesce(sum(g.consumed), 0)::bigint as consumed
           from queen.group_counts g where g.members > 0) g;
 end $$;
+
+-- queen.gauges: what monitoring wants to know of each queue.
+-- in:     p_limit bigint
+-- out:    queue_name text, consumer_group text (null on a row about dead letters), unread bigint (or dead letters),
+--         lag_seconds float8; the groups with most unread messages, and the queues with most dead letters
+-- locks:  none
+-- raises: never
+create or replace function queen.gauges(p_limit bigint)
+returns table (queue_name text, consumer_group text, unread bigint, lag_seconds float8)
+language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set plan_cache_mode = force_custom_plan
+set jit = off as $$
+begin
+    return query
+    (select g.queue_name, g.consumer_group, g.unread, coalesce(g.lag_seconds, 0)
+     from queen.group_figures(null, null, 1000000, 0) g where g.queue_id is not null
+     order by g.unread desc, g.queue_name, g.consumer_group limit p_limit)
+    union all
+    (select q.name, null, c.dead_letters, null
+     from queen.queue_counts c join queen.queues q on q.id = c.queue_id
+     where c.dead_letters > 0
+     order by c.dead_letters desc, q.name limit p_limit);
+end $$;

@@ -2,7 +2,7 @@
 -- procedures/analytics.sql. Minutes are those of the database's clock.
 
 -- Brokers that are running, or did not say goodbye: `seen_at` says when each was last heard of. `recorded` is the number of
--- the last batch of minutes it has written, so that none is added twice.
+-- the last batch of minutes it has written, so that none is added twice. `lost`: it was noticed that it is gone.
 create table queen.brokers (
     id         uuid primary key,
     hostname   text not null,
@@ -11,7 +11,8 @@ create table queen.brokers (
     version    text not null,
     started_at timestamptz not null,
     seen_at    timestamptz not null,
-    recorded   bigint not null default 0
+    recorded   bigint not null default 0,
+    lost       boolean not null default false
 );
 
 -- Days later the minutes of an hour become one row, at the start of the hour. No foreign key: a line of a minute is not

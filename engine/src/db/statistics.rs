@@ -47,3 +47,34 @@ pub async fn freshen(
     let parameters: [&(dyn ToSql + Sync); 3] = [&queue, &partitions_max, &budget.as_secs_f64()];
     many(connections, "queen.freshen", sql, &parameters).await.map(drop)
 }
+
+/// What monitoring wants to know of each queue, as of the last time somebody looked.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Gauges {
+    pub groups: Vec<GroupGauge>,
+    /// By queue.
+    pub dead_letters: Vec<(String, i64)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupGauge {
+    pub queue: String,
+    pub group: String,
+    pub unread: i64,
+    pub lag_seconds: f64,
+}
+
+pub async fn gauges(connections: &Connections, limit: i64) -> Result<Gauges, Error> {
+    let rows = many(connections, "queen.gauges", "select * from queen.gauges($1)", &[&limit]).await?;
+    let mut gauges = Gauges::default();
+    for row in rows {
+        let (queue, unread) = (row.get("queue_name"), row.get("unread"));
+        match row.get("consumer_group") {
+            Some(group) => {
+                gauges.groups.push(GroupGauge { queue, group, unread, lag_seconds: row.get("lag_seconds") });
+            }
+            None => gauges.dead_letters.push((queue, unread)),
+        }
+    }
+    Ok(gauges)
+}

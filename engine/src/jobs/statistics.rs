@@ -18,11 +18,16 @@ const QUEUES_MAX: usize = 1_000;
 const MEASURING: f64 = 0.005;
 const SAVED_MAX: Duration = Duration::from_millis(50);
 
+/// What monitoring is told is this old at most, and about no more groups and queues.
+const GAUGES_EVERY: Duration = Duration::from_secs(5);
+const GAUGES_MAX: i64 = 1_000;
+
 pub fn start(shared: &Arc<Shared>) {
     let shared = shared.clone();
     shared.clone().tasks.spawn_until_stop(async move {
         let mut credit = 0.0;
         let mut last = clock::now();
+        let mut looked = last;
         loop {
             tokio::time::sleep(shared.config.statistics_interval).await;
             if let Err(error) = tell(&shared).await {
@@ -32,6 +37,13 @@ pub fn start(shared: &Arc<Shared>) {
             let now = clock::now();
             credit = (credit + (now - last).as_secs_f64() * MEASURING).min(SAVED_MAX.as_secs_f64());
             last = now;
+            if now - looked >= GAUGES_EVERY {
+                looked = now;
+                match statistics::gauges(&shared.connections, GAUGES_MAX).await {
+                    Ok(gauges) => shared.gauge(gauges),
+                    Err(error) => debug!(%error, "monitoring is told the old numbers"),
+                }
+            }
             while credit > 0.0 {
                 match statistics::measure_next(&shared.connections).await {
                     Ok(Some(took)) => credit -= took.as_secs_f64(),

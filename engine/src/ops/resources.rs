@@ -1,6 +1,7 @@
 //! Resources: queues, partitions and groups as numbers. Whoever reads sees what this broker did; small queues are
 //! measured on the way, large ones told from their counts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use queen_protocol::QueueOptions;
@@ -10,6 +11,7 @@ use crate::Engine;
 use crate::db::resources::{
     self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Trouble,
 };
+use crate::db::statistics::Gauges;
 use crate::db::{control, statistics};
 use crate::error::Error;
 use crate::jobs;
@@ -93,6 +95,11 @@ impl Engine {
     ) -> Result<Vec<GroupFigures>, Error> {
         self.freshen(queue).await?;
         Ok(resources::groups(&self.shared.connections, group, queue, limit, offset).await?)
+    }
+
+    /// What monitoring wants to know of each queue, as of a few seconds ago. Asks nobody.
+    pub fn gauges(&self) -> Arc<Gauges> {
+        self.shared.gauges()
     }
 
     pub async fn trouble(&self) -> Result<Trouble, Error> {

@@ -2,6 +2,7 @@
 //! database does not.
 
 mod page;
+mod queues;
 mod series;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use queen_engine::LaneCounts;
+use queen_engine::{LaneCounts, process};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -18,7 +19,6 @@ use self::page::Page;
 use super::answer;
 use super::error::ApiError;
 use crate::app::App;
-use crate::process;
 
 const FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
@@ -33,12 +33,11 @@ pub async fn prometheus(State(app): State<App>) -> Response {
     series::load(&mut page, &app.engine);
     series::database(&mut page, &app.engine);
     series::traces(&mut page, &app);
-    cluster(&mut page, &app);
+    queues::cluster(&mut page, &app.engine);
+    queues::rates(&mut page, &app.engine);
+    queues::gauges(&mut page, &app.engine);
     (StatusCode::OK, [(CONTENT_TYPE, FORMAT)], page.into_text()).into_response()
 }
-
-/// What is counted for all brokers together and for each queue.
-fn cluster(_page: &mut Page, _app: &App) {}
 
 #[derive(Serialize, ToSchema)]
 struct Metrics {
@@ -75,16 +74,16 @@ struct Pool {
 #[derive(Serialize, ToSchema)]
 #[schema(as = MetricsMemory)]
 struct Memory {
-    /// Bytes; null where it cannot be told.
-    rss: Option<u64>,
+    /// Bytes; 0 where it cannot be told.
+    rss: u64,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = MetricsCpu)]
 struct Cpu {
-    /// Microseconds since the start; null where it cannot be told.
-    user: Option<u64>,
-    system: Option<u64>,
+    /// Microseconds since the start; 0 where it cannot be told.
+    user: u64,
+    system: u64,
 }
 
 /// The lanes.
@@ -149,7 +148,6 @@ pub async fn json(State(app): State<App>) -> Result<Response, ApiError> {
     ];
     let (requests, messages) = (app.meter.requests(), lane("push").items);
     let (request_rate, message_rate) = app.meter.rates(requests, messages);
-    let micros = |time: Option<std::time::Duration>| time.map(|time| time.as_micros() as u64);
     let metrics = Metrics {
         uptime: app.meter.uptime().as_secs_f64(),
         requests: Counted { total: requests, rate: request_rate },
@@ -160,8 +158,8 @@ pub async fn json(State(app): State<App>) -> Result<Response, ApiError> {
             waiting_requests: app.engine.system_health().pool_waiting,
             connected: app.engine.reaches_database(),
         },
-        memory: Memory { rss: usage.resident_bytes },
-        cpu: Cpu { user: micros(usage.cpu_user), system: micros(usage.cpu_system) },
+        memory: Memory { rss: usage.rss_bytes },
+        cpu: Cpu { user: usage.user_us, system: usage.system_us },
         sidecar: Sidecar {
             connections: Connections { total: stats.connections, busy: stats.connections_busy },
             queue: Queue {

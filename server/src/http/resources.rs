@@ -443,6 +443,8 @@ pub async fn tasks(State(app): State<App>) -> Result<Response, ApiError> {
     responses((status = 200, description = "Numbers", body = Overview), Failures))]
 pub async fn overview(State(app): State<App>) -> Result<Response, ApiError> {
     let seen = app.engine.overview().await?;
+    let minute = app.engine.queue_rates();
+    let per_second = |messages: u64| to_millis(messages as f64 / 60.0);
     let overview = Overview {
         queues: seen.queues,
         partitions: seen.partitions,
@@ -450,7 +452,10 @@ pub async fn overview(State(app): State<App>) -> Result<Response, ApiError> {
         tasks: seen.tasks,
         messages: Counts::new(seen.stored, seen.unread, seen.leased, seen.dead_letters),
         lag: Lag { time: seen.time_lag.into(), offset: seen.offset_lag.into() },
-        throughput: Throughput { ingested_per_second: 0.0, processed_per_second: 0.0 },
+        throughput: Throughput {
+            ingested_per_second: per_second(minute.iter().map(|queue| queue.push_messages).sum()),
+            processed_per_second: per_second(minute.iter().map(|queue| queue.acks).sum()),
+        },
         timestamp: format_millis(app.engine.wall_clock()),
         stats_age: seen.age.map_or(-1.0, to_millis),
     };
@@ -475,8 +480,11 @@ pub fn filter(query: &Query, limit: i64) -> Result<QueueFilter, BadRequest> {
 
 pub async fn find(app: &App, name: &str) -> Result<QueueFigures, ApiError> {
     check_name("queue", name)?;
-    let missing = || ApiError::new(ErrorCode::NotFound, "queue not found");
-    app.engine.queue(name).await?.ok_or_else(missing)
+    app.engine.queue(name).await?.ok_or_else(missing_queue)
+}
+
+pub fn missing_queue() -> ApiError {
+    ApiError::new(ErrorCode::NotFound, "queue not found")
 }
 
 /// One page of a queue's partitions, as the query asks for it.

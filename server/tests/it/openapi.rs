@@ -179,6 +179,10 @@ async fn admin(d: &mut Described, server: &Server) {
     ] {
         d.get(server, path, path).await;
     }
+    for path in ["/api/v1/status", "/api/v1/status/queues"] {
+        d.get(server, path, path).await;
+    }
+    d.get(server, "/api/v1/status/queues/{queue}", "/api/v1/status/queues/q").await;
     let queue = "/api/v1/resources/queues/{queue}";
     d.get(server, queue, "/api/v1/resources/queues/q").await;
     d.get(server, queue, "/api/v1/resources/queues/none").await;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use queen_engine::{CacheStats, Engine, Facts, LaneCounts, Severity, Table};
+use queen_engine::{CacheStats, Engine, Facts, LaneCounts, Severity, Table, process};
 
 use super::page::Page;
 use crate::app::App;
 use crate::meter::Meter;
-use crate::process;
 
 /// What was known about the database this long ago says nothing about now.
 const FACTS_AGE_MAX: Duration = Duration::from_secs(300);
@@ -21,12 +20,12 @@ pub fn process(page: &mut Page, meter: &Meter) {
     page.gauge(
         "queen_process_resident_memory_bytes",
         "Memory of the process; 0 where it cannot be told.",
-        usage.resident_bytes.unwrap_or(0),
+        usage.rss_bytes,
     );
-    page.gauge("queen_process_threads", "Threads of the process.", usage.threads.unwrap_or(0));
+    page.gauge("queen_process_threads", "Threads of the process.", usage.threads);
     let mut cpu = page.family("queen_process_cpu_seconds_total", "counter", "Processor time of the process.");
-    for (mode, time) in [("user", usage.cpu_user), ("system", usage.cpu_system)] {
-        cpu.sample(&[("mode", mode)], time.unwrap_or_default().as_secs_f64());
+    for (mode, micros) in [("user", usage.user_us), ("system", usage.system_us)] {
+        cpu.sample(&[("mode", mode)], micros as f64 / MICROSECONDS_PER_SECOND);
     }
 }
 

@@ -1,0 +1,69 @@
+//! What all brokers count together, and what is known of each queue. As of a moment ago, and in memory.
+
+use queen_engine::{ClusterTotals, Engine, QueueRate};
+
+use super::page::Page;
+
+pub fn cluster(page: &mut Page, engine: &Engine) {
+    let totals = engine.cluster_totals();
+    let counters: [(&'static str, &str, fn(&ClusterTotals) -> u64); 9] = [
+        ("queen_cluster_push_requests_total", "Pushes.", |all| all.push_requests),
+        ("queen_cluster_push_messages_total", "Messages stored.", |all| all.push_messages),
+        ("queen_cluster_pop_requests_total", "Pops of a queue.", |all| all.pop_requests),
+        ("queen_cluster_pop_messages_total", "Messages delivered.", |all| all.pop_messages),
+        ("queen_cluster_ack_requests_total", "Acknowledgements.", |all| all.ack_requests),
+        ("queen_cluster_ack_messages_total", "Messages in them.", |all| all.ack_messages),
+        ("queen_cluster_transactions_total", "Transactions, in each queue they touch.", |all| {
+            all.transactions
+        }),
+        ("queen_cluster_db_errors_total", "Calls of the database that failed.", |all| all.db_errors),
+        ("queen_cluster_dlq_total", "Messages given up.", |all| all.dead_letters),
+    ];
+    for (name, help, value) in counters {
+        page.family(name, "counter", help).sample(&[("scope", "cluster")], value(&totals));
+    }
+}
+
+/// In the last full minute.
+pub fn rates(page: &mut Page, engine: &Engine) {
+    let rates = engine.queue_rates();
+    let gauges: [(&'static str, &str, fn(&QueueRate) -> u64); 6] = [
+        ("queen_queue_push_messages_per_minute", "Messages stored.", |queue| queue.push_messages),
+        ("queen_queue_pop_messages_per_minute", "Messages delivered.", |queue| queue.pop_messages),
+        ("queen_queue_pop_empty_per_minute", "Pops that found nothing.", |queue| queue.pop_empty),
+        ("queen_queue_ack_per_minute", "Messages acknowledged.", |queue| queue.acks),
+        ("queen_queue_transactions_per_minute", "Transactions.", |queue| queue.transactions),
+        ("queen_queue_parked_consumers", "Pops that waited at once, at the most.", |queue| queue.parked),
+    ];
+    for (name, help, value) in gauges {
+        let mut family = page.family(name, "gauge", help);
+        for queue in &rates {
+            family.sample(&[("queue", &queue.queue)], value(queue));
+        }
+    }
+    let mut lag = page.family("queen_queue_pop_lag_milliseconds", "gauge", "Age of messages when delivered.");
+    for queue in rates.iter().filter(|queue| queue.lag_count > 0) {
+        let average = queue.lag_us as f64 / queue.lag_count as f64 / 1e3;
+        lag.sample(&[("queue", &queue.queue), ("stat", "avg")], average);
+        lag.sample(&[("queue", &queue.queue), ("stat", "max")], queue.lag_us_max as f64 / 1e3);
+    }
+}
+
+pub fn gauges(page: &mut Page, engine: &Engine) {
+    let gauges = engine.gauges();
+    let mut pending = page.family("queen_queue_pending", "gauge", "Messages a group has still to read.");
+    for group in &gauges.groups {
+        pending.sample(&[("queue", &group.queue), ("group", &group.group)], group.unread);
+    }
+    let help = "How long the oldest of them has waited.";
+    let mut lag = page.family("queen_queue_lag_seconds", "gauge", help);
+    for group in &gauges.groups {
+        lag.sample(&[("queue", &group.queue), ("group", &group.group)], group.lag_seconds);
+    }
+    let all: i64 = gauges.dead_letters.iter().map(|(_, letters)| letters).sum();
+    page.gauge("queen_dlq_depth", "Dead letters.", all);
+    let mut letters = page.family("queen_dlq_depth_by_queue", "gauge", "Dead letters of a queue.");
+    for (queue, count) in &gauges.dead_letters {
+        letters.sample(&[("queue", queue)], count);
+    }
+}
