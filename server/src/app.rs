@@ -92,7 +92,6 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/traces/names", get(traces::names)),
         ("/api/v1/traces/by-name/{name}", get(traces::by_name)),
         ("/api/v1/traces/{partition}/{transaction}", get(traces::of_message)),
-        ("/api/v1/consumer-groups/{group}", delete(groups::delete)),
         ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(groups::seek)),

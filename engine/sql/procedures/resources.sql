@@ -15,7 +15,7 @@ create or replace function queen.partition_figures(p_partitions uuid[], p_group 
 returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
                leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
                served_at timestamptz, lease_id uuid, lease_until timestamptz, lag_seconds float8)
-language plpgsql set enable_sort = on as $$
+language plpgsql set enable_sort = on set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_now timestamptz := queen.now();
 begin
@@ -90,6 +90,35 @@ begin
     select f.* from queen.partition_figures(v_ids, p_group) f
     order by f.unread desc, f.queue_name, f.name
     limit p_limit;
+end $$;
+
+-- queen.group_partitions: of several queues, the partitions of which a group has most to read.
+-- in:     p_queues uuid[], p_group text, p_limit bigint (of each queue), p_partitions_max int (of all together, about)
+-- out:    as queen.partition_figures, in order of queue, of each queue the most unread first
+-- locks:  none
+-- raises: never
+create or replace function queen.group_partitions(p_queues uuid[], p_group text, p_limit bigint, p_partitions_max int)
+returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
+               leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
+               served_at timestamptz, lease_id uuid, lease_until timestamptz, lag_seconds float8)
+language plpgsql set enable_sort = on as $$
+declare
+    -- What is allowed for one queue is shared by many.
+    v_limit bigint := least(p_limit, greatest(10, p_partitions_max / greatest(1, cardinality(p_queues))));
+begin
+    return query
+    select f.* from queen.partition_figures(array(
+        select c.id from unnest(p_queues) a (id)
+        cross join lateral (
+            select count(*) > v_limit as large
+            from (select 1 from queen.partitions p where p.queue_id = a.id limit v_limit + 1) n) s
+        cross join lateral (
+            (select p.id from queen.partitions p where not s.large and p.queue_id = a.id)
+            union all
+            (select n.partition_id from queen.notable_partitions n
+             where s.large and n.queue_id = a.id and n.consumer_group = p_group
+             order by n.pending desc limit v_limit)) c), p_group) f
+    order by f.queue_name, f.unread desc, f.name;
 end $$;
 
 -- queen.lagging_partitions: where groups are furthest behind in time.

@@ -16,8 +16,9 @@ begin
     for key share of q
     on conflict (queue_id) do update
     set appended = t.appended + excluded.appended, changed_at = excluded.changed_at,
-        suspect = t.suspect or (select a.doubt from unnest(p_queues, p_doubts) a (name, doubt)
-                                join queen.queues q on q.name = any (array[a.name]) where q.id = t.queue_id);
+        (suspect, doubts) = (
+            select t.suspect or a.doubt, t.doubts + a.doubt::int from unnest(p_queues, p_doubts) a (name, doubt)
+            join queen.queues q on q.name = any (array[a.name]) where q.id = t.queue_id);
     insert into queen.group_counts as t (queue_id, consumer_group, consumed)
     select q.id, a.consumer_group, a.consumed
     from unnest(p_readers, p_groups, p_consumed) a (reader, consumer_group, consumed)
@@ -26,7 +27,7 @@ begin
     order by q.id, a.consumer_group collate "C"
     on conflict (queue_id, consumer_group) do update set consumed = t.consumed + excluded.consumed;
     -- A group nobody has measured yet.
-    update queen.queue_counts as c set suspect = true
+    update queen.queue_counts as c set suspect = true, doubts = c.doubts + 1
     from unnest(p_readers, p_groups) a (reader, consumer_group)
     join queen.queues q on q.name = any (array[p_queues[a.reader]])
     join queen.group_counts g on g.queue_id = any (array[q.id]) and g.consumer_group = a.consumer_group and g.members = 0
@@ -42,10 +43,10 @@ create or replace function queen.doubt(p_queues uuid[])
 returns void language plpgsql set enable_sort = on as $$
 begin
     perform 1 from queen.queue_counts c
-    where c.queue_id = any (p_queues) and not c.suspect
+    where c.queue_id = any (p_queues)
     order by c.queue_id
     for no key update;
-    update queen.queue_counts as c set suspect = true where c.queue_id = any (p_queues) and not c.suspect;
+    update queen.queue_counts as c set suspect = true, doubts = c.doubts + 1 where c.queue_id = any (p_queues);
 end $$;
 
 -- queen.doubt_lost: a broker is gone without telling what it did last.
@@ -66,7 +67,7 @@ end $$;
 -- locks:  none on the message path; queue_counts, group_counts and notable_partitions rows of the queue
 -- raises: never
 -- What a broker did and has not told yet is in the measurement already and will be added once more, so a queue that
--- changed a moment ago stays suspect. Of more partitions than it can look at closely it chooses those that hold most, were
+-- changed a moment ago stays suspect if its counts are replaced. Of more partitions than it can look at closely it chooses those that hold most, were
 -- pushed to longest ago and were served longest ago.
 create or replace function queen.measure(p_queue uuid, p_wait boolean)
 returns boolean language plpgsql
@@ -84,6 +85,9 @@ declare
     v_groups jsonb;
     v_notable jsonb;
     v_dead bigint;
+    v_suspect boolean;
+    v_doubts bigint;
+    v_quiet boolean;
 begin
     if p_wait then
         perform pg_advisory_xact_lock(hashtext('queen.measure'), hashtext(p_queue::text));
@@ -94,6 +98,8 @@ begin
     if not found then
         return false;
     end if;
+    -- Before the reading: a doubt that comes meanwhile may be about what was read already.
+    select c.suspect, c.doubts into v_suspect, v_doubts from queen.queue_counts c where c.queue_id = p_queue;
     -- Who holds no registration for the whole queue reads only where it has a cursor.
     select array_agg(k.consumer_group), array_agg(r.since),
            array_agg(k.consumer_group = '__QUEUE_MODE__' or r.queue_name is not null)
@@ -157,14 +163,22 @@ begin
     cross join (select coalesce(jsonb_agg(to_jsonb(n)), '[]') as notable from notable n) n;
     v_dead := (select count(*) from queen.dead_letter_rows d where d.queue_id = p_queue);
 
+    -- What brokers have told is exact as soon as all have, and a measurement is not while some have not: it replaces only
+    -- what is in doubt, or what nobody has changed for a while. Who waits for it wants what is there now.
+    select c.changed_at <= v_now - interval '3 seconds' into v_quiet
+    from queen.queue_counts c where c.queue_id = p_queue
+    for no key update;
+    v_quiet := coalesce(v_quiet, false);
+    v_suspect := coalesce(v_suspect, true) or v_quiet or p_wait;
     insert into queen.queue_counts as c (queue_id, appended, removed, partitions, dead_letters, measured_at, measured_ms, suspect)
     select q.id, v_appended, v_removed, v_partitions, v_dead, v_now,
            extract(epoch from clock_timestamp() - v_began) * 1000, false = any (v_whole)
     from queen.queues q where q.id = p_queue
     on conflict (queue_id) do update
-    set appended = excluded.appended, removed = excluded.removed, partitions = excluded.partitions,
-        dead_letters = excluded.dead_letters, measured_at = excluded.measured_at, measured_ms = excluded.measured_ms,
-        suspect = excluded.suspect or c.changed_at > v_now - interval '3 seconds';
+    set appended = case when v_suspect then excluded.appended else c.appended end, removed = excluded.removed,
+        partitions = excluded.partitions, dead_letters = excluded.dead_letters, measured_at = excluded.measured_at,
+        measured_ms = excluded.measured_ms,
+        suspect = excluded.suspect or c.doubts <> coalesce(v_doubts, 0) or v_suspect and not v_quiet;
     if not found then
         return false;
     end if;
@@ -175,7 +189,7 @@ begin
                                          leased_partitions bigint, leased bigint, served_at timestamptz)
     order by g.consumer_group collate "C"
     on conflict (queue_id, consumer_group) do update
-    set consumed = excluded.consumed, members = excluded.members, pending_partitions = excluded.pending_partitions,
+    set consumed = case when v_suspect then excluded.consumed else c.consumed end, members = excluded.members, pending_partitions = excluded.pending_partitions,
         leased_partitions = excluded.leased_partitions, leased = excluded.leased, served_at = excluded.served_at,
         oldest_at = case when excluded.pending_partitions > 0 then c.oldest_at end;
     -- Nobody reads here under these names. Queue mode stays: for a queue that nobody reads at all.
@@ -196,19 +210,19 @@ begin
 end $$;
 
 -- queen.measure_next: measures the queue that has waited longest for it.
--- in:     nothing
+-- in:     p_before timestamptz (not what was measured since then)
 -- out:    real: how many milliseconds it took; null when no queue has changed since it was measured
 -- locks:  as queen.measure
 -- raises: never
 -- Leases run out without anybody doing anything, so a queue with leases is looked at again after a while.
-create or replace function queen.measure_next()
+create or replace function queen.measure_next(p_before timestamptz)
 returns real language plpgsql set enable_seqscan = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
 declare
     v_began timestamptz := clock_timestamp();
     v_queue uuid := (
         select c.queue_id from queen.queue_counts c
-        where (c.suspect or c.changed_at > c.measured_at) and c.measured_at < queen.now() - interval '1 second'
-           or c.measured_at < queen.now() - interval '15 seconds'
+        where (c.suspect or c.changed_at > c.measured_at) and c.measured_at < p_before
+           or c.measured_at < p_before - interval '15 seconds'
               and exists (select 1 from queen.group_counts g where g.queue_id = c.queue_id and g.leased_partitions > 0)
         order by c.measured_at limit 1);
 begin

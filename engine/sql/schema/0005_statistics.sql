@@ -3,7 +3,8 @@
 --
 -- A queue's unread messages for a group are `appended - consumed`: the sum of all heads less the sum of all cursors.
 
--- `removed` is the sum of all tails. `suspect`: these may be wrong until they are measured again.
+-- `removed` is the sum of all tails. `suspect`: these may be wrong until they are measured again, and `doubts`
+-- is how often that was said.
 create table queen.queue_counts (
     queue_id     uuid primary key references queen.queues (id) on delete cascade,
     appended     bigint not null default 0,
@@ -13,7 +14,8 @@ create table queen.queue_counts (
     changed_at   timestamptz not null default '-infinity',
     measured_at  timestamptz not null default '-infinity',
     measured_ms  real not null default 0,
-    suspect      boolean not null default true
+    suspect      boolean not null default true,
+    doubts       bigint not null default 0
 ) with (fillfactor = 50, vacuum_truncate = off);
 
 -- The columns after `consumed` are as of the last measurement. `members`: partitions it has a cursor in; `oldest_at`: when

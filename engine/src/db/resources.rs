@@ -159,6 +159,20 @@ pub async fn busiest_partitions(
     Ok(rows.iter().map(partition).collect())
 }
 
+/// In order of queue, and of each the most unread messages first.
+pub async fn group_partitions(
+    connections: &Connections,
+    queues: &[Uuid],
+    group: &str,
+    limit: i64,
+    partitions_max: i32,
+) -> Result<Vec<PartitionFigures>, Error> {
+    let sql = "select * from queen.group_partitions($1, $2, $3, $4)";
+    let parameters: [&(dyn ToSql + Sync); 4] = [&queues, &group, &limit, &partitions_max];
+    let rows = many(connections, "queen.group_partitions", sql, &parameters).await?;
+    Ok(rows.iter().map(partition).collect())
+}
+
 /// Groups and partitions in which something has waited for at least so many seconds, the oldest first.
 pub async fn lagging_partitions(
     connections: &Connections,

@@ -29,9 +29,10 @@ pub async fn count(connections: &Connections, counts: &[(Arc<str>, Counts)]) -> 
     db.within("queen.count", db.client.execute(sql, &parameters)).await.map(drop)
 }
 
-/// How long it took; `None`: there is nothing to measure.
-pub async fn measure_next(connections: &Connections) -> Result<Option<Duration>, Error> {
-    let row = one(connections, "queen.measure_next", "select queen.measure_next()", &[]).await?;
+/// How long it took; `None`: there is nothing to measure, but for what was measured in this time.
+pub async fn measure_next(connections: &Connections, since: Duration) -> Result<Option<Duration>, Error> {
+    let sql = "select queen.measure_next(queen.now() - make_interval(secs => $1))";
+    let row = one(connections, "queen.measure_next", sql, &[&since.as_secs_f64()]).await?;
     let took: Option<f32> = row.get(0);
     Ok(took.map(|ms| Duration::from_secs_f32((ms / 1000.0).max(0.0))))
 }

@@ -14,9 +14,12 @@ use crate::tally::Counts;
 /// Queues one statement tells about.
 const QUEUES_MAX: usize = 1_000;
 
-/// The share of its time a broker measures, and how much of it can be saved up.
+/// The share of its time a broker measures, also when it has nothing else to do, and how much of it can be saved up.
 const MEASURING: f64 = 0.005;
+const MEASURING_IDLE: f64 = 0.1;
 const SAVED_MAX: Duration = Duration::from_millis(50);
+/// How often the same queue.
+const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
 /// What monitoring is told is this old at most, and about no more groups and queues.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
@@ -30,12 +33,16 @@ pub fn start(shared: &Arc<Shared>) {
         let mut looked = last;
         loop {
             tokio::time::sleep(shared.config.statistics_interval).await;
-            if let Err(error) = tell(&shared).await {
-                debug!(%error, "the counts of queues are told later");
-                continue;
-            }
+            let told = match tell(&shared).await {
+                Ok(told) => told,
+                Err(error) => {
+                    debug!(%error, "the counts of queues are told later");
+                    continue;
+                }
+            };
             let now = clock::now();
-            credit = (credit + (now - last).as_secs_f64() * MEASURING).min(SAVED_MAX.as_secs_f64());
+            let share = if told { MEASURING } else { MEASURING_IDLE };
+            credit = (credit + (now - last).as_secs_f64() * share).min(SAVED_MAX.as_secs_f64());
             last = now;
             if now - looked >= GAUGES_EVERY {
                 looked = now;
@@ -45,7 +52,7 @@ pub fn start(shared: &Arc<Shared>) {
                 }
             }
             while credit > 0.0 {
-                match statistics::measure_next(&shared.connections).await {
+                match statistics::measure_next(&shared.connections, AT_MOST_EVERY).await {
                     Ok(Some(took)) => credit -= took.as_secs_f64(),
                     Ok(None) => break,
                     Err(error) => {
@@ -58,15 +65,17 @@ pub fn start(shared: &Arc<Shared>) {
     });
 }
 
-/// What this broker did so far is in the counts afterwards.
-pub async fn tell(shared: &Shared) -> Result<(), Error> {
+/// What this broker did so far is in the counts afterwards. Whether that was anything.
+pub async fn tell(shared: &Shared) -> Result<bool, Error> {
     // Who is about to read waits for what another has taken and not told yet.
     let _turn = shared.telling.lock().await;
+    let mut told = false;
     loop {
         let counts = shared.tally.take_counts(QUEUES_MAX);
         if counts.is_empty() {
-            return Ok(());
+            return Ok(told);
         }
+        told = true;
         if let Err(error) = statistics::count(&shared.connections, &counts).await {
             let unknown = error.is_outcome_unknown();
             let doubted = |(queue, counts): (Arc<str>, Counts)| match unknown {

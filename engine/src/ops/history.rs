@@ -148,6 +148,7 @@ impl Engine {
 
     /// How many partitions they have now; nothing about a queue that is gone.
     pub async fn partition_counts(&self, queues: &[&str]) -> Result<HashMap<String, u64>, Error> {
+        self.freshen(None).await?;
         Ok(db::partition_counts(&self.shared.connections, queues).await?)
     }
 

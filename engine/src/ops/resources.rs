@@ -116,6 +116,17 @@ impl Engine {
         crate::clock::wall()
     }
 
+    /// Of several queues at once, those of which a group has most to read; few of each if there are many queues.
+    pub async fn group_partitions(
+        &self,
+        queues: &[Uuid],
+        group: &str,
+        limit: i64,
+    ) -> Result<Vec<PartitionFigures>, Error> {
+        let connections = &self.shared.connections;
+        Ok(resources::group_partitions(connections, queues, group, limit, PARTITIONS_MAX).await?)
+    }
+
     /// How many messages went; `None`: there is no such queue or partition.
     pub async fn clear(&self, queue: &str, partition: Option<&str>) -> Result<Option<i64>, Error> {
         let removed = resources::clear(&self.shared.connections, queue, partition).await?;
@@ -145,7 +156,7 @@ impl Engine {
         jobs::statistics::tell(&self.shared).await?;
         let mut queues = 0;
         while crate::clock::now() - started < REFRESH_FOR {
-            match statistics::measure_next(&self.shared.connections).await? {
+            match statistics::measure_next(&self.shared.connections, crate::clock::now() - started).await? {
                 Some(_) => queues += 1,
                 None => break,
             }
@@ -153,7 +164,7 @@ impl Engine {
         Ok(Refreshed { queues, took: crate::clock::now() - started })
     }
 
-    async fn freshen(&self, queue: Option<&str>) -> Result<(), Error> {
+    pub(super) async fn freshen(&self, queue: Option<&str>) -> Result<(), Error> {
         jobs::statistics::tell(&self.shared).await?;
         let connections = &self.shared.connections;
         Ok(statistics::freshen(connections, queue, PARTITIONS_MAX, FRESHEN_FOR).await?)

@@ -48,7 +48,7 @@ pub fn config(url: &str) -> Config {
         history_retention: Duration::from_secs(30 * 86_400),
         extent_bytes: 256 << 20,
         extent_age: Duration::from_secs(3600),
-        statistics_interval: Duration::from_millis(100),
+        statistics_interval: Duration::from_secs(3600),
         doctor_interval: Duration::ZERO,
         deferring: Deferring {
             enabled: true,

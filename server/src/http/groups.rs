@@ -226,11 +226,15 @@ pub async fn detail(
 ) -> Result<Response, ApiError> {
     check_name("consumerGroup", &group)?;
     let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
-    let mut queues = BTreeMap::new();
-    for figures in app.engine.groups(Some(&group), None, QUEUES_MAX, 0).await? {
-        let Some(queue) = figures.queue_id else { continue };
-        let partitions = app.engine.busiest_partitions(Some(queue), Some(&group), limit).await?;
-        let partitions = partitions.into_iter().map(|partition| InPartition {
+    let read = app.engine.groups(Some(&group), None, QUEUES_MAX, 0).await?;
+    let ids: Vec<Uuid> = read.iter().filter_map(|figures| figures.queue_id).collect();
+    let mut queues: BTreeMap<String, InQueue> = BTreeMap::new();
+    for figures in read.into_iter().filter(|figures| figures.queue_id.is_some()) {
+        queues.insert(figures.queue, InQueue { partitions: Vec::new() });
+    }
+    for partition in app.engine.group_partitions(&ids, &group, limit).await? {
+        let Some(queue) = queues.get_mut(&partition.queue) else { continue };
+        queue.partitions.push(InPartition {
             partition: partition.name,
             worker_id: partition.lease,
             last_consumed_at: partition.served_at.map(format_millis),
@@ -239,7 +243,6 @@ pub async fn detail(
             time_lag_seconds: to_millis(partition.lag_seconds.unwrap_or_default()),
             lease_active: partition.lease.is_some(),
         });
-        queues.insert(figures.queue, InQueue { partitions: partitions.collect() });
     }
     answer::json(StatusCode::OK, &queues)
 }

@@ -4,9 +4,12 @@ use queen_engine::{ClusterTotals, Engine, QueueRate};
 
 use super::page::Page;
 
+/// A name, what it means, and where its value is.
+type Named<T> = (&'static str, &'static str, fn(&T) -> u64);
+
 pub fn cluster(page: &mut Page, engine: &Engine) {
     let totals = engine.cluster_totals();
-    let counters: [(&'static str, &str, fn(&ClusterTotals) -> u64); 9] = [
+    let counters: [Named<ClusterTotals>; 9] = [
         ("queen_cluster_push_requests_total", "Pushes.", |all| all.push_requests),
         ("queen_cluster_push_messages_total", "Messages stored.", |all| all.push_messages),
         ("queen_cluster_pop_requests_total", "Pops of a queue.", |all| all.pop_requests),
@@ -27,7 +30,7 @@ pub fn cluster(page: &mut Page, engine: &Engine) {
 /// In the last full minute.
 pub fn rates(page: &mut Page, engine: &Engine) {
     let rates = engine.queue_rates();
-    let gauges: [(&'static str, &str, fn(&QueueRate) -> u64); 6] = [
+    let gauges: [Named<QueueRate>; 6] = [
         ("queen_queue_push_messages_per_minute", "Messages stored.", |queue| queue.push_messages),
         ("queen_queue_pop_messages_per_minute", "Messages delivered.", |queue| queue.pop_messages),
         ("queen_queue_pop_empty_per_minute", "Pops that found nothing.", |queue| queue.pop_empty),
