@@ -36,6 +36,7 @@ bench-quick: setup-run ## a short run of every scenario and of every other comma
 		--scenario push-1,pop-wildcard-10,pop-specific-autoack-1
 	target/debug/queen-bench growth --queen target/debug/queen --quick
 	target/debug/queen-bench pinned --queen target/debug/queen --quick
+	target/debug/queen-bench admin --queen target/debug/queen --quick
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
 
@@ -53,6 +54,11 @@ bench-pinned: setup-run ## five minutes without and five beside a transaction he
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench pinned --queen target/release/queen \
 		--json target/pinned.json --markdown target/pinned.md
+
+bench-admin: setup-run ## the admin plane of a queue with 100,000 partitions under load, and what its statistics cost
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench admin --queen target/release/queen \
+		--json target/admin.json --markdown target/admin.md
 
 bench-compare: setup-run $(filter target/peer/%,$(PEER)) ## our broker beside another (PEER='COMMAND'), three runs each
 	cargo build --release --locked -p queen-server -p queen-bench
@@ -76,4 +82,4 @@ setup-run:
 setup-test:
 	@scripts/setup postgres nextest python
 
-.PHONY: help run test check bench bench-quick bench-ceiling bench-growth bench-pinned bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-test
+.PHONY: help run test check bench bench-quick bench-ceiling bench-growth bench-pinned bench-admin bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-test

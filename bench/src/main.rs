@@ -27,7 +27,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::options::{CeilingOptions, CompareOptions, GrowthOptions, Options, PinnedOptions, RunOptions};
+use crate::options::{
+    AdminOptions, CeilingOptions, CompareOptions, GrowthOptions, Options, PinnedOptions, RunOptions,
+};
 
 /// Room for the 20,000 parked connections of `growth`.
 const OPEN_FILES: u64 = 65_536;
@@ -51,6 +53,8 @@ enum Action {
     Growth(GrowthOptions),
     /// Runs end-to-end without and beside a transaction that is held open all the time.
     Pinned(PinnedOptions),
+    /// Asks the admin plane of a large queue under load, and tells what its statistics cost.
+    Admin(AdminOptions),
 }
 
 fn main() -> Result<ExitCode> {
@@ -81,7 +85,7 @@ impl Action {
             Action::Run(run) => run.options.runtime(),
             Action::Compare(compare) => compare.options.runtime(),
             Action::Ceiling(ceiling) => ceiling.options.runtime(),
-            Action::Growth(_) | Action::Pinned(_) => Options::standard().runtime(),
+            Action::Growth(_) | Action::Pinned(_) | Action::Admin(_) => Options::standard().runtime(),
         }
     }
 
@@ -92,6 +96,7 @@ impl Action {
             Action::Ceiling(options) => Box::pin(commands::ceiling::run(options)).await,
             Action::Growth(options) => Box::pin(commands::growth::run(options)).await,
             Action::Pinned(options) => Box::pin(commands::pinned::run(options)).await,
+            Action::Admin(options) => Box::pin(commands::admin::run(options)).await,
         }
     }
 }

@@ -122,6 +122,41 @@ pub struct PinnedOptions {
     pub markdown: Option<PathBuf>,
 }
 
+/// One broker on one filled database.
+#[derive(Args, Clone, Debug)]
+pub struct AdminOptions {
+    /// Our binary.
+    #[arg(long)]
+    pub queen: PathBuf,
+    /// Partitions of the large queue [default: 100000, quick: 2000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(100..))]
+    pub partitions: Option<u32>,
+    /// Messages in each of them.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub messages: u32,
+    /// Small queues beside it [default: 500, quick: 50].
+    #[arg(long)]
+    pub queues: Option<u32>,
+    /// Messages pushed a second, and delivered to each of two groups a second, while questions are asked.
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(10..))]
+    pub rate: u32,
+    /// Time for each question [default: 5, quick: 0.3].
+    #[arg(long, value_parser = seconds)]
+    pub seconds: Option<Duration>,
+    /// Pairs of runs, one with and one without statistics [default: 8, quick: 1].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub pairs: Option<u32>,
+    /// A small queue and short times, for a smoke test that has no goals.
+    #[arg(long)]
+    pub quick: bool,
+    /// File for the full results.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// File for the tables as Markdown.
+    #[arg(long)]
+    pub markdown: Option<PathBuf>,
+}
+
 /// The load, the same for every broker.
 #[derive(Args, Clone, Debug)]
 pub struct Options {

@@ -1,5 +1,6 @@
 //! One file for each subcommand. Each answers whether all went well.
 
+pub mod admin;
 pub mod ceiling;
 pub mod compare;
 pub mod growth;

@@ -42,6 +42,14 @@ impl Link {
         client.batch_execute(SESSION).await?;
         Ok(Link { client, _driver: driver })
     }
+
+    /// What a load left for later would be done beside a measurement.
+    pub async fn settle(&self) -> Result<()> {
+        for command in ["set statement_timeout = 0", "vacuum (analyze)", "checkpoint"] {
+            self.client.batch_execute(command).await.with_context(|| command.to_owned())?;
+        }
+        Ok(())
+    }
 }
 
 pub struct Connection {

@@ -59,4 +59,12 @@ impl Session {
         let row = self.client.query_one(query, &[&BROKER]).await.context("cannot read the counters")?;
         Ok(Settling { commits: row.try_get(0)?, dead_tuples: row.try_get(1)? })
     }
+
+    /// How many milliseconds calls of these procedures have taken since the cluster was started.
+    pub async fn milliseconds_of(&self, procedures: &[&str]) -> Result<f64> {
+        let query = "select coalesce(sum(s.total_exec_time), 0)::float8 from pg_stat_statements s
+            where exists (select 1 from unnest($1::text[]) p (name) where starts_with(s.query, 'select ' || p.name || '('))";
+        let row = self.client.query_one(query, &[&procedures]).await.context("cannot read the counters")?;
+        Ok(row.try_get(0)?)
+    }
 }

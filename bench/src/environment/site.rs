@@ -116,9 +116,16 @@ impl Site {
 
     /// A new one, which knows nothing but the database.
     pub async fn restart_broker(&mut self) -> Result<()> {
+        self.restart_broker_with(&[]).await
+    }
+
+    /// The same with more arguments than usual.
+    pub async fn restart_broker_with(&mut self, arguments: &[&str]) -> Result<()> {
         self.stop_broker().await?;
         let cluster = self.cluster.as_ref().context("the broker is not ours to start")?;
-        let broker = Broker::start(&self.command, &cluster.variables(), cluster.folder()).await?;
+        let arguments = arguments.iter().map(|&argument| argument.to_owned());
+        let command: Vec<String> = self.command.iter().cloned().chain(arguments).collect();
+        let broker = Broker::start(&command, &cluster.variables(), cluster.folder()).await?;
         self.target = Target::from_url(&broker.url)?;
         self.watch.broker_pid = Some(broker.pid);
         self.broker = Some(broker);

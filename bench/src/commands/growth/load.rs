@@ -1,6 +1,6 @@
 //! Puts a dimension into a fresh database before anything is measured, through the broker's own procedures.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::point::Point;
 use crate::direct::{Claim, Connection, FrameWriter, Link};
@@ -31,7 +31,7 @@ pub async fn fill(site: &Site, queue: &str, point: Point, options: &Options) -> 
         }
         Axis::Groups | Axis::Parked | Axis::Payload => {}
     }
-    settle(&Link::open(&site.database()?).await?).await
+    Link::open(&site.database()?).await?.settle().await
 }
 
 /// Each has had a message that its reader has got, as a partition has that was in use once.
@@ -49,14 +49,6 @@ async fn add_idle_partitions(
         connection.push(&mut places, &one_each, &mut writer).await?;
         let claim = Claim { group: QUEUE_MODE, batch: 1, auto: true, readers: true };
         connection.lease(&mut places, claim).await?;
-    }
-    Ok(())
-}
-
-/// What the load left for later would be done beside the measurement.
-async fn settle(link: &Link) -> Result<()> {
-    for command in ["set statement_timeout = 0", "vacuum (analyze)", "checkpoint"] {
-        link.client.batch_execute(command).await.with_context(|| command.to_owned())?;
     }
     Ok(())
 }
