@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::answer;
 use super::error::{ApiError, Failures};
 use super::request::Query;
+use super::resources::Pagination;
 use crate::app::App;
 use crate::openapi::words;
 
@@ -36,12 +37,6 @@ struct Page<'a> {
     pagination: Pagination,
     /// All that match, not only this page.
     total: i64,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct Pagination {
-    pub limit: i64,
-    pub offset: i64,
 }
 
 /// A message as it was when a group gave up on it.

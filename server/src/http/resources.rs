@@ -282,6 +282,7 @@ impl From<Spread> for LagSpread {
 /// Of all brokers, in the last full minute.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = OverviewThroughput)]
 struct Throughput {
     ingested_per_second: f64,
     processed_per_second: f64,

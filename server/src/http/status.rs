@@ -24,7 +24,7 @@ const STATUS_QUEUES: i64 = 1_000;
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = Status)]
+#[schema(as = StatusPage)]
 struct Status<'a> {
     time_range: TimeRange,
     bucket_minutes: i32,

@@ -11,10 +11,10 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answer;
-use super::dead_letters::Pagination;
 use super::error::{ApiError, Failures, TooLarge};
 use super::messages::{NoMessage, place, raw};
 use super::request::{Body, Query, Segments};
+use super::resources::Pagination;
 use crate::app::App;
 use crate::openapi::words;
 
