@@ -30,6 +30,7 @@ mod renew;
 mod resources;
 mod retries;
 mod spool;
+mod status;
 mod subscription;
 mod support;
 mod telemetry;
