@@ -41,6 +41,8 @@ pub struct Config {
     pub extent_age: Duration,
     /// How often the counts of queues are told to the database.
     pub statistics_interval: Duration,
+    /// After which time they are measured, whether somebody doubts them or not.
+    pub statistics_reconcile: Duration,
     /// How often the database is examined; zero = never.
     pub doctor_interval: Duration,
     pub deferring: Deferring,

@@ -235,11 +235,6 @@ impl Engine {
 
     /// Refuses new calls; what is in the air lands.
     pub async fn stop(&self) {
-        if self.reaches_database()
-            && let Err(error) = jobs::statistics::tell(&self.shared).await
-        {
-            tracing::debug!(%error, "what was done last is not counted, and has to be measured");
-        }
         self.shared.tasks.stop(&self.shared.connections).await;
         if let Some(spool) = &self.shared.spool {
             spool.close();

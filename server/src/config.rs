@@ -254,6 +254,10 @@ pub struct Settings {
     #[arg(long, env = "STATS_INTERVAL_MS", default_value = "1s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub stats_interval: Duration,
+    /// How often a queue that changes is counted anew, should somebody have miscounted.
+    #[arg(long, env = "STATS_RECONCILE_INTERVAL_MS", default_value = "2m", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
+    pub stats_reconcile_interval: Duration,
     /// How often the broker looks at itself: processor, memory, connections, parked pops.
     #[arg(long, env = "METRICS_SAMPLE_INTERVAL_MS", default_value = "1s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
@@ -343,6 +347,7 @@ impl Settings {
             extent_bytes: i64::try_from(self.extent_bytes).unwrap_or(i64::MAX),
             extent_age: self.extent_age,
             statistics_interval: self.stats_interval,
+            statistics_reconcile: self.stats_reconcile_interval,
             doctor_interval: self.doctor_interval,
             deferring: Deferring {
                 enabled: self.operation_queue_enabled,

@@ -23,7 +23,7 @@ begin
         returning b.seen_at)
     select min(g.seen_at) into v_gone from gone g;
     if v_gone is not null then
-        perform queen.doubt_lost(v_gone);
+        perform queen.doubt_lost();
     end if;
     return query
     select b.id, b.hostname, b.port, b.worker_id, b.version, b.started_at, b.seen_at

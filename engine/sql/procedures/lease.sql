@@ -124,7 +124,7 @@ begin
             lease_id = case when not g.auto then g.lease_id end,
             lease_until = case when not g.auto then v_now + g.length end,
             lease_end = case when not g.auto then g.last end,
-            attempts = case when g.auto then 0 else c.attempts end,
+            attempts = case when g.auto or g.first > g.cursor then 0 else c.attempts end,
             served_at = v_now,
             version = c.version + 1, generation = (c.version + 1) / 16
         from decided g
@@ -133,7 +133,9 @@ begin
     -- One that another broker changed while this statement began is not in its snapshot: busy.
     answered as (select g.* from granted g union all select d.* from decided d where d.status > 0)
     select array_agg(s.ordinal::int) as positions, array_agg(s.status) as statuses, array_agg(s.first) as firsts,
-           array_agg(s.last) as lasts, array_agg(s.attempts) as attempts,
+           array_agg(s.last) as lasts,
+           -- Those of a message that is skipped now are not the next one's.
+           array_agg(case when s.first > s.cursor then 0 else s.attempts end) as attempts,
            array_agg(ceil(extract(epoch from case when s.taken and queen.is_held(s.lease_until, v_now)
                                                   then interval '1 second'
                                                   when s.taken then s.lease_until - v_now
@@ -155,7 +157,7 @@ begin
     -- All that was left is to be skipped: it does not count as waiting any more.
     if v_rest.passed is not null then
         update queen.consumers as c
-        set cursor = a.passed_to, version = c.version + 1, generation = (c.version + 1) / 16
+        set cursor = a.passed_to, attempts = 0, version = c.version + 1, generation = (c.version + 1) / 16
         from unnest(v_rest.passed, v_rest.passed_to) a (row_at, passed_to)
         where c.ctid = a.row_at;
     end if;

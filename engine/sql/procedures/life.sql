@@ -137,7 +137,7 @@ begin
     select v_partition.queue_name, v_partition.partition_name, d.message_offset, d.message_id, d.created_at,
            left(d.frame, position(',"payload":' in d.frame) - 1), null::bigint, null::int, null::int
     from queen.dead_letter_rows d
-    where d.partition_id = p_partition and queen.frame_header(d.frame) ->> 'transactionId' = p_transaction
+    where d.partition_id = p_partition and d.transaction_id = p_transaction
     order by d.message_offset limit 1;
     if found then
         return;

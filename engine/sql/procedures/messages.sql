@@ -51,38 +51,70 @@ begin
     return null;
 end $$;
 
+-- queen.find_messages: all stored messages of a transaction in a part of a partition.
+-- in:     p_partition uuid, p_hashes bytea (as queen.find_message), p_from bigint, p_to bigint (end excluded)
+-- out:    bigint[]: their offsets
+-- locks:  none
+-- raises: never
+create or replace function queen.find_messages(p_partition uuid, p_hashes bytea, p_from bigint, p_to bigint)
+returns bigint[] language plpgsql as $$
+declare
+    v_chosen bytea := substr(p_hashes, 1, 16);
+    v_minted bytea := substr(p_hashes, 17, 16);
+begin
+    return array(
+        select s.base_offset + p.place
+        from (select g.base_offset, g.count, g.transactions || ''::bytea as hashes
+              from queen.segments g
+              where g.partition_id = p_partition and g.base_offset >= queen.segment_of(p_partition, p_from)
+                and g.base_offset < p_to
+              offset 0) s
+        cross join lateral generate_series(0, s.count - 1) p (place)
+        where (position(v_chosen in s.hashes) > 0 or position(v_minted in s.hashes) > 0)
+          and substr(s.hashes, p.place * 16 + 1, 16) in (v_chosen, v_minted) and s.base_offset + p.place >= p_from
+          and not exists (select 1 from queen.skips k
+                          where k.partition_id = p_partition and k.message_offset = s.base_offset + p.place
+                            and k.consumer_group is null));
+end $$;
+
 -- queen.delete_message: takes every message of a transaction out of a partition, and its dead letters with it.
 -- in:     p_partition uuid, p_hashes bytea (as queen.find_message), p_transaction text
 -- out:    boolean: there was something to delete
 -- locks:  the heads row, consumers rows of the partition in order, dead_letter_rows, then the queue_counts row
 -- raises: never
 -- The log is append-only, so a deleted message stays in its segment and is left out of every claim (skips.sql). One that
--- is leased at the moment has been delivered: its acknowledgement works as ever.
+-- is leased at the moment has been delivered: its acknowledgement works as ever. What may be long, the search, comes before
+-- the lock that every push needs; under it only what was pushed meanwhile is searched.
 create or replace function queen.delete_message(p_partition uuid, p_hashes bytea, p_transaction text)
 returns boolean language plpgsql as $$
 declare
+    v_tail bigint;
+    v_head bigint;
     v_offset bigint;
-    v_found boolean := false;
+    v_offsets bigint[];
     v_letters bigint;
 begin
-    perform 1 from queen.heads h where h.partition_id = p_partition order by h.generation desc limit 1
-    for no key update;
-    loop
-        v_offset := queen.find_message(p_partition, p_hashes);
-        exit when v_offset is null;
-        perform queen.skip(p_partition, v_offset, null);
-        v_found := true;
-    end loop;
+    select h.tail, h.head into v_tail, v_head from queen.head_of(p_partition) h;
+    if found then
+        v_offsets := queen.find_messages(p_partition, p_hashes, v_tail, v_head);
+        perform 1 from queen.heads h where h.partition_id = p_partition order by h.generation desc limit 1
+        for no key update;
+        v_offsets := v_offsets || queen.find_messages(
+            p_partition, p_hashes, v_head, coalesce((select h.head from queen.head_of(p_partition) h), v_head));
+        foreach v_offset in array v_offsets loop
+            perform queen.skip(p_partition, v_offset, null);
+        end loop;
+    end if;
     delete from queen.dead_letter_rows d where d.partition_id = p_partition and d.transaction_id = p_transaction;
     get diagnostics v_letters = row_count;
     perform queen.doubt(array(select h.queue_id from queen.head_of(p_partition) h));
-    return v_found or v_letters > 0;
+    return coalesce(cardinality(v_offsets), 0) > 0 or v_letters > 0;
 end $$;
 
 -- queen.bury_message: dead-letters a message that waits, for one group.
 -- in:     p_partition uuid, p_hashes bytea (as queen.find_message), p_group text, p_error text
--- out:    status text: buried, missing, leased (by a consumer of the group at the moment), committed (the group has
---         passed it); message_id uuid, failed_at timestamptz of the dead letter
+-- out:    status text: buried, missing, nobody (only named groups read here, and none was named), leased (by a consumer of
+--         the group at the moment), committed (the group has passed it); message_id uuid, failed_at timestamptz of the dead letter
 -- locks:  the partitions row if the group is new here, the heads row, the consumers row
 -- raises: never
 -- Asked for again after it was done it is buried still, so that a lost answer can be asked for again.
@@ -94,11 +126,23 @@ declare
     v_offset bigint;
     v_reader record;
 begin
+    v_offset := queen.find_message(p_partition, p_hashes);
+    if v_offset is null then
+        status := 'missing';
+        return;
+    end if;
+    -- A cursor of its own would hold back retention for a reader that does not exist.
+    if p_group = '__QUEUE_MODE__' and not exists (select 1 from queen.reader_of(p_partition, p_group))
+       and exists (select 1 from queen.readers_of(p_partition)) then
+        status := 'nobody';
+        return;
+    end if;
     perform queen.add_readers(array[p_partition], array[p_group]);
     perform 1 from queen.heads h where h.partition_id = p_partition order by h.generation desc limit 1
     for no key update;
-    v_offset := queen.find_message(p_partition, p_hashes);
-    if v_offset is null then
+    if exists (select 1 from queen.head_of(p_partition) h where h.tail > v_offset)
+       or exists (select 1 from queen.skips k where k.partition_id = p_partition and k.message_offset = v_offset
+                                                and k.consumer_group is null) then
         status := 'missing';
         return;
     end if;

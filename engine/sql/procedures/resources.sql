@@ -36,7 +36,17 @@ begin
         union all
         (select r.* from queen.readers_of(a.id) r where p_group is null order by r.cursor limit 1)
         limit 1) l on true
-    cross join lateral (select greatest(h.tail, coalesce(l.cursor, h.tail)) as cursor) c
+    left join lateral (select n.queue_name, n.since from queen.groups n
+                       where n.queue_name = q.name and n.consumer_group = p_group and n.partition_name in ('', p.name)
+                       order by n.partition_name desc limit 1) s on l.partition_id is null
+    -- Where it would start, if it is new here; nowhere, if it reads other partitions only.
+    cross join lateral (
+        select greatest(h.tail, coalesce(l.cursor, case
+            when s.since is not null then queen.offset_after(p.id, s.since)
+            when s.queue_name is null and p_group <> '__QUEUE_MODE__'
+                 and exists (select 1 from queen.group_counts k where k.queue_id = q.id and k.consumer_group = p_group)
+            then h.head
+            else h.tail end)) as cursor) c
     left join lateral (select s.created_at from queen.segments s
                        where s.partition_id = p.id and s.base_offset <= c.cursor and c.cursor < h.head
                        order by s.base_offset desc limit 1) w on true;
@@ -115,9 +125,16 @@ begin
         cross join lateral (
             (select p.id from queen.partitions p where not s.large and p.queue_id = a.id)
             union all
-            (select n.partition_id from queen.notable_partitions n
-             where s.large and n.queue_id = a.id and n.consumer_group = p_group
-             order by n.pending desc limit v_limit)) c), p_group) f
+            -- Of a large one those that stood out, and if they are few some more by name.
+            (select m.id
+             from ((select n.partition_id as id, n.pending from queen.notable_partitions n
+                    where n.queue_id = a.id and n.consumer_group = p_group
+                    order by n.pending desc limit v_limit)
+                   union all
+                   (select p.id, -1 from queen.partitions p where p.queue_id = a.id order by p.name limit v_limit)) m
+             where s.large
+             group by m.id
+             order by max(m.pending) desc limit v_limit)) c), p_group) f
     order by f.queue_name, f.unread desc, f.name;
 end $$;
 

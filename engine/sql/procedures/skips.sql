@@ -53,15 +53,19 @@ begin
     v_groups := array(select c.consumer_group from queen.readers_of(p_partition) c
                       where p_group is null or c.consumer_group = p_group);
     perform queen.lock_readers(array_fill(p_partition, array[cardinality(v_groups)]), v_groups);
+    -- Also a row whose cursor stays gets a new version: a claim that began before this one then finds it changed, and looks
+    -- again.
     update queen.consumers as c
-    set cursor = l.kept, attempts = 0, version = c.version + 1, generation = (c.version + 1) / 16
+    set cursor = case when l.stands then l.kept else c.cursor end, attempts = case when l.stands then 0 else c.attempts end,
+        version = c.version + 1, generation = (c.version + 1) / 16
     from (select r.consumer_group, r.generation,
+                 not coalesce(r.lease_until > queen.now(), false) and r.deferred_pending = 0
+                     and greatest(r.cursor, h.tail) = p_offset as stands,
                  queen.next_kept(p_partition, r.consumer_group, greatest(r.cursor, h.tail)) as kept
           from unnest(v_groups) g (name)
           cross join lateral queen.reader_of(p_partition, g.name) r
           cross join queen.head_of(p_partition) h
-          where not coalesce(r.lease_until > queen.now(), false) and r.deferred_pending = 0
-            and greatest(r.cursor, h.tail) = p_offset
+          where r.cursor <= p_offset
           offset 0) l
     where c.partition_id = p_partition and c.consumer_group = l.consumer_group and c.generation = l.generation;
 end $$;

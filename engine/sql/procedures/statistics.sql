@@ -1,11 +1,13 @@
 -- queen.count: adds what a broker did to the counts of queues.
 -- in:     p_queues text[] (distinct), p_appended bigint[], p_doubts boolean[] (of each: measure it again);
---         p_readers int[] (which queue above, from 1), p_groups text[], p_consumed bigint[]
+--         p_readers int[] (which queue above, from 1), p_groups text[], p_consumed bigint[]; p_quiet interval (longer than
+--         brokers keep such things to themselves)
 -- out:    nothing; what is about a queue that is gone is dropped
 -- locks:  queue_counts rows in queue_id order, then group_counts rows in key order
 -- raises: never
 create or replace function queen.count(
-    p_queues text[], p_appended bigint[], p_doubts boolean[], p_readers int[], p_groups text[], p_consumed bigint[])
+    p_queues text[], p_appended bigint[], p_doubts boolean[], p_readers int[], p_groups text[], p_consumed bigint[],
+    p_quiet interval)
 returns void language plpgsql set enable_sort = on as $$
 begin
     insert into queen.queue_counts as t (queue_id, appended, changed_at, suspect)
@@ -17,7 +19,8 @@ begin
     on conflict (queue_id) do update
     set appended = t.appended + excluded.appended, changed_at = excluded.changed_at,
         (suspect, doubts) = (
-            select t.suspect or a.doubt, t.doubts + a.doubt::int from unnest(p_queues, p_doubts) a (name, doubt)
+            -- What was measured a moment ago may hold this already.
+            select t.suspect or a.doubt or t.partial or t.replaced_at > excluded.changed_at - p_quiet, t.doubts + a.doubt::int from unnest(p_queues, p_doubts) a (name, doubt)
             join queen.queues q on q.name = any (array[a.name]) where q.id = t.queue_id);
     insert into queen.group_counts as t (queue_id, consumer_group, consumed)
     select q.id, a.consumer_group, a.consumed
@@ -49,27 +52,29 @@ begin
     update queen.queue_counts as c set suspect = true, doubts = c.doubts + 1 where c.queue_id = any (p_queues);
 end $$;
 
--- queen.doubt_lost: a broker is gone without telling what it did last.
--- in:     p_since timestamptz (when it told the last time)
+-- queen.doubt_lost: a broker is gone without telling what it did last, whichever queues that was about.
+-- in:     nothing
 -- out:    nothing
 -- locks:  queue_counts rows
 -- raises: never
-create or replace function queen.doubt_lost(p_since timestamptz)
+create or replace function queen.doubt_lost()
 returns void language plpgsql set enable_seqscan = on as $$
 begin
-    perform queen.doubt(array(select c.queue_id from queen.queue_counts c
-                              where c.changed_at > p_since - interval '1 minute' and not c.suspect));
+    perform queen.doubt(array(select c.queue_id from queen.queue_counts c where not c.suspect));
 end $$;
 
 -- queen.measure: counts a queue anew, by a look at each of its partitions.
--- in:     p_queue uuid, p_wait boolean (for who is measuring it right now, and then measure it again)
+-- in:     p_queue uuid, p_wait boolean (for who is measuring it right now, and then measure it again), p_replace boolean (the
+--         counts, whether they are in doubt or not), p_quiet interval (as queen.count), p_reconcile interval (after which
+--         counts are replaced anyway)
 -- out:    boolean: false when somebody else is at it, or there is no such queue
 -- locks:  none on the message path; queue_counts, group_counts and notable_partitions rows of the queue
 -- raises: never
 -- What a broker did and has not told yet is in the measurement already and will be added once more, so a queue that
--- changed a moment ago stays suspect if its counts are replaced. Of more partitions than it can look at closely it chooses those that hold most, were
+-- is told about soon after its counts were replaced becomes suspect. Of more partitions than it can look at closely it chooses those that hold most, were
 -- pushed to longest ago and were served longest ago.
-create or replace function queen.measure(p_queue uuid, p_wait boolean)
+create or replace function queen.measure(
+    p_queue uuid, p_wait boolean, p_replace boolean, p_quiet interval, p_reconcile interval)
 returns boolean language plpgsql
 set enable_sort = on set enable_hashagg = on set jit = off set plan_cache_mode = force_custom_plan set work_mem = '16MB' as $$
 declare
@@ -85,9 +90,8 @@ declare
     v_groups jsonb;
     v_notable jsonb;
     v_dead bigint;
-    v_suspect boolean;
-    v_doubts bigint;
-    v_quiet boolean;
+    v_counts queen.queue_counts;
+    v_replace boolean;
 begin
     if p_wait then
         perform pg_advisory_xact_lock(hashtext('queen.measure'), hashtext(p_queue::text));
@@ -99,7 +103,7 @@ begin
         return false;
     end if;
     -- Before the reading: a doubt that comes meanwhile may be about what was read already.
-    select c.suspect, c.doubts into v_suspect, v_doubts from queen.queue_counts c where c.queue_id = p_queue;
+    select * into v_counts from queen.queue_counts c where c.queue_id = p_queue;
     -- Who holds no registration for the whole queue reads only where it has a cursor.
     select array_agg(k.consumer_group), array_agg(r.since),
            array_agg(k.consumer_group = '__QUEUE_MODE__' or r.queue_name is not null)
@@ -117,7 +121,7 @@ begin
         where p.queue_id = p_queue),
     readers as materialized (
         select l.id, g.consumer_group, c.partition_id is not null as member, l.head, l.last_push_at,
-               coalesce(c.served_at, l.created_at) as served_at, c.lease_until > v_now as leased, c.lease_end,
+               c.served_at, coalesce(c.served_at, l.created_at) as waiting_since, c.lease_until > v_now as leased, c.lease_end,
                case when c.partition_id is not null then greatest(c.cursor, l.tail)
                     when not g.whole then l.head
                     when g.since is null then l.tail
@@ -144,7 +148,7 @@ begin
              where r.consumer_group = g.consumer_group and r.cursor < r.head order by r.last_push_at limit 400)
             union
             (select r.id, r.consumer_group, r.head, r.cursor from readers r
-             where r.consumer_group = g.consumer_group and r.cursor < r.head order by r.served_at limit 400)) c
+             where r.consumer_group = g.consumer_group and r.cursor < r.head order by r.waiting_since limit 400)) c
         cross join lateral (
             select k.created_at from queen.segments k
             where k.partition_id = c.id and k.base_offset <= c.cursor
@@ -164,21 +168,22 @@ begin
     v_dead := (select count(*) from queen.dead_letter_rows d where d.queue_id = p_queue);
 
     -- What brokers have told is exact as soon as all have, and a measurement is not while some have not: it replaces only
-    -- what is in doubt, or what nobody has changed for a while. Who waits for it wants what is there now.
-    select c.changed_at <= v_now - interval '3 seconds' into v_quiet
-    from queen.queue_counts c where c.queue_id = p_queue
-    for no key update;
-    v_quiet := coalesce(v_quiet, false);
-    v_suspect := coalesce(v_suspect, true) or v_quiet or p_wait;
-    insert into queen.queue_counts as c (queue_id, appended, removed, partitions, dead_letters, measured_at, measured_ms, suspect)
+    -- what is in doubt, what nobody has changed for a while, and what has gone without it for long. Whatever is told soon
+    -- after that makes it suspect again (queen.count).
+    v_replace := p_replace or coalesce(v_counts.suspect or v_counts.replaced_at < v_now - p_reconcile, true)
+        or coalesce((select c.changed_at <= v_now - p_quiet from queen.queue_counts c where c.queue_id = p_queue
+                     for no key update), true);
+    insert into queen.queue_counts as c (queue_id, appended, removed, partitions, dead_letters, measured_at, measured_ms,
+                                         replaced_at, partial, suspect)
     select q.id, v_appended, v_removed, v_partitions, v_dead, v_now,
-           extract(epoch from clock_timestamp() - v_began) * 1000, false = any (v_whole)
+           extract(epoch from clock_timestamp() - v_began) * 1000, v_now, false = any (v_whole), false
     from queen.queues q where q.id = p_queue
     on conflict (queue_id) do update
-    set appended = case when v_suspect then excluded.appended else c.appended end, removed = excluded.removed,
+    set appended = case when v_replace then excluded.appended else c.appended end, removed = excluded.removed,
         partitions = excluded.partitions, dead_letters = excluded.dead_letters, measured_at = excluded.measured_at,
-        measured_ms = excluded.measured_ms,
-        suspect = excluded.suspect or c.doubts <> coalesce(v_doubts, 0) or v_suspect and not v_quiet;
+        measured_ms = excluded.measured_ms, partial = excluded.partial,
+        replaced_at = case when v_replace then excluded.replaced_at else c.replaced_at end,
+        suspect = c.doubts <> coalesce(v_counts.doubts, 0) or v_replace and c.changed_at >= v_now;
     if not found then
         return false;
     end if;
@@ -189,7 +194,7 @@ begin
                                          leased_partitions bigint, leased bigint, served_at timestamptz)
     order by g.consumer_group collate "C"
     on conflict (queue_id, consumer_group) do update
-    set consumed = case when v_suspect then excluded.consumed else c.consumed end, members = excluded.members, pending_partitions = excluded.pending_partitions,
+    set consumed = case when v_replace then excluded.consumed else c.consumed end, members = excluded.members, pending_partitions = excluded.pending_partitions,
         leased_partitions = excluded.leased_partitions, leased = excluded.leased, served_at = excluded.served_at,
         oldest_at = case when excluded.pending_partitions > 0 then c.oldest_at end;
     -- Nobody reads here under these names. Queue mode stays: for a queue that nobody reads at all.
@@ -210,35 +215,43 @@ begin
 end $$;
 
 -- queen.measure_next: measures the queue that has waited longest for it.
--- in:     p_before timestamptz (not what was measured since then)
+-- in:     p_before timestamptz (not what was measured since then), p_quiet interval, p_reconcile interval (as queen.measure)
 -- out:    real: how many milliseconds it took; null when no queue has changed since it was measured
 -- locks:  as queen.measure
 -- raises: never
 -- Leases run out without anybody doing anything, so a queue with leases is looked at again after a while.
-create or replace function queen.measure_next(p_before timestamptz)
+create or replace function queen.measure_next(p_before timestamptz, p_quiet interval, p_reconcile interval)
 returns real language plpgsql set enable_seqscan = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
 declare
     v_began timestamptz := clock_timestamp();
-    v_queue uuid := (
-        select c.queue_id from queen.queue_counts c
-        where (c.suspect or c.changed_at > c.measured_at) and c.measured_at < p_before
-           or c.measured_at < p_before - interval '15 seconds'
-              and exists (select 1 from queen.group_counts g where g.queue_id = c.queue_id and g.leased_partitions > 0)
-        order by c.measured_at limit 1);
+    v_queue uuid;
 begin
-    if v_queue is null or not queen.measure(v_queue, false) then
-        return null;
-    end if;
-    return extract(epoch from clock_timestamp() - v_began) * 1000;
+    -- Another broker may be at the first of them.
+    for v_queue in
+        select c.queue_id from queen.queue_counts c
+        where c.measured_at < p_before
+          and (c.suspect or c.changed_at > c.measured_at
+               or c.changed_at > c.replaced_at and c.replaced_at < queen.now() - p_reconcile
+               or c.measured_at < queen.now() - interval '15 seconds'
+                  and exists (select 1 from queen.group_counts g
+                              where g.queue_id = c.queue_id and g.leased_partitions > 0))
+        order by c.measured_at limit 5
+    loop
+        if queen.measure(v_queue, false, false, p_quiet, p_reconcile) then
+            return extract(epoch from clock_timestamp() - v_began) * 1000;
+        end if;
+    end loop;
+    return null;
 end $$;
 
 -- queen.freshen: makes the counts exact for who is about to read them, where that is cheap.
 -- in:     p_queue text (null = those of all queues that may be wrong), p_partitions_max int (of a cheap queue),
---         p_budget interval
+--         p_budget interval, p_quiet interval, p_reconcile interval (as queen.measure)
 -- out:    nothing
 -- locks:  as queen.measure, queue by queue in id order, so that two of them cannot wait for each other
 -- raises: never
-create or replace function queen.freshen(p_queue text, p_partitions_max int, p_budget interval)
+create or replace function queen.freshen(
+    p_queue text, p_partitions_max int, p_budget interval, p_quiet interval, p_reconcile interval)
 returns void language plpgsql set enable_seqscan = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
 declare
     v_until timestamptz := clock_timestamp() + p_budget;
@@ -253,7 +266,7 @@ begin
         exit when clock_timestamp() > v_until;
         continue when (select count(*) from (select 1 from queen.partitions p where p.queue_id = v_queue
                                              limit p_partitions_max + 1) n) > p_partitions_max;
-        perform queen.measure(v_queue, true);
+        perform queen.measure(v_queue, true, p_queue is not null, p_quiet, p_reconcile);
     end loop;
 end $$;
 

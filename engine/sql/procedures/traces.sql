@@ -63,7 +63,7 @@ create or replace function queen.named_traces(p_name text, p_limit bigint, p_off
 returns table (id uuid, event_type text, data text, consumer_group text, worker_id text, created_at timestamptz,
                trace_names text[], transaction_id text, partition_id uuid, message_offset bigint, queue_name text,
                partition_name text)
-language plpgsql stable as $$
+language plpgsql stable set enable_sort = on as $$
 begin
     return query
     select t.id, t.event_type, t.data, t.consumer_group, t.worker_id, t.created_at, t.trace_names, t.transaction_id,
@@ -73,7 +73,8 @@ begin
           limit p_limit offset p_offset) n
     join queen.traces t on t.id = any (array[n.trace_id])
     join queen.partitions p on p.id = any (array[t.partition_id])
-    join queen.queues q on q.id = any (array[p.queue_id]);
+    join queen.queues q on q.id = any (array[p.queue_id])
+    order by n.created_at desc, n.trace_id desc;
 end $$;
 
 -- queen.count_named_traces: how many events there are under one name.

@@ -4,7 +4,8 @@
 -- A queue's unread messages for a group are `appended - consumed`: the sum of all heads less the sum of all cursors.
 
 -- `removed` is the sum of all tails. `suspect`: these may be wrong until they are measured again, and `doubts`
--- is how often that was said.
+-- is how often that was said. `replaced_at`: when they were last taken from a measurement. `partial`: a group reads only
+-- some partitions, so that what is appended may be none of its business.
 create table queen.queue_counts (
     queue_id     uuid primary key references queen.queues (id) on delete cascade,
     appended     bigint not null default 0,
@@ -14,6 +15,8 @@ create table queen.queue_counts (
     changed_at   timestamptz not null default '-infinity',
     measured_at  timestamptz not null default '-infinity',
     measured_ms  real not null default 0,
+    replaced_at  timestamptz not null default '-infinity',
+    partial      boolean not null default false,
     suspect      boolean not null default true,
     doubts       bigint not null default 0
 ) with (fillfactor = 50, vacuum_truncate = off);

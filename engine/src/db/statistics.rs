@@ -9,8 +9,19 @@ use super::control::{many, one};
 use super::{Connections, Error};
 use crate::tally::Counts;
 
+/// How long brokers keep what they did to themselves, at the most, and after which time counts are measured anyway.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    pub quiet: Duration,
+    pub reconcile: Duration,
+}
+
 /// Adds what this broker did.
-pub async fn count(connections: &Connections, counts: &[(Arc<str>, Counts)]) -> Result<(), Error> {
+pub async fn count(
+    connections: &Connections,
+    counts: &[(Arc<str>, Counts)],
+    pace: Pace,
+) -> Result<(), Error> {
     let queues: Vec<&str> = counts.iter().map(|(queue, _)| queue.as_ref()).collect();
     let appended: Vec<i64> = counts.iter().map(|(_, counts)| counts.appended).collect();
     let doubts: Vec<bool> = counts.iter().map(|(_, counts)| counts.doubt).collect();
@@ -22,17 +33,26 @@ pub async fn count(connections: &Connections, counts: &[(Arc<str>, Counts)]) -> 
             consumed.push(*messages);
         }
     }
-    let parameters: [&(dyn ToSql + Sync); 6] = [&queues, &appended, &doubts, &readers, &groups, &consumed];
-    let sql = "select queen.count($1, $2, $3, $4, $5, $6)";
+    let quiet = pace.quiet.as_secs_f64();
+    let parameters: [&(dyn ToSql + Sync); 7] =
+        [&queues, &appended, &doubts, &readers, &groups, &consumed, &quiet];
+    let sql = "select queen.count($1, $2, $3, $4, $5, $6, make_interval(secs => $7))";
     // Not tried again: nobody knows whether it was added, and it must not be added twice.
     let db = connections.acquire().await?;
     db.within("queen.count", db.client.execute(sql, &parameters)).await.map(drop)
 }
 
 /// How long it took; `None`: there is nothing to measure, but for what was measured in this time.
-pub async fn measure_next(connections: &Connections, since: Duration) -> Result<Option<Duration>, Error> {
-    let sql = "select queen.measure_next(queen.now() - make_interval(secs => $1))";
-    let row = one(connections, "queen.measure_next", sql, &[&since.as_secs_f64()]).await?;
+pub async fn measure_next(
+    connections: &Connections,
+    since: Duration,
+    pace: Pace,
+) -> Result<Option<Duration>, Error> {
+    let sql = "select queen.measure_next(queen.now() - make_interval(secs => $1), make_interval(secs => $2),
+                                         make_interval(secs => $3))";
+    let (quiet, reconcile) = (pace.quiet.as_secs_f64(), pace.reconcile.as_secs_f64());
+    let parameters: [&(dyn ToSql + Sync); 3] = [&since.as_secs_f64(), &quiet, &reconcile];
+    let row = one(connections, "queen.measure_next", sql, &parameters).await?;
     let took: Option<f32> = row.get(0);
     Ok(took.map(|ms| Duration::from_secs_f32((ms / 1000.0).max(0.0))))
 }
@@ -43,9 +63,13 @@ pub async fn freshen(
     queue: Option<&str>,
     partitions_max: i32,
     budget: Duration,
+    pace: Pace,
 ) -> Result<(), Error> {
-    let sql = "select queen.freshen($1, $2, make_interval(secs => $3))";
-    let parameters: [&(dyn ToSql + Sync); 3] = [&queue, &partitions_max, &budget.as_secs_f64()];
+    let sql = "select queen.freshen($1, $2, make_interval(secs => $3), make_interval(secs => $4),
+                                    make_interval(secs => $5))";
+    let (quiet, reconcile) = (pace.quiet.as_secs_f64(), pace.reconcile.as_secs_f64());
+    let parameters: [&(dyn ToSql + Sync); 5] =
+        [&queue, &partitions_max, &budget.as_secs_f64(), &quiet, &reconcile];
     many(connections, "queen.freshen", sql, &parameters).await.map(drop)
 }
 

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::db::Error;
 use crate::db::history::{self as db, Broker, QueueRate};
 use crate::history::Sample;
+use crate::jobs::statistics::tell;
 use crate::process;
 use crate::shared::Shared;
 
@@ -107,6 +108,8 @@ pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
         }
         let last_words = async {
             write(&sampling, true).await?;
+            // Who goes without telling is noticed, and what it may have done is measured.
+            tell(&sampling).await?;
             db::goodbye(&sampling.connections, sampling.cluster.broker.id).await
         };
         if let Ok(Err(error)) = tokio::time::timeout(LAST_WORDS, last_words).await {

@@ -31,6 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const REST_AFTER: Duration = Duration::from_secs(1);
 const RESTING_LOOK: Duration = Duration::from_secs(1);
 
+/// Making a partition takes a few milliseconds.
+const OPEN_WITHIN: Duration = Duration::from_millis(500);
+
 /// For rows that nobody could be told of: see look_inbox.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
@@ -186,11 +189,11 @@ impl Mover {
 
     async fn look(&mut self) -> Result<(), Error> {
         let now = clock::now();
-        if now - self.swept > SWEEP_EVERY {
-            self.position = None;
-        }
-        let (position, xids) = self.statements.look(&self.db, self.position.as_ref()).await?;
-        if self.position.is_none() {
+        // One that fails must not make every later look a full one.
+        let from = self.position.as_ref().filter(|_| now - self.swept <= SWEEP_EVERY);
+        let full = from.is_none();
+        let (position, xids) = self.statements.look(&self.db, from).await?;
+        if full {
             // It has found those that wait as well.
             self.swept = now;
             self.blocked.clear();
@@ -202,12 +205,13 @@ impl Mover {
 
     /// If that fails, partition by partition, and if the log refuses something row by row.
     async fn turn(&mut self) -> Result<(), Error> {
-        let (rows, more) =
-            self.statements.take(&self.db, &self.pending, self.after, RUN_ROWS, RUN_BYTES).await?;
+        // Each transaction has a row at least, so no more of them can be read at once.
+        let window = &self.pending[..self.pending.len().min(RUN_ROWS as usize + 1)];
+        let (rows, more) = self.statements.take(&self.db, window, self.after, RUN_ROWS, RUN_BYTES).await?;
         let last = rows.last().filter(|_| more).map(|row| (row.xid, row.number));
         let read = match last {
-            Some((xid, _)) => self.pending.iter().position(|pending| *pending == xid).unwrap_or(0),
-            None => self.pending.len(),
+            Some((xid, _)) => window.iter().position(|pending| *pending == xid).unwrap_or(0),
+            None => window.len(),
         };
         let (behind, free): (Vec<InboxRow>, Vec<InboxRow>) =
             rows.into_iter().partition(|row| self.is_blocked(row));
@@ -215,7 +219,7 @@ impl Mover {
         let done = self.done(read, &left);
         match self.land(&free, &done).await {
             Ok(()) => {}
-            Err(error @ Error::Procedure { .. }) => {
+            Err(error @ (Error::Procedure { .. } | Error::Full)) => {
                 debug!(%error, "rows of the inbox are moved partition by partition");
                 for rows in by_partition(free) {
                     left.extend(self.land_alone(&rows).await?);
@@ -249,7 +253,7 @@ impl Mover {
     /// Rows of one partition. Answers the transactions whose rows have to wait.
     async fn land_alone(&mut self, rows: &[InboxRow]) -> Result<Vec<i64>, Error> {
         let error = match self.land(rows, &[]).await {
-            Err(error @ Error::Procedure { .. }) => error,
+            Err(error @ (Error::Procedure { .. } | Error::Full)) => error,
             other => return other.map(|()| Vec::new()),
         };
         if !error.is_data() {
@@ -280,10 +284,13 @@ impl Mover {
         let minted: Vec<String> = rows.iter().map(|row| row.message_id.to_string()).collect();
         let messages: Vec<Message<'_>> = rows.iter().zip(&minted).map(message).collect();
         let all: Vec<usize> = (0..messages.len()).collect();
-        let (parcels, gone) = match self.engine.parcels(&messages, &all).await {
-            Ok(parcels) => parcels,
-            Err(crate::Error::Database(error)) => return Err(error),
-            Err(error) => return Err(Error::Unreachable(error.to_string())),
+        // Somebody may hold a lock on the queue of one, and the others must not wait for it.
+        let open = tokio::time::timeout(OPEN_WITHIN, self.engine.parcels(&messages, &all));
+        let (parcels, gone) = match open.await {
+            Ok(Ok(parcels)) => parcels,
+            Ok(Err(crate::Error::Database(error))) => return Err(error),
+            Ok(Err(error)) => return Err(Error::Unreachable(error.to_string())),
+            Err(_) => return Err(Error::Full),
         };
         if !gone.is_empty() {
             return Err(Error::Lost("a partition was deleted while it was made".to_owned()));

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tracing::debug;
 
 use crate::clock;
-use crate::db::{Error, statistics};
+use crate::db::Error;
+use crate::db::statistics::{self, Pace};
 use crate::shared::Shared;
 use crate::tally::Counts;
 
@@ -18,6 +19,8 @@ const QUEUES_MAX: usize = 1_000;
 const MEASURING: f64 = 0.005;
 const MEASURING_IDLE: f64 = 0.1;
 const SAVED_MAX: Duration = Duration::from_millis(50);
+/// After this time nobody has anything to tell about a queue that has come to rest.
+const QUIET_MIN: Duration = Duration::from_secs(3);
 /// How often the same queue.
 const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
@@ -52,7 +55,7 @@ pub fn start(shared: &Arc<Shared>) {
                 }
             }
             while credit > 0.0 {
-                match statistics::measure_next(&shared.connections, AT_MOST_EVERY).await {
+                match statistics::measure_next(&shared.connections, AT_MOST_EVERY, pace(&shared)).await {
                     Ok(Some(took)) => credit -= took.as_secs_f64(),
                     Ok(None) => break,
                     Err(error) => {
@@ -63,6 +66,12 @@ pub fn start(shared: &Arc<Shared>) {
             }
         }
     });
+}
+
+/// Other brokers may be set to another interval; what differs between them is put right by measuring.
+pub fn pace(shared: &Shared) -> Pace {
+    let quiet = (shared.config.statistics_interval * 3).max(QUIET_MIN);
+    Pace { quiet, reconcile: shared.config.statistics_reconcile }
 }
 
 /// What this broker did so far is in the counts afterwards. Whether that was anything.
@@ -76,7 +85,7 @@ pub async fn tell(shared: &Shared) -> Result<bool, Error> {
             return Ok(told);
         }
         told = true;
-        if let Err(error) = statistics::count(&shared.connections, &counts).await {
+        if let Err(error) = statistics::count(&shared.connections, &counts, pace(shared)).await {
             let unknown = error.is_outcome_unknown();
             let doubted = |(queue, counts): (Arc<str>, Counts)| match unknown {
                 true => (queue, Counts { doubt: true, ..Counts::default() }),

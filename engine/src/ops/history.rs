@@ -18,6 +18,9 @@ const MINUTE: i64 = 60_000_000;
 pub const HOUR: i64 = 60 * MINUTE;
 pub const DAY: i64 = 24 * HOUR;
 
+/// See `jobs/history.rs`; a little earlier, because folding takes its time.
+const FOLDED_AFTER: i64 = 2 * DAY - HOUR;
+
 /// Longer than anything is kept by default. No question is without an end.
 const RANGE_MAX: i64 = 400 * DAY;
 
@@ -62,6 +65,11 @@ impl Range {
             return Err(BadRequest::new("from is later than to"));
         }
         let from = from.max(to - RANGE_MAX);
+        // Of what is older there are only hours left.
+        if from < now - FOLDED_AFTER {
+            let bucket = if to - from <= 7 * DAY { 60 } else { 360 };
+            return Ok(Self { from: from - from.rem_euclid(HOUR), to, bucket });
+        }
         let bucket = match to - from {
             length if length <= HOUR => 1,
             length if length <= 6 * HOUR => 5,

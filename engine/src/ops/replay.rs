@@ -77,6 +77,12 @@ impl Engine {
         letters: &[&[Letter]],
         step: Option<&Step<'_>>,
     ) -> Result<Tried, Error> {
+        // One that cannot be read stays where it is.
+        let letters: Vec<&[Letter]> = letters
+            .iter()
+            .filter(|letters| letters.first().is_some_and(|first| Snapshot::of(first).is_some()))
+            .copied()
+            .collect();
         let snapshots: Vec<Snapshot<'_>> =
             letters.iter().filter_map(|letters| Snapshot::of(letters.first()?)).collect();
         let messages: Vec<Message<'_>> = snapshots.iter().map(Snapshot::message).collect();
@@ -92,6 +98,11 @@ impl Engine {
             letters.iter().flat_map(|letters| letters.iter()).map(|letter| letter.id).collect();
         let db = self.shared.connections.acquire().await?;
         let number = transaction::begin(&db).await?;
+        if step.is_some() {
+            // It holds many partitions, which must not wait long for one that somebody else has.
+            let limit = db.client.batch_execute("set local lock_timeout = '100ms'");
+            db.within("set lock_timeout", limit).await?;
+        }
         let mut published = Vec::new();
         let prepared = match self.prepare_replay(&db, &parcels, &ids, step, &mut published).await {
             Ok(Ok(placed)) => placed,

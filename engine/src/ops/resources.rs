@@ -85,6 +85,12 @@ impl Engine {
         Ok(resources::lagging_partitions(&self.shared.connections, seconds, limit).await?)
     }
 
+    /// One group in one queue, as the counts have it: for who has just asked for the queue.
+    pub async fn group_in(&self, group: &str, queue: &str) -> Result<Option<GroupFigures>, Error> {
+        let connections = &self.shared.connections;
+        Ok(resources::groups(connections, Some(group), Some(queue), 1, 0).await?.into_iter().next())
+    }
+
     /// In order of queue and name.
     pub async fn groups(
         &self,
@@ -154,9 +160,12 @@ impl Engine {
     pub async fn refresh_statistics(&self) -> Result<Refreshed, Error> {
         let started = crate::clock::now();
         jobs::statistics::tell(&self.shared).await?;
+        let pace = jobs::statistics::pace(&self.shared);
         let mut queues = 0;
         while crate::clock::now() - started < REFRESH_FOR {
-            match statistics::measure_next(&self.shared.connections, crate::clock::now() - started).await? {
+            match statistics::measure_next(&self.shared.connections, crate::clock::now() - started, pace)
+                .await?
+            {
                 Some(_) => queues += 1,
                 None => break,
             }
@@ -167,7 +176,8 @@ impl Engine {
     pub(super) async fn freshen(&self, queue: Option<&str>) -> Result<(), Error> {
         jobs::statistics::tell(&self.shared).await?;
         let connections = &self.shared.connections;
-        Ok(statistics::freshen(connections, queue, PARTITIONS_MAX, FRESHEN_FOR).await?)
+        let pace = jobs::statistics::pace(&self.shared);
+        Ok(statistics::freshen(connections, queue, PARTITIONS_MAX, FRESHEN_FOR, pace).await?)
     }
 }
 

@@ -25,7 +25,8 @@ async fn unread(broker: &Engine, queue: &str, group: &str) -> i64 {
 
 /// From here on nobody measures: what is told is what was counted.
 async fn unmeasurable(sql: &Client) {
-    let text = "create or replace function queen.measure(p_queue uuid, p_wait boolean) returns boolean
+    let text = "create or replace function queen.measure(
+                    p_queue uuid, p_wait boolean, p_replace boolean, p_quiet interval, p_reconcile interval) returns boolean
                 language sql as 'select false'";
     sql.batch_execute(text).await.unwrap();
 }

@@ -101,6 +101,7 @@ fn config(url: &str) -> Config {
         extent_bytes: 256 << 20,
         extent_age: Duration::from_secs(3600),
         statistics_interval: Duration::from_millis(100),
+        statistics_reconcile: Duration::from_secs(120),
         doctor_interval: Duration::ZERO,
         deferring: Deferring {
             enabled: true,

@@ -12,7 +12,7 @@ pub const ALIASES: [(&str, &str); 3] = [
     ("SIDECAR_MAX_ITEMS_PER_TX", "MAX_ITEMS_PER_TX"),
 ];
 
-const WITHOUT_MEANING: [&str; 10] = [
+const WITHOUT_MEANING: [&str; 9] = [
     "DB_IDLE_TIMEOUT",
     "DB_POOL_SIZE",
     "DB_TCP_USER_TIMEOUT_MS",
@@ -20,7 +20,6 @@ const WITHOUT_MEANING: [&str; 10] = [
     "FILE_BUFFER_FLUSH_MS",
     "FILE_BUFFER_MAX_BATCH",
     "QUEEN_ENCRYPTION_KEY",
-    "STATS_RECONCILE_INTERVAL_MS",
     "USE_POP_STATE_MACHINE",
     "WEBAPP_ROOT",
 ];

@@ -352,6 +352,10 @@ pub async fn bury(
             answer::json(StatusCode::OK, &answer)
         }
         Buried::Missing => Err(not_found()),
+        Buried::Nobody => {
+            Err(BadRequest::new("only named groups read this partition: say which consumerGroup gives up")
+                .into())
+        }
         Buried::Leased => Err(ApiError::new(
             ErrorCode::Conflict,
             "a consumer of this group has the message at the moment: it can be given up by its acknowledgement",

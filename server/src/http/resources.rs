@@ -53,6 +53,16 @@ impl Counts {
         Self::new(queue.stored, queue.unread, queue.leased, queue.dead_letters)
     }
 
+    pub fn of_queues(queues: &[QueueFigures]) -> Self {
+        let sum = |count: fn(&QueueFigures) -> i64| queues.iter().map(count).sum();
+        Self::new(
+            sum(|queue| queue.stored),
+            sum(|queue| queue.unread),
+            sum(|queue| queue.leased),
+            sum(|queue| queue.dead_letters),
+        )
+    }
+
     pub fn of_partition(partition: &PartitionFigures) -> Self {
         Self::new(partition.stored, partition.unread, partition.leased, 0)
     }
@@ -344,10 +354,12 @@ pub async fn depth(
     let group = query.filled("group").unwrap_or(QUEUE_MODE);
     check_name("group", group)?;
     let queue = find(&app, &name).await?;
-    let known = app.engine.groups(Some(group), Some(&name), 1, 0).await?.into_iter().next();
+    let known = app.engine.group_in(group, &name).await?;
     let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
-    let partitions = app.engine.busiest_partitions(Some(queue.id), Some(group), limit).await?;
-    let partitions: Vec<DepthPartition> = partitions
+    // One that nobody knows is told what queue mode would have to read.
+    let stands = if known.is_some() { group } else { QUEUE_MODE };
+    let partitions = app.engine.busiest_partitions(Some(queue.id), Some(stands), PARTITIONS_MAX).await?;
+    let mut partitions: Vec<DepthPartition> = partitions
         .into_iter()
         .filter(|partition| partition.unread > 0)
         .map(|partition| DepthPartition { partition: partition.name, pending: partition.unread })
@@ -355,8 +367,10 @@ pub async fn depth(
     // Who has never read here would start with everything.
     let (pending, partitions_pending) = match &known {
         Some(group) => (group.unread, group.pending_partitions),
+        None if queue.partitions > PARTITIONS_MAX => (queue.stored, queue.partitions),
         None => (queue.stored, partitions.len() as i64),
     };
+    partitions.truncate(limit as usize);
     let depth = Depth {
         queue: &name,
         group,
@@ -402,7 +416,10 @@ pub async fn clear(
     query: Query,
 ) -> Result<Response, ApiError> {
     check_name("queue", &name)?;
-    let partition = query.filled("partition");
+    let partition = query.text("partition");
+    if partition == Some("") {
+        return Err(BadRequest::new("partition is blank: leave it out to clear the whole queue").into());
+    }
     check_name("partition", partition.unwrap_or_default())?;
     let Some(deleted) = app.engine.clear(&name, partition).await? else {
         let what = if partition.is_some() { "partition" } else { "queue" };

@@ -188,7 +188,10 @@ pub async fn status(State(app): State<App>, query: Query) -> Result<Response, Ap
     let history = app.engine.history(&series::read(&query)?).await?;
     let mut named = filter(&query, STATUS_QUEUES)?;
     (named.limit, named.offset) = (STATUS_QUEUES, 0);
+    named.name = query.filled("queue").map(str::to_owned);
+    let some = named.name.is_some() || named.namespace.is_some() || named.task.is_some();
     let queues = app.engine.queues(&named).await?;
+    let listed = Counts::of_queues(&queues);
     let overview = app.engine.overview().await?;
     let trouble = app.engine.trouble().await?;
     let examined = app.engine.findings();
@@ -201,7 +204,12 @@ pub async fn status(State(app): State<App>, query: Query) -> Result<Response, Ap
         throughput,
         queues: queues.into_iter().map(StatusQueue::from).collect(),
         messages: StatusMessages {
-            counts: Counts::new(overview.stored, overview.unread, overview.leased, overview.dead_letters),
+            counts: match some {
+                true => listed,
+                false => {
+                    Counts::new(overview.stored, overview.unread, overview.leased, overview.dead_letters)
+                }
+            },
             requests: (&history.total).into(),
             batch_efficiency: (&history.total).into(),
         },
