@@ -1,4 +1,4 @@
-"""What schemathesis is told: names that exist now and then, and not to wait for messages."""
+"""What schemathesis is told: names that exist now and then, not to wait for messages, and to leave maintenance off."""
 
 import zlib
 
@@ -21,3 +21,11 @@ def map_path_parameters(context, path_parameters):
         if path_parameters and name in path_parameters and zlib.crc32(repr(path_parameters[name]).encode()) % 3:
             path_parameters[name] = known
     return path_parameters
+
+
+@schemathesis.hook
+def map_body(context, body):
+    # With it on, every transaction waits for the spool until its patience ends.
+    if context.operation.path.startswith("/api/v1/system/maintenance") and isinstance(body, dict) and body.get("enabled"):
+        body["enabled"] = False
+    return body

@@ -19,8 +19,7 @@ CHECKS = [
     "response_headers_conformance",
     "response_schema_conformance",
 ]
-EXAMPLES = os.environ.get("QUEEN_OPENAPI_EXAMPLES", "8")
-# `examples,coverage,fuzzing` takes some minutes more.
+EXAMPLES = os.environ.get("QUEEN_OPENAPI_EXAMPLES", "10")
 PHASES = os.environ.get("QUEEN_OPENAPI_PHASES", "fuzzing")
 SEED = os.environ.get("QUEEN_OPENAPI_SEED", "1")
 
