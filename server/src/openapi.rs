@@ -1,6 +1,7 @@
 //! The API in words a machine reads. What a route takes and gives stands at its handler; this puts it together.
 
 pub mod postgres_stats;
+pub mod queries;
 pub mod words;
 
 use std::sync::LazyLock;

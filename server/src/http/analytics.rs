@@ -16,7 +16,7 @@ use super::queue_history::{QueueLag, delivered};
 use super::request::Query;
 use super::series::{self, TimeRange, WorkerState, average, average_ms, in_ms, per_second};
 use crate::app::App;
-use crate::openapi::{postgres_stats, words};
+use crate::openapi::{postgres_stats, queries};
 
 /// Points of one answer, where the step is chosen by whoever asks: a week of minutes.
 const POINTS_MAX: i64 = 10_080;
@@ -61,7 +61,7 @@ struct ReplicaStep {
 /// The last hour, unless told otherwise. Steps are 1, 5, 15, 60 or 360 minutes wide: up to 1 hour, 6 hours, 24 hours, 7 days,
 /// and beyond.
 #[utoipa::path(get, path = "/api/v1/analytics/system-metrics", operation_id = "systemMetrics", tag = "analytics",
-    params(words::BrokerHistoryQuery),
+    params(queries::BrokerHistoryQuery),
     responses((status = 200, description = "By broker", body = SystemMetrics), Failures))]
 pub async fn system_metrics(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let (range, metrics) = app.engine.broker_metrics(&series::read(&query)?).await?;
@@ -245,7 +245,7 @@ impl From<&Point> for Summary {
 
 /// What brokers did, step by step.
 #[utoipa::path(get, path = "/api/v1/analytics/worker-metrics", operation_id = "workerMetrics", tag = "analytics",
-    params(words::HistoryQuery),
+    params(queries::HistoryQuery),
     responses((status = 200, description = "All brokers together, and each", body = WorkerMetrics<'static>), Failures))]
 pub async fn worker_metrics(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let filter = series::read(&query)?;
@@ -313,7 +313,7 @@ impl From<&Point> for Removed {
 
 /// How many messages were removed because their time had come.
 #[utoipa::path(get, path = "/api/v1/analytics/retention", operation_id = "retentionHistory", tag = "analytics",
-    params(words::BrokerHistoryQuery),
+    params(queries::BrokerHistoryQuery),
     responses((status = 200, description = "By step", body = Retention), Failures))]
 pub async fn retention(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let mut filter = series::read(&query)?;
@@ -365,7 +365,7 @@ struct DataPoint {
 ///
 /// The last 24 hours, unless told otherwise; a week of minutes at the most.
 #[utoipa::path(get, path = "/api/v1/status/analytics", operation_id = "statusAnalytics", tag = "analytics",
-    params(words::AnalyticsQuery),
+    params(queries::AnalyticsQuery),
     responses((status = 200, description = "By interval", body = Analytics<'static>), Failures))]
 pub async fn ingested(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let interval = query.filled("interval").unwrap_or("hour");

@@ -15,7 +15,7 @@ use super::error::{ApiError, Failures};
 use super::request::Query;
 use super::resources::Pagination;
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::queries;
 
 const LIMIT_DEFAULT: i64 = 100;
 /// A page of payloads is held in memory at once.
@@ -65,7 +65,7 @@ struct Entry<'a> {
 }
 
 /// Lists what consumer groups gave up on, the newest failure first.
-#[utoipa::path(get, path = "/api/v1/dlq", operation_id = "deadLetters", tag = "messages", params(words::DeadLetterQuery),
+#[utoipa::path(get, path = "/api/v1/dlq", operation_id = "deadLetters", tag = "messages", params(queries::DeadLetterQuery),
     responses((status = 200, description = "A page", body = Page<'static>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let filter = read(&query)?;

@@ -16,7 +16,7 @@ use super::error::{ApiError, Failures, Missing, TooLarge};
 use super::request::{Body, Query, Segments};
 use super::resources::to_millis;
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::queries;
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -178,7 +178,7 @@ const LAGGING_SECONDS: f64 = 300.0;
 
 /// Lists consumer groups, one entry for each queue they read.
 #[utoipa::path(get, path = "/api/v1/consumer-groups", operation_id = "listGroups", tag = "consumer groups",
-    params(words::GroupsQuery),
+    params(queries::GroupsQuery),
     responses((status = 200, description = "By queue and name", body = Vec<Group>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let limit = query.number("limit").unwrap_or(GROUPS_DEFAULT).clamp(1, GROUPS_MAX);
@@ -191,7 +191,7 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
 ///
 /// Of each queue and group the partitions that stood out when it was last measured, with their numbers of now.
 #[utoipa::path(get, path = "/api/v1/consumer-groups/lagging", operation_id = "laggingPartitions", tag = "consumer groups",
-    params(words::LaggingQuery),
+    params(queries::LaggingQuery),
     responses((status = 200, description = "The oldest first", body = Vec<Lagging>), Failures))]
 pub async fn lagging(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let seconds = query.number("minLagSeconds").unwrap_or(3600).max(0);
@@ -217,7 +217,7 @@ pub async fn lagging(State(app): State<App>, query: Query) -> Result<Response, A
 
 /// Where a consumer group stands, by queue. Empty for one that reads nothing.
 #[utoipa::path(get, path = "/api/v1/consumer-groups/{group}", operation_id = "getGroup", tag = "consumer groups",
-    params(("group" = String, Path), words::GroupQuery),
+    params(("group" = String, Path), queries::GroupQuery),
     responses((status = 200, description = "By queue", body = HashMap<String, InQueue>), Failures))]
 pub async fn detail(
     State(app): State<App>,
@@ -301,7 +301,7 @@ impl From<GroupFigures> for Group {
 ///
 /// Its cursors and leases go; a group of the same name starts afresh. One that does not exist is no error.
 #[utoipa::path(delete, path = "/api/v1/consumer-groups/{group}", operation_id = "deleteGroup",
-    tag = "consumer groups", params(("group" = String, Path), words::DeleteGroupQuery),
+    tag = "consumer groups", params(("group" = String, Path), queries::DeleteGroupQuery),
     responses((status = 200, description = "Forgotten", body = Deleted<'static>), Failures))]
 pub async fn delete(
     State(app): State<App>,
@@ -314,7 +314,7 @@ pub async fn delete(
 /// Forgets where a group stands in one queue.
 #[utoipa::path(delete, path = "/api/v1/consumer-groups/{group}/queues/{queue}",
     operation_id = "deleteGroupFromQueue", tag = "consumer groups",
-    params(("group" = String, Path), ("queue" = String, Path), words::DeleteGroupQuery),
+    params(("group" = String, Path), ("queue" = String, Path), queries::DeleteGroupQuery),
     responses((status = 200, description = "Forgotten", body = Deleted<'static>), Failures))]
 pub async fn delete_from_queue(
     State(app): State<App>,

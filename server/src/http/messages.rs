@@ -17,7 +17,7 @@ use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Query, Segments};
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::{queries, words};
 
 /// A page of payloads is held in memory at once.
 const LIMIT_MAX: i64 = 1_000;
@@ -231,7 +231,7 @@ pub enum NoMessage {
 ///
 /// Pages of a log that does not change neither skip nor repeat a message.
 #[utoipa::path(get, path = "/api/v1/messages", operation_id = "listMessages", tag = "messages",
-    params(words::MessagesQuery),
+    params(queries::MessagesQuery),
     responses((status = 200, description = "A page", body = Page<'static>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let page = app.engine.messages(&read(&query)?).await?;
@@ -243,7 +243,7 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
 
 /// Lists the messages of one queue, the newest first, in short.
 #[utoipa::path(get, path = "/api/v1/status/queues/{queue}/messages", operation_id = "listQueueMessages", tag = "messages",
-    params(("queue" = String, Path), words::LimitQuery),
+    params(("queue" = String, Path), queries::LimitQuery),
     responses((status = 200, description = "A page", body = Vec<Short<'static>>), NoMessage, Failures))]
 pub async fn of_queue(
     State(app): State<App>,

@@ -14,7 +14,7 @@ use super::answer;
 use super::error::{ApiError, Failures};
 use super::request::{Query, Segments};
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::{queries, words};
 
 const LIMIT_DEFAULT: i64 = 100;
 const LIMIT_MAX: i64 = 1_000;
@@ -44,7 +44,7 @@ struct Changed<'a> {
 
 /// Lists deferred operations, the oldest first.
 #[utoipa::path(get, path = "/api/v1/operations", operation_id = "listOperations", tag = "operations",
-    params(words::OperationsQuery),
+    params(queries::OperationsQuery),
     responses((status = 200, description = "One page", body = words::Operations), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let (status, queue) = (query.filled("status"), query.text("queue"));

@@ -12,7 +12,7 @@ use super::error::{ApiError, Busy, Failures};
 use super::request::{Query, Segments};
 use super::trace::TraceHeaders;
 use crate::app::{App, Options};
-use crate::openapi::words;
+use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
 /// More than any client can work off within one lease.
@@ -31,7 +31,7 @@ const AUTOPILOT_BATCH: u32 = 100;
 /// The partition served longest ago goes first. What is taken is leased to the consumer group until it is
 /// acknowledged or the lease ends. A queue nobody has made yet is an empty one.
 #[utoipa::path(get, path = "/api/v1/pop/queue/{queue}", operation_id = "popQueue", tag = "messages",
-    params(("queue" = String, Path), words::PopQuery),
+    params(("queue" = String, Path), queries::PopQuery),
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
@@ -49,7 +49,7 @@ pub async fn queue(
 ///
 /// The empty name is a name, but no path segment.
 #[utoipa::path(get, path = "/api/v1/pop/queue/", operation_id = "popNamelessQueue", tag = "messages",
-    params(words::PopQuery),
+    params(queries::PopQuery),
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
@@ -65,7 +65,7 @@ pub async fn nameless_queue(
 /// Takes messages of one partition.
 #[utoipa::path(get, path = "/api/v1/pop/queue/{queue}/partition/{partition}", operation_id = "popPartition",
     tag = "messages",
-    params(("queue" = String, Path), ("partition" = String, Path), words::PopQuery),
+    params(("queue" = String, Path), ("partition" = String, Path), queries::PopQuery),
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
@@ -83,7 +83,7 @@ pub async fn partition(
 ///
 /// Queues of higher priority go first.
 #[utoipa::path(get, path = "/api/v1/pop", operation_id = "popLabels", tag = "messages",
-    params(words::LabelQuery, words::PopQuery),
+    params(queries::LabelQuery, queries::PopQuery),
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),

@@ -10,7 +10,7 @@ use super::error::{ApiError, Busy, Failures, NotJson, TooLarge};
 use super::request::{Body, Query};
 use super::{accepted, answer, trace};
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
 /// Stores messages.
@@ -19,7 +19,7 @@ use crate::telemetry::{Operation, Span};
 /// order of the request; what cannot be stored fails alone. With a `transactionId` of your own a push may be
 /// repeated without fear.
 #[utoipa::path(post, path = "/api/v1/push", operation_id = "push", tag = "messages",
-    params(words::TraceHeaders),
+    params(queries::TraceHeaders),
     request_body = words::Push,
     responses(
         (status = 201, description = "One result per item; `[]` for no items", body = Vec<words::PushResult>),

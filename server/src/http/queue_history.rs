@@ -13,7 +13,7 @@ use super::error::{ApiError, Failures};
 use super::request::Query;
 use super::series::{self, TimeRange, average_ms, in_ms, per_second};
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::queries;
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -57,7 +57,7 @@ struct QueueLagStep<'a> {
 ///
 /// Of the 200 busiest queues.
 #[utoipa::path(get, path = "/api/v1/analytics/queue-lag", operation_id = "queueLag", tag = "analytics",
-    params(words::QueueHistoryQuery),
+    params(queries::QueueHistoryQuery),
     responses((status = 200, description = "The oldest step first", body = Vec<QueueLagStep<'static>>), Failures))]
 pub async fn lag(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let (_, points) = app.engine.queue_history(&series::read(&query)?).await?;
@@ -113,7 +113,7 @@ struct QueueStep<'a> {
 ///
 /// Of the 200 busiest queues.
 #[utoipa::path(get, path = "/api/v1/analytics/queue-ops", operation_id = "queueOps", tag = "analytics",
-    params(words::QueueHistoryQuery),
+    params(queries::QueueHistoryQuery),
     responses((status = 200, description = "By step and queue", body = QueueOps<'static>), Failures))]
 pub async fn ops(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let (range, points) = app.engine.queue_history(&series::read(&query)?).await?;
@@ -189,7 +189,7 @@ struct ParkedReplica<'a> {
 
 /// How many pops waited for messages, by queue and broker.
 #[utoipa::path(get, path = "/api/v1/analytics/queue-parked-replicas", operation_id = "queueParkedReplicas",
-    tag = "analytics", params(words::HistoryQuery),
+    tag = "analytics", params(queries::HistoryQuery),
     responses((status = 200, description = "By step, queue and broker", body = ParkedReplicas<'static>), Failures))]
 pub async fn parked(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let (range, points) = app.engine.parked_history(&series::read(&query)?).await?;

@@ -14,7 +14,7 @@ use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Query, Segments};
 use super::resources::Pagination;
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::queries;
 
 const LIMIT_DEFAULT: i64 = 50;
 const LIMIT_MAX: i64 = 1_000;
@@ -148,7 +148,7 @@ pub async fn start(State(app): State<App>, body: Body) -> Result<Response, ApiEr
 
 /// Lists redrives, the newest first.
 #[utoipa::path(get, path = "/api/v1/dlq/redrives", operation_id = "listRedrives", tag = "messages",
-    params(words::LimitQuery),
+    params(queries::LimitQuery),
     responses((status = 200, description = "A page", body = Listed<'static>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let limit = query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX);

@@ -14,7 +14,7 @@ use super::answer;
 use super::error::{ApiError, Failures, Missing};
 use super::request::{Query, Segments};
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::queries;
 
 const QUEUES_DEFAULT: i64 = 1_000;
 const QUEUES_MAX: i64 = 10_000;
@@ -299,7 +299,7 @@ struct Throughput {
 }
 
 /// Lists queues, the newest first.
-#[utoipa::path(get, path = "/api/v1/resources/queues", operation_id = "listQueues", tag = "queues", params(words::QueuesQuery),
+#[utoipa::path(get, path = "/api/v1/resources/queues", operation_id = "listQueues", tag = "queues", params(queries::QueuesQuery),
     responses((status = 200, description = "A page", body = Queues), Failures))]
 pub async fn queues(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let filter = filter(&query, QUEUES_DEFAULT)?;
@@ -309,7 +309,7 @@ pub async fn queues(State(app): State<App>, query: Query) -> Result<Response, Ap
 
 /// A queue and its partitions.
 #[utoipa::path(get, path = "/api/v1/resources/queues/{queue}", operation_id = "getQueue", tag = "queues",
-    params(("queue" = String, Path), words::PageQuery),
+    params(("queue" = String, Path), queries::PageQuery),
     responses((status = 200, description = "The queue", body = Detail), Missing, Failures))]
 pub async fn queue(
     State(app): State<App>,
@@ -344,7 +344,7 @@ pub async fn queue(
 ///
 /// Made to be asked often: it costs the same however many partitions there are.
 #[utoipa::path(get, path = "/api/v1/resources/queues/{queue}/depth", operation_id = "queueDepth", tag = "queues",
-    params(("queue" = String, Path), words::DepthQuery),
+    params(("queue" = String, Path), queries::DepthQuery),
     responses((status = 200, description = "Messages and partitions", body = Depth<'static>), Missing, Failures))]
 pub async fn depth(
     State(app): State<App>,
@@ -384,7 +384,7 @@ pub async fn depth(
 }
 
 /// Lists partitions, those with the most unread messages first.
-#[utoipa::path(get, path = "/api/v1/resources/partitions", operation_id = "listPartitions", tag = "queues", params(words::BusyQuery),
+#[utoipa::path(get, path = "/api/v1/resources/partitions", operation_id = "listPartitions", tag = "queues", params(queries::BusyQuery),
     responses((status = 200, description = "Partitions", body = BusyPartitions), Missing, Failures))]
 pub async fn partitions(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let queue = match query.filled("queue") {
@@ -408,7 +408,7 @@ pub async fn partitions(State(app): State<App>, query: Query) -> Result<Response
 ///
 /// What was deferred or is in a spool is not stored yet, and comes later.
 #[utoipa::path(delete, path = "/api/v1/queues/{queue}/clear", operation_id = "clearQueue", tag = "queues",
-    params(("queue" = String, Path), words::ClearQuery),
+    params(("queue" = String, Path), queries::ClearQuery),
     responses((status = 200, description = "Cleared", body = Cleared<'static>), Missing, Failures))]
 pub async fn clear(
     State(app): State<App>,

@@ -16,7 +16,7 @@ use super::resources::{Counts, Pagination, Queue, filter, find, missing_queue, p
 use super::series::{self, TimeRange, WorkerState};
 use super::throughput::{BatchEfficiency, ErrorCounts, RequestCounts, Throughput};
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::queries;
 
 const QUEUES_DEFAULT: i64 = 100;
 /// Queues that the page names: the newest.
@@ -182,7 +182,7 @@ struct Totals {
 }
 
 /// How everything is: what went in and out, what is stored, what is wrong.
-#[utoipa::path(get, path = "/api/v1/status", operation_id = "status", tag = "broker", params(words::HistoryQuery),
+#[utoipa::path(get, path = "/api/v1/status", operation_id = "status", tag = "broker", params(queries::HistoryQuery),
     responses((status = 200, description = "One page", body = Status<'static>), Failures))]
 pub async fn status(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let history = app.engine.history(&series::read(&query)?).await?;
@@ -241,7 +241,7 @@ pub async fn status(State(app): State<App>, query: Query) -> Result<Response, Ap
 
 /// Lists queues, the newest first.
 #[utoipa::path(get, path = "/api/v1/status/queues", operation_id = "statusQueues", tag = "queues",
-    params(words::QueuesQuery), responses((status = 200, description = "A page", body = Queues), Failures))]
+    params(queries::QueuesQuery), responses((status = 200, description = "A page", body = Queues), Failures))]
 pub async fn queues(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let filter = filter(&query, QUEUES_DEFAULT)?;
     let queues = app.engine.queues(&filter).await?.iter().map(Queue::from).collect();
@@ -251,7 +251,7 @@ pub async fn queues(State(app): State<App>, query: Query) -> Result<Response, Ap
 
 /// A queue, its options and its partitions.
 #[utoipa::path(get, path = "/api/v1/status/queues/{queue}", operation_id = "statusQueue", tag = "queues",
-    params(("queue" = String, Path), words::PageQuery),
+    params(("queue" = String, Path), queries::PageQuery),
     responses((status = 200, description = "The queue", body = Detail), Missing, Failures))]
 pub async fn queue(
     State(app): State<App>,

@@ -16,7 +16,7 @@ use super::messages::{NoMessage, place, raw};
 use super::request::{Body, Query, Segments};
 use super::resources::Pagination;
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::queries;
 
 const LIMIT_MAX: i64 = 1_000;
 const NAMES_LIMIT: i64 = 50;
@@ -147,7 +147,7 @@ pub async fn add(State(app): State<App>, body: Body) -> Result<Response, ApiErro
 
 /// Lists the names that events were given, the one used last first.
 #[utoipa::path(get, path = "/api/v1/traces/names", operation_id = "listTraceNames", tag = "traces",
-    params(words::LimitQuery),
+    params(queries::LimitQuery),
     responses((status = 200, description = "A page", body = NamesPage<'static>), Failures))]
 pub async fn names(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let pagination = pagination(&query, NAMES_LIMIT);
@@ -158,7 +158,7 @@ pub async fn names(State(app): State<App>, query: Query) -> Result<Response, Api
 
 /// Lists the events under a name, the newest first, with the messages they are about.
 #[utoipa::path(get, path = "/api/v1/traces/by-name/{name}", operation_id = "listTracesByName", tag = "traces",
-    params(("name" = String, Path), words::LimitQuery),
+    params(("name" = String, Path), queries::LimitQuery),
     responses((status = 200, description = "A page", body = ByName<'static>), Failures))]
 pub async fn by_name(
     State(app): State<App>,

@@ -11,7 +11,7 @@ use super::error::{ApiError, Busy, Failures, TooLarge};
 use super::request::Body;
 use super::trace::{self, TraceHeaders};
 use crate::app::App;
-use crate::openapi::words;
+use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
 /// Pushes and acknowledges in one transaction: all of it or nothing.
@@ -19,7 +19,7 @@ use crate::telemetry::{Operation, Span};
 /// Any acknowledgement that would be refused, and any required lease that is not live, rolls everything back:
 /// a 200 with `success: false`.
 #[utoipa::path(post, path = "/api/v1/transaction", operation_id = "transaction", tag = "messages",
-    params(words::TraceHeaders),
+    params(queries::TraceHeaders),
     request_body = words::Transaction,
     responses(
         (status = 200, description = "Committed or rolled back", body = words::TransactionOutcome),
