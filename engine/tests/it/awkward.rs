@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use queen_engine::{Config, SeekTo};
-use queen_protocol::AckStatus::Completed;
+use queen_engine::{Buried, Config, SeekTo};
+use queen_protocol::AckStatus::{Completed, Failed};
+use queen_protocol::QUEUE_MODE;
 use queen_testkit::database;
 use serde_json::json;
 
 use crate::support::{
-    Ask, ack, any, complete, config, configure, data, drain, engine, engine_with, eventually, named, numbers,
-    parked, pop, pop_soon, push, travel, twins,
+    Ask, ack, any, complete, config, configure, data, drain, engine, engine_with, eventually, named, number,
+    numbers, parked, pop, pop_soon, push, travel, twins,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -104,4 +105,36 @@ async fn a_slow_group_and_retention_never_disagree_about_what_is_left() {
     let numbers: Vec<i64> = seen.iter().map(|number| number.as_i64().unwrap()).collect();
     assert!(numbers.is_sorted(), "{numbers:?}");
     assert_eq!(&numbers[numbers.len() - 50..], (50..100).collect::<Vec<_>>(), "what is young is all there");
+}
+
+#[tokio::test]
+async fn a_poison_message_deleted_under_its_lease_takes_its_attempts_with_it() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let pushed = push(&broker, "q", "p", 0..2).await;
+    for _ in 0..2 {
+        let held = pop(&broker, named("q", "p").group("g")).await.unwrap();
+        ack(&broker, &held.messages[0], Failed).await;
+    }
+    let held = pop(&broker, named("q", "p").group("g")).await.unwrap();
+    assert_eq!((held.data(), held.messages[0].retry_count), (numbers(0..1), 2));
+    assert!(broker.delete_message(pushed[0].partition_id, &pushed[0].transaction_id).await.unwrap());
+    ack(&broker, &held.messages[0], Failed).await;
+    let next = pop(&broker, named("q", "p").group("g")).await.unwrap();
+    assert_eq!((next.data(), next.messages[0].retry_count), (numbers(1..2), 0));
+}
+
+#[tokio::test]
+async fn burying_for_nobody_is_refused_and_leaves_no_reader_behind() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let sql = db.client().await;
+    let pushed = push(&broker, "q", "p", 0..1).await;
+    drop(pop(&broker, named("q", "p").group("g")).await);
+    let (partition, transaction) = (pushed[0].partition_id, pushed[0].transaction_id.as_str());
+    let buried = broker.bury_message(partition, transaction, QUEUE_MODE, None).await.unwrap();
+    assert!(matches!(buried, Buried::Nobody), "{buried:?}");
+    let missing = broker.bury_message(partition, "no such thing", "other", None).await.unwrap();
+    assert!(matches!(missing, Buried::Missing), "{missing:?}");
+    assert_eq!(number(&sql, "select count(*) from queen.consumers").await, 1, "of g alone");
 }
