@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::app::{self, App, Options};
+use crate::auth::Peer;
 use crate::meter::Meter;
 use crate::telemetry::Telemetry;
 
@@ -48,8 +49,8 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     let abandoned = CancellationToken::new();
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, _)) => {
-                let served = serve(stream, router.clone(), meter.clone(), shutdown.clone());
+            Ok((stream, address)) => {
+                let served = serve(stream, Peer(address), router.clone(), meter.clone(), shutdown.clone());
                 connections.spawn(abandoned.clone().run_until_cancelled_owned(served));
             }
             Err(error) => pause(&error).await,
@@ -72,7 +73,13 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
 
 /// # Cancel safety
 /// A client that goes away ends its handler at the next await: a parked pop is cancelled, and no lease taken.
-async fn serve(stream: TcpStream, router: Router, meter: Arc<Meter>, shutdown: CancellationToken) {
+async fn serve(
+    stream: TcpStream,
+    peer: Peer,
+    router: Router,
+    meter: Arc<Meter>,
+    shutdown: CancellationToken,
+) {
     // Answers are small and written whole; waiting for more to send would only add 40 ms.
     _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
@@ -80,8 +87,9 @@ async fn serve(stream: TcpStream, router: Router, meter: Arc<Meter>, shutdown: C
     let _open = meter.connected();
     let service = TowerToHyperService::new(router);
     // Measured out here and not in a layer, which would cost every request an allocation or two.
-    let service = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         let measure = meter.begin(request.uri().path());
+        request.extensions_mut().insert(peer);
         let answer = service.call(request);
         async move {
             let answer = answer.await;

@@ -1,6 +1,7 @@
 //! The door of Queen: HTTP in, HTTP out, and everything a process needs around it. It knows no SQL.
 
 pub mod app;
+mod auth;
 pub mod cli;
 pub mod config;
 mod connections;

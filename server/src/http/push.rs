@@ -10,6 +10,7 @@ use super::error::{ApiError, Busy, Failures, NotJson, TooLarge};
 use super::request::{Body, Query};
 use super::{accepted, answer, trace};
 use crate::app::App;
+use crate::auth::Caller;
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
@@ -31,17 +32,19 @@ use crate::telemetry::{Operation, Span};
         Failures, TooLarge, Busy, NotJson))]
 pub async fn push(
     State(app): State<App>,
+    caller: Caller,
     headers: HeaderMap,
     query: Query,
     body: Body,
 ) -> Result<Response, ApiError> {
     let mut span = app.telemetry.span(Operation::Push, &headers);
-    let answer = store(&app, &headers, &query, &body, &mut span).await;
+    let answer = store(&app, &caller, &headers, &query, &body, &mut span).await;
     span.end(answer)
 }
 
 async fn store(
     app: &App,
+    caller: &Caller,
     headers: &HeaderMap,
     query: &Query,
     body: &Body,
@@ -55,7 +58,7 @@ async fn store(
     span.messages(push.items.len());
     span.destination(push.items.iter().map(|item| item.queue.as_ref()));
     trace::hand_on(headers, span, push.items.iter_mut());
-    let results = app.engine.push(&push.items, None).await?;
+    let results = app.engine.push(&push.items, caller.subject.as_deref()).await?;
     let tickets = results.iter().zip(&push.items).filter_map(|(result, item)| {
         let ticket = result.ticket.clone()?;
         let operation = QueuedOperation {
