@@ -37,6 +37,7 @@ bench-quick: setup-run ## a short run of every scenario and of every other comma
 	target/debug/queen-bench growth --queen target/debug/queen --quick
 	target/debug/queen-bench pinned --queen target/debug/queen --quick
 	target/debug/queen-bench admin --queen target/debug/queen --quick
+	target/debug/queen-bench soak --queen target/debug/queen --quick
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
 
@@ -60,6 +61,10 @@ bench-admin: setup-run ## the admin plane of a queue with 100,000 partitions und
 	target/release/queen-bench admin --queen target/release/queen \
 		--json target/admin.json --markdown target/admin.md
 
+soak: setup-run ## half an hour below the peak, then half an hour beside a transaction held open: does anything grow?
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench soak --queen target/release/queen --json target/soak.json --markdown target/soak.md
+
 bench-compare: setup-run $(filter target/peer/%,$(PEER)) ## our broker beside another (PEER='COMMAND'), three runs each
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench compare --queen target/release/queen --peer '$(PEER)' \
@@ -82,4 +87,4 @@ setup-run:
 setup-test:
 	@scripts/setup postgres nextest python
 
-.PHONY: help run test check bench bench-quick bench-ceiling bench-growth bench-pinned bench-admin bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-test
+.PHONY: help run test check bench bench-quick bench-ceiling bench-growth bench-pinned bench-admin soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-test

@@ -29,6 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{
     AdminOptions, CeilingOptions, CompareOptions, GrowthOptions, Options, PinnedOptions, RunOptions,
+    SoakOptions,
 };
 
 /// Room for the 20,000 parked connections of `growth`.
@@ -55,6 +56,8 @@ enum Action {
     Pinned(PinnedOptions),
     /// Asks the admin plane of a large queue under load, and tells what its statistics cost.
     Admin(AdminOptions),
+    /// Keeps a broker busy for long, with retention, and tells whether anything grows or slows down.
+    Soak(SoakOptions),
 }
 
 fn main() -> Result<ExitCode> {
@@ -85,7 +88,9 @@ impl Action {
             Action::Run(run) => run.options.runtime(),
             Action::Compare(compare) => compare.options.runtime(),
             Action::Ceiling(ceiling) => ceiling.options.runtime(),
-            Action::Growth(_) | Action::Pinned(_) | Action::Admin(_) => Options::standard().runtime(),
+            Action::Growth(_) | Action::Pinned(_) | Action::Admin(_) | Action::Soak(_) => {
+                Options::standard().runtime()
+            }
         }
     }
 
@@ -97,6 +102,7 @@ impl Action {
             Action::Growth(options) => Box::pin(commands::growth::run(options)).await,
             Action::Pinned(options) => Box::pin(commands::pinned::run(options)).await,
             Action::Admin(options) => Box::pin(commands::admin::run(options)).await,
+            Action::Soak(options) => Box::pin(commands::soak::run(options)).await,
         }
     }
 }

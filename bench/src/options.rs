@@ -122,6 +122,35 @@ pub struct PinnedOptions {
     pub markdown: Option<PathBuf>,
 }
 
+/// One broker for a long time below its peak, then once more beside a transaction that stays open.
+#[derive(Args, Clone, Debug)]
+pub struct SoakOptions {
+    /// Our binary.
+    #[arg(long)]
+    pub queen: PathBuf,
+    /// How long, without the transaction and again with it [default: 1800, quick: 3].
+    #[arg(long, value_parser = seconds)]
+    pub seconds: Option<Duration>,
+    /// How long with it, if that is to be another time.
+    #[arg(long, value_parser = seconds)]
+    pub pinned_seconds: Option<Duration>,
+    /// Share of the peak, which is measured first.
+    #[arg(long, default_value_t = 0.7)]
+    pub load: f64,
+    /// Seconds after which messages are removed [default: 60, quick: 1].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: Option<u32>,
+    /// A short time, for a smoke test that has no goals.
+    #[arg(long)]
+    pub quick: bool,
+    /// File for the full results.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// File for the tables as Markdown.
+    #[arg(long)]
+    pub markdown: Option<PathBuf>,
+}
+
 /// One broker on one filled database.
 #[derive(Args, Clone, Debug)]
 pub struct AdminOptions {

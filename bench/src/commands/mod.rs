@@ -6,6 +6,7 @@ pub mod compare;
 pub mod growth;
 pub mod pinned;
 pub mod run;
+pub mod soak;
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -22,17 +22,24 @@ const CONSUMERS: u32 = 8;
 /// Enough that a fixed rate is kept while some requests are slow.
 const RATE_PRODUCERS: u32 = 32;
 
-pub async fn run(setup: &Setup, queue: &str, name: &str, per_second: Option<u32>) -> Result<Outcome> {
+/// So many messages a second, in requests of so many each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    pub per_second: u32,
+    pub batch: u32,
+}
+
+pub async fn run(setup: &Setup, queue: &str, name: &str, pace: Option<Pace>) -> Result<Outcome> {
     let options = &setup.options;
-    let producers = if per_second.is_some() { RATE_PRODUCERS } else { PRODUCERS };
+    let producers = if pace.is_some() { RATE_PRODUCERS } else { PRODUCERS };
     let checker = shared(Checker::new(producers as usize));
-    let pacer = per_second.map(Pacer::new).transpose()?.map(Arc::new);
+    let pacer = pace.map(|pace| Pacer::new((pace.per_second / pace.batch).max(1))).transpose()?.map(Arc::new);
     let producer = |producer| {
         Role::Producer(Producer {
             body: PushBody::new(queue, options.payload),
             random: Random::from_entropy(),
             producer,
-            batch: if pacer.is_some() { 1 } else { 10 },
+            batch: pace.map_or(10, |pace| pace.batch),
             next_seqs: vec![0; options.partitions as usize],
             pacer: pacer.clone(),
             epoch: setup.epoch,
@@ -45,7 +52,7 @@ pub async fn run(setup: &Setup, queue: &str, name: &str, per_second: Option<u32>
     let roles = (0..producers).map(producer).chain((0..CONSUMERS).map(consumer)).collect();
     let plan = Plan::timed(options.warmup(), options.measured());
     let mut phase = run_workers(setup, roles, plan).await?;
-    phase.open_loop = per_second.is_some();
+    phase.open_loop = pace.is_some();
     check_nothing_left(&mut setup.client(), queue, None, &checker).await?;
 
     let mut outcome = Outcome::of(name, &phase);

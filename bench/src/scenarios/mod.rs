@@ -18,6 +18,7 @@ use crate::measure::Cost;
 use crate::report::Row;
 use crate::setup::Setup;
 pub use burst::LOOP as BURST_LOOP;
+pub use end_to_end::{Pace, run as end_to_end};
 pub use parked::park;
 pub use pop::{Claim, run as pop_by_groups};
 pub use push::Shape;
@@ -102,7 +103,9 @@ pub async fn run_on(setup: &Setup, queue: &str, scenario: Scenario) -> Result<Ou
         Scenario::Pop { claim, batch } => pop::run(setup, queue, &name, claim, batch, &[]).await,
         Scenario::Burst => burst::run(setup, queue, &name).await,
         Scenario::EndToEnd => end_to_end::run(setup, queue, &name, None).await,
-        Scenario::EndToEndRate { per_second } => end_to_end::run(setup, queue, &name, Some(per_second)).await,
+        Scenario::EndToEndRate { per_second } => {
+            end_to_end::run(setup, queue, &name, Some(Pace { per_second, batch: 1 })).await
+        }
         Scenario::FanOut => fan_out::run(setup, queue, &name).await,
         Scenario::Drain { claimed } => drain::run(setup, queue, &name, claimed).await,
         Scenario::Parked => parked::run(setup, queue, &name).await,

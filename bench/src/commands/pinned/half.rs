@@ -71,13 +71,13 @@ pub async fn run(source: &Source, options: &Options, held: bool) -> Result<Half>
 }
 
 /// A transaction that has written and read and does nothing more: what others make garbage of must stay.
-struct Holder {
+pub struct Holder {
     link: Link,
     transaction: i64,
 }
 
 impl Holder {
-    async fn begin(site: &Site) -> Result<Holder> {
+    pub async fn begin(site: &Site) -> Result<Holder> {
         let link = Link::open(&site.database()?).await?;
         link.client.batch_execute("begin").await?;
         let row = link.client.query_one("select txid_current()", &[]).await?;
@@ -86,7 +86,7 @@ impl Holder {
     }
 
     /// Fails unless it was open all the time.
-    async fn check(&self) -> Result<()> {
+    pub async fn check(&self) -> Result<()> {
         let row = self.link.client.query_one("select txid_current_if_assigned()", &[]).await?;
         let transaction: Option<i64> = row.try_get(0)?;
         ensure!(transaction == Some(self.transaction), "the transaction was not held open");
@@ -99,7 +99,7 @@ async fn messages(observer: &Link) -> Result<i64> {
     Ok(observer.client.query_one(query, &[]).await?.try_get(0)?)
 }
 
-async fn tables(observer: &Link) -> Result<Vec<TableState>> {
+pub async fn tables(observer: &Link) -> Result<Vec<TableState>> {
     let query = "select case when relname like 'segments%' then 'segments' else relname::text end,
             (sum(pg_total_relation_size(relid)) / 1048576)::float8, sum(n_tup_upd + n_tup_del)::bigint,
             sum(n_dead_tup)::bigint

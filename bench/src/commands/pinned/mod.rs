@@ -5,6 +5,8 @@
 mod half;
 mod tables;
 
+pub use half::{Holder, tables as table_states};
+
 use std::time::Duration;
 
 use anyhow::Result;
