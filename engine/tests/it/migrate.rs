@@ -3,9 +3,12 @@
 use queen_engine::{Config, Engine, StartError};
 use queen_protocol::PushStatus;
 use queen_testkit::{Proxy, database};
+use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use crate::support::{Ask, any, at_once, config, data, engine, named, number, push, push_ids, travel};
+use crate::support::{
+    Ask, any, at_once, config, data, engine, eventually, named, number, push, push_ids, travel,
+};
 
 /// Everything a start could have touched, with the transaction that last did.
 async fn schema(sql: &Client) -> Vec<String> {
@@ -52,10 +55,7 @@ const SECOND: &str = "
     insert into queen.consumers (partition_id, consumer_group, cursor)
     values ('00000000-0000-7000-8000-00000000000b', 'ahead', 2);";
 
-#[tokio::test]
-async fn heads_and_cursors_of_the_second_schema_are_taken_over() {
-    let db = database().await;
-    let sql = db.client().await;
+async fn of_the_second_schema(sql: &Client) {
     sql.batch_execute("create schema queen").await.unwrap();
     for file in [
         include_str!("../../sql/schema/0001_init.sql"),
@@ -73,6 +73,13 @@ async fn heads_and_cursors_of_the_second_schema_are_taken_over() {
     )
     .await
     .unwrap();
+}
+
+#[tokio::test]
+async fn heads_and_cursors_of_the_second_schema_are_taken_over() {
+    let db = database().await;
+    let sql = db.client().await;
+    of_the_second_schema(&sql).await;
     let broker = engine(db.url()).await;
     push(&broker, "q", "p", 3..4).await;
     assert_eq!(data(&broker, named("q", "p").group("ahead").batch(9)).await, [2, 3]);
@@ -135,6 +142,80 @@ async fn a_schema_newer_than_the_binary_is_refused_in_words() {
     sql.batch_execute("delete from queen.migrations where version = 4711").await.unwrap();
     assert_eq!(schema(&sql).await, before, "nothing was touched");
     engine(db.url()).await;
+}
+
+/// What a later release would do here: a column more, a procedure that says more, and its word on who may stay.
+async fn upgrade(sql: &Client, readable_from: &str) {
+    sql.batch_execute(&format!(
+        "alter table queen.queues add column colour text not null default 'red';
+         create or replace function queen.message_id(p_created_at timestamptz, p_offset bigint, p_number bigint)
+         returns uuid language sql immutable parallel safe
+         as $$ select coalesce(queen.message_id_of_now(p_created_at, p_offset, p_number), null) $$;
+         update queen.procedures set checksum = 'of a later release' where name = 'message_id';
+         insert into queen.migrations (version, name, checksum)
+         select max(version) + 1, 'of a later release', '' from queen.migrations;
+         insert into queen.releases (number, schema_version, readable_from)
+         select 2000000000, max(version), {readable_from} from queen.migrations"
+    ))
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_broker_starts_and_serves_beside_the_next_release_and_takes_nothing_back() {
+    let db = database().await;
+    let sql = db.client().await;
+    let running = engine(db.url()).await;
+    push_ids(&running, "q", "p", &["before"]).await;
+    sql.batch_execute("alter function queen.message_id rename to message_id_of_now").await.unwrap();
+    upgrade(&sql, "max(version) - 1").await;
+    push_ids(&running, "q", "p", &["beside"]).await;
+    let after = schema(&sql).await;
+    let started = engine(db.url()).await;
+    assert_eq!(schema(&sql).await, after, "an older broker changes nothing");
+    push_ids(&started, "q", "p", &["later"]).await;
+    assert_eq!(data(&started, any("q").batch(9)).await, ["before", "beside", "later"]);
+}
+
+#[tokio::test]
+async fn a_later_release_may_refuse_earlier_ones() {
+    let db = database().await;
+    let sql = db.client().await;
+    engine(db.url()).await.stop().await;
+    sql.batch_execute("alter function queen.message_id rename to message_id_of_now").await.unwrap();
+    upgrade(&sql, "max(version)").await;
+    let after = schema(&sql).await;
+    let error = Engine::start(config(db.url())).await.err().expect("it must not start");
+    assert!(matches!(error, StartError::SchemaNewer { .. }), "{error:?}");
+    assert_eq!(schema(&sql).await, after, "nothing was touched");
+}
+
+/// Whether somebody waits to lock a table of the broker's for itself alone.
+async fn somebody_waits(sql: &Client) -> bool {
+    let text = "select count(*) from pg_locks where not granted and mode = 'AccessExclusiveLock'
+                and relation in (select oid from pg_class where relnamespace = 'queen'::regnamespace)
+                and database = (select oid from pg_database where datname = current_database())";
+    number(sql, text).await > 0
+}
+
+/// A lock that waits has everybody who comes later wait behind it.
+#[tokio::test]
+async fn a_migration_asks_for_a_lock_again_and_again_instead_of_standing_in_the_way() {
+    let db = database().await;
+    let (sql, reader) = (db.client().await, db.client().await);
+    of_the_second_schema(&sql).await;
+    reader.batch_execute("begin; select count(*) from queen.partitions").await.unwrap();
+    let mut starting = JoinSet::new();
+    starting.spawn(Engine::start(config(db.url())));
+    for _ in 0..2 {
+        eventually("the migration waits", async || somebody_waits(&sql).await.then_some(())).await;
+        eventually("it steps back", async || (!somebody_waits(&sql).await).then_some(())).await;
+    }
+    assert!(starting.try_join_next().is_none());
+    assert_eq!(number(&sql, "select max(version)::bigint from queen.migrations").await, 2, "all or nothing");
+    reader.batch_execute("commit").await.unwrap();
+    let broker = starting.join_next().await.unwrap().unwrap().expect("it starts once the reader is gone");
+    assert_eq!(data(&broker, named("q", "p").group("ahead").batch(9)).await, [2]);
 }
 
 #[tokio::test]

@@ -146,7 +146,11 @@ async fn parts(
 fn source(soak: &SoakOptions) -> Source {
     let interval = if soak.quick { "200ms" } else { "5s" };
     let program = soak.queen.display().to_string();
-    Source::Command([program.as_str(), "serve", "--retention-interval", interval].map(str::to_owned).into())
+    Source::Command(
+        [program.as_str(), "serve", "--retention-interval", interval, "--extent-bytes", "64MiB"]
+            .map(str::to_owned)
+            .into(),
+    )
 }
 
 async fn create_queue(setup: &Setup, keep: u32) -> Result<String> {
