@@ -24,6 +24,10 @@ pub struct Config {
     pub linger: Duration,
     pub flight_items_max: usize,
     pub flight_bytes_max: usize,
+    /// Entries that wait for a flight of one lane before the next is refused.
+    pub waiting_max: usize,
+    /// Partitions a queue may have; 0 = any number.
+    pub partitions_max: i32,
     /// Flights a lane may have in the air at once.
     pub slots: Slots,
     pub segment_cache_bytes: usize,

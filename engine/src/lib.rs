@@ -28,7 +28,7 @@ mod tasks;
 mod watches;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
@@ -121,6 +121,8 @@ pub struct Stats {
     pub connections: usize,
     pub connections_busy: usize,
     pub parked: usize,
+    /// Messages for partitions that would have been too many.
+    pub partitions_refused: u64,
     /// Partitions that ready lists call ready, and all they list.
     pub ready: usize,
     pub listed: usize,
@@ -183,6 +185,7 @@ impl Engine {
             connections: self.shared.connections.size(),
             connections_busy: self.shared.connections.busy(),
             parked: self.shared.watches.parked(),
+            partitions_refused: self.shared.partitions_refused.load(Relaxed),
             ready,
             listed,
             segment_cache,

@@ -1,5 +1,6 @@
 //! What all operations of one engine share: connections, caches, watches. Each part guards itself.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
@@ -44,6 +45,8 @@ pub struct Shared {
     pub pooled: OnceLock<bool>,
     examination: Mutex<Option<Arc<Examination>>>,
     pub life: Life,
+    /// Messages for partitions that would have been too many.
+    pub partitions_refused: AtomicU64,
     /// A redrive was started here.
     pub redrives: Notify,
     dedup: Mutex<Dedup>,
@@ -57,6 +60,7 @@ impl Shared {
         Self {
             tasks,
             spool,
+            partitions_refused: AtomicU64::new(0),
             redrives: Notify::new(),
             directory: Directory::new(),
             watches: Watches::default(),
@@ -76,6 +80,11 @@ impl Shared {
             connections,
             config,
         }
+    }
+
+    /// Why a message without a partition is refused.
+    pub fn partition_limit(&self) -> String {
+        format!("the queue has {} partitions, which is all it may have", self.config.partitions_max)
     }
 
     /// As of a few seconds ago.

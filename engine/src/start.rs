@@ -136,6 +136,7 @@ fn lanes(shared: &Arc<Shared>) -> Lanes {
 
 fn lane<O: Operation<Context = Shared>>(shared: &Arc<Shared>, slots: usize) -> Lane<O> {
     let settings = LaneSettings {
+        waiting_max: shared.config.waiting_max,
         items_max: shared.config.flight_items_max,
         bytes_max: shared.config.flight_bytes_max,
         slots,

@@ -3,12 +3,17 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::bounded::Bounded;
 use crate::{BadRequest, QUEUE_MODE, Ticket, check_name};
 
 /// A lease cannot be larger, so neither can the acknowledgement of one.
 const ACK_ITEMS_MAX: usize = 50_000;
+
+/// The rest is cut off: it is stored with the message and its dead letter, and read by people.
+const ERROR_CHARS_MAX: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckStatus {
@@ -62,7 +67,7 @@ pub struct AckBody {
     #[serde(default)]
     consumer_group: Option<String>,
     #[serde(default)]
-    error: Option<serde_json::Value>,
+    error: Option<Box<RawValue>>,
 }
 
 impl AckBody {
@@ -77,11 +82,6 @@ impl AckBody {
         check_name("consumerGroup", &group)?;
         let partition_id = Uuid::try_parse(&self.partition_id)
             .map_err(|_| BadRequest(format!("partitionId is not a UUID: {:?}", self.partition_id)))?;
-        let error = match self.error {
-            None | Some(serde_json::Value::Null) => None,
-            Some(serde_json::Value::String(text)) => Some(text),
-            Some(other) => Some(other.to_string()),
-        };
         Ok(AckItem {
             transaction_id: self.transaction_id,
             partition_id,
@@ -89,15 +89,28 @@ impl AckBody {
             status: AckStatus::parse(self.status.as_deref()),
             group,
             // PostgreSQL's text has no NUL.
-            error: error.map(|text| text.replace('\0', "\u{fffd}")),
+            error: self.error.and_then(|error| reason(&error)).map(|text| text.replace('\0', "\u{fffd}")),
         })
     }
+}
+
+/// A text as it is, and anything else as JSON.
+fn reason(error: &RawValue) -> Option<String> {
+    let mut text = match error.get() {
+        "null" => return None,
+        json if json.starts_with('"') => serde_json::from_str(json).ok()?,
+        json => json.to_owned(),
+    };
+    if let Some((end, _)) = text.char_indices().nth(ERROR_CHARS_MAX) {
+        text.truncate(end);
+    }
+    Some(text)
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AckBatchBody {
-    acknowledgments: Vec<AckBody>,
+    acknowledgments: Bounded<AckBody, ACK_ITEMS_MAX>,
     #[serde(default)]
     consumer_group: Option<String>,
 }
@@ -105,11 +118,8 @@ pub struct AckBatchBody {
 impl AckBatchBody {
     pub fn parse(body: &[u8]) -> Result<Vec<AckItem>, BadRequest> {
         let parsed: Self = serde_json::from_slice(body)?;
-        if parsed.acknowledgments.len() > ACK_ITEMS_MAX {
-            return Err(BadRequest(format!("more than {ACK_ITEMS_MAX} acknowledgments in one call")));
-        }
         let group = parsed.consumer_group.as_deref().filter(|group| !group.is_empty());
-        let items = parsed.acknowledgments.into_iter().enumerate();
+        let items = parsed.acknowledgments.checked("acknowledgments in one call")?.into_iter().enumerate();
         items
             .map(|(index, item)| {
                 item.into_item(group)
@@ -151,5 +161,21 @@ mod tests {
     fn a_partition_id_that_is_no_uuid_is_refused_before_it_meets_its_neighbours() {
         let body = br#"{"acknowledgments":[{"transactionId":"t","partitionId":"nope"}]}"#;
         assert!(AckBatchBody::parse(body).unwrap_err().0.starts_with("acknowledgments[0]: partitionId"));
+    }
+
+    #[test]
+    fn a_reason_longer_than_anybody_reads_is_cut_off() {
+        let body = |reason: &str| {
+            format!(r#"{{"transactionId":"t","partitionId":"{}","error":"{reason}"}}"#, Uuid::nil())
+        };
+        let item = AckBody::parse(body(&"ü".repeat(10_001)).as_bytes()).unwrap();
+        assert_eq!(item.error, Some("ü".repeat(10_000)));
+        assert_eq!(AckBody::parse(body("short").as_bytes()).unwrap().error.as_deref(), Some("short"));
+        for (error, reason) in
+            [("null", None), (r#"{"a":[1]}"#, Some(r#"{"a":[1]}"#)), (r#""a\u0000b""#, Some("a\u{fffd}b"))]
+        {
+            let body = format!(r#"{{"transactionId":"t","partitionId":"{}","error":{error}}}"#, Uuid::nil());
+            assert_eq!(AckBody::parse(body.as_bytes()).unwrap().error.as_deref(), reason, "{error}");
+        }
     }
 }

@@ -7,12 +7,15 @@ pub enum ErrorCode {
     BadRequest,
     NotFound,
     MethodNotAllowed,
+    RequestTimeout,
     Conflict,
     PayloadTooLarge,
     UnsupportedMediaType,
     RateLimited,
+    HeadersTooLarge,
     Internal,
     Unavailable,
+    Timeout,
 }
 
 impl ErrorCode {
@@ -21,12 +24,15 @@ impl ErrorCode {
             Self::BadRequest => "bad_request",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
+            Self::RequestTimeout => "request_timeout",
             Self::Conflict => "conflict",
             Self::PayloadTooLarge => "payload_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::RateLimited => "rate_limited",
+            Self::HeadersTooLarge => "headers_too_large",
             Self::Internal => "internal",
             Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
         }
     }
 
@@ -35,12 +41,15 @@ impl ErrorCode {
             Self::BadRequest => 400,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
+            Self::RequestTimeout => 408,
             Self::Conflict => 409,
             Self::PayloadTooLarge => 413,
             Self::UnsupportedMediaType => 415,
             Self::RateLimited => 429,
+            Self::HeadersTooLarge => 431,
             Self::Internal => 500,
             Self::Unavailable => 503,
+            Self::Timeout => 504,
         }
     }
 }

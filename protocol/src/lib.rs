@@ -2,6 +2,7 @@
 //! It parses and writes JSON. It knows no socket, no database and no clock.
 
 mod ack;
+mod bounded;
 mod error;
 mod lease;
 mod names;

@@ -6,16 +6,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::bounded::Bounded;
 use crate::trace::is_state;
 use crate::{BadRequest, Ticket, Trace, TraceParent, check_name, check_transaction_id};
 
 /// More is refused rather than split: a caller that sends this much has lost count, or means harm.
-const PUSH_ITEMS_MAX: usize = 50_000;
+pub(crate) const PUSH_ITEMS_MAX: usize = 50_000;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug)]
 pub struct PushBody<'a> {
-    #[serde(borrow)]
     pub items: Vec<PushItem<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    items: Bounded<PushItem<'a>, PUSH_ITEMS_MAX>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,17 +67,11 @@ fn trace_state<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Opti
 
 impl<'a> PushBody<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
-        let parsed: Self = serde_json::from_slice(body)?;
-        if parsed.items.len() > PUSH_ITEMS_MAX {
-            return Err(BadRequest(format!(
-                "{} items in one push, at most {PUSH_ITEMS_MAX} are taken",
-                parsed.items.len()
-            )));
-        }
-        for (index, item) in parsed.items.iter().enumerate() {
+        let items = serde_json::from_slice::<Body<'a>>(body)?.items.checked("items in one push")?;
+        for (index, item) in items.iter().enumerate() {
             item.check().map_err(|BadRequest(text)| BadRequest(format!("items[{index}]: {text}")))?;
         }
-        Ok(parsed)
+        Ok(Self { items })
     }
 }
 

@@ -5,7 +5,12 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::ack::AckBody;
+use crate::bounded::Bounded;
+use crate::push::PUSH_ITEMS_MAX as ITEMS_MAX;
 use crate::{AckItem, BadRequest, PushItem};
+
+/// Far more than a consumer holds at once.
+const LEASES_MAX: usize = 1_000;
 
 #[derive(Debug)]
 pub struct TransactionBody<'a> {
@@ -25,9 +30,9 @@ pub enum Operation<'a> {
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
     #[serde(borrow)]
-    operations: Vec<&'a RawValue>,
+    operations: Bounded<&'a RawValue, ITEMS_MAX>,
     #[serde(default)]
-    required_leases: Option<Vec<String>>,
+    required_leases: Option<Bounded<String, LEASES_MAX>>,
 }
 
 #[derive(Deserialize)]
@@ -35,22 +40,34 @@ struct Kind<'a> {
     #[serde(borrow, rename = "type")]
     kind: std::borrow::Cow<'a, str>,
     #[serde(borrow)]
-    items: Option<Vec<PushItem<'a>>>,
+    items: Option<Bounded<PushItem<'a>, ITEMS_MAX>>,
 }
 
 impl<'a> TransactionBody<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
         let parsed: Body<'a> = serde_json::from_slice(body)?;
-        if parsed.operations.is_empty() {
+        let asked = parsed.operations.checked("operations in one transaction")?;
+        if asked.is_empty() {
             return Err(BadRequest::new("operations must not be empty"));
         }
-        let mut operations = Vec::with_capacity(parsed.operations.len());
-        for (index, raw) in parsed.operations.iter().enumerate() {
+        let required_leases = parsed.required_leases.unwrap_or_default().checked("required leases")?;
+        let mut items = 0;
+        let mut operations = Vec::with_capacity(asked.len());
+        for (index, raw) in asked.iter().enumerate() {
             let operation = Self::operation(raw.get())
                 .map_err(|BadRequest(text)| BadRequest(format!("operations[{index}]: {text}")))?;
+            items += match &operation {
+                Operation::Push(items) => items.len(),
+                Operation::Ack(_) | Operation::Unknown(_) => 1,
+            };
+            if items > ITEMS_MAX {
+                return Err(BadRequest(format!(
+                    "more than {ITEMS_MAX} messages and acknowledgements in one transaction"
+                )));
+            }
             operations.push(operation);
         }
-        Ok(Self { operations, required_leases: parsed.required_leases.unwrap_or_default() })
+        Ok(Self { operations, required_leases })
     }
 
     /// All messages it pushes, in order.
@@ -73,7 +90,7 @@ impl<'a> TransactionBody<'a> {
         match kind.kind.as_ref() {
             "push" => {
                 let items = match kind.items {
-                    Some(items) => items,
+                    Some(items) => items.checked("items in one transaction")?,
                     None => vec![serde_json::from_str(raw)?],
                 };
                 items.iter().try_for_each(PushItem::check)?;
@@ -135,5 +152,33 @@ mod tests {
         assert_eq!(parsed.required_leases, ["L"]);
         assert!(TransactionBody::parse(br#"{"operations":[]}"#).is_err());
         assert!(TransactionBody::parse(br#"{"operations":[{"type":"ack"}]}"#).is_err());
+    }
+
+    #[test]
+    fn what_no_client_means_is_refused_by_its_number() {
+        let pushes =
+            format!(r#"{{"operations":[{}]}}"#, vec![r#"{"type":"push","queue":"q"}"#; 50_001].join(","));
+        let nested = format!(
+            r#"{{"operations":[{{"type":"push","items":[{}]}}]}}"#,
+            vec![r#"{"queue":"q"}"#; 50_001].join(",")
+        );
+        let leases = format!(
+            r#"{{"operations":[{{"type":"push","queue":"q"}}],"requiredLeases":[{}]}}"#,
+            vec![r#""l""#; 1_001].join(",")
+        );
+        let split = format!(
+            r#"{{"operations":[{}]}}"#,
+            vec![format!(r#"{{"type":"push","items":[{}]}}"#, vec![r#"{"queue":"q"}"#; 25_001].join(",")); 2]
+                .join(",")
+        );
+        for (body, refusal) in [
+            (pushes, "50001 operations in one transaction"),
+            (nested, "50001 items in one transaction"),
+            (split, "more than 50000 messages"),
+        ] {
+            let error = TransactionBody::parse(body.as_bytes()).unwrap_err().0;
+            assert!(error.contains(refusal), "{error}");
+        }
+        assert!(TransactionBody::parse(leases.as_bytes()).unwrap_err().0.contains("1001 required leases"));
     }
 }

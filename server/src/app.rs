@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodRouter, delete, get, post};
 use queen_engine::Engine;
 use queen_protocol::Subscription;
@@ -16,9 +16,9 @@ use crate::http::{
     metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, statistics,
     status, traces, transaction,
 };
-use crate::telemetry::Telemetry;
-
+use crate::limits::{Bounds, Limits, pace};
 use crate::meter::Meter;
+use crate::telemetry::Telemetry;
 
 /// What the HTTP side is told when it starts.
 #[derive(Debug, Clone)]
@@ -36,6 +36,7 @@ pub struct Options {
     pub pop_overload_empty: bool,
     /// Where spans go.
     pub otlp_endpoint: Option<String>,
+    pub bounds: Bounds,
 }
 
 #[derive(Clone)]
@@ -45,6 +46,7 @@ pub struct App {
     /// `host:port`, for people who run several.
     pub name: Arc<str>,
     pub meter: Arc<Meter>,
+    pub limits: Arc<Limits>,
     pub telemetry: Telemetry,
 }
 
@@ -132,11 +134,10 @@ pub fn router(app: App) -> Router {
         routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
     // A page to try them, which needs nothing from anywhere else.
     let page = SwaggerUi::new("/docs").config(Config::from("/openapi.json").try_it_out_enabled(true));
-    routed
-        .merge(page)
-        .fallback(error::no_such_route)
-        .method_not_allowed_fallback(error::no_such_method)
-        .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(from_fn(cors::cors))
-        .with_state(app)
+    let mut routed =
+        routed.merge(page).fallback(error::no_such_route).method_not_allowed_fallback(error::no_such_method);
+    if app.limits.paces_clients() {
+        routed = routed.layer(from_fn_with_state(app.clone(), pace::pace));
+    }
+    routed.layer(CatchPanicLayer::custom(error::panicked)).layer(from_fn(cors::cors)).with_state(app)
 }

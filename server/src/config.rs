@@ -19,6 +19,7 @@ use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds, some_se
 
 use crate::app::Options;
 use crate::connections;
+use crate::limits::Bounds;
 
 /// Large payloads make a flight slow long before they are many; eight flights of this size fit a small machine.
 const FLIGHT_BYTES_MAX: usize = 8 << 20;
@@ -26,6 +27,8 @@ const FLIGHT_BYTES_MAX: usize = 8 << 20;
 const RETRY_FOR: Duration = Duration::from_secs(10);
 /// A file is read in one piece.
 const SPOOL_FILE_BYTES: u64 = 8 << 20;
+/// For PostgreSQL, the spool, and connections that are being refused.
+const FILES_RESERVED: usize = 256;
 const BATCH_MAX: i64 = crate::http::pop::BATCH_MAX as i64;
 
 const LISTENER: &str = "HTTP";
@@ -34,6 +37,7 @@ const POP: &str = "Pop";
 const LANES: &str = "Lanes and caches";
 const LOAD: &str = "Load";
 const SPOOL: &str = "Spool";
+const LIMITS: &str = "Limits";
 const HOUSEKEEPING: &str = "Housekeeping";
 const LOGS: &str = "Logs";
 const TRACING: &str = "Tracing";
@@ -222,6 +226,58 @@ pub struct Settings {
           value_parser = overload_status, help_heading = LOAD)]
     pub pop_overload_response: u16,
 
+    /// Largest path and headers of a request together.
+    #[arg(long, env = "QUEEN_MAX_HEADER_BYTES", default_value = "32KiB", value_name = "BYTES",
+          value_parser = header_bytes, help_heading = LIMITS)]
+    pub max_header_bytes: usize,
+    /// Largest payload of one message; 0 takes what fits into a body.
+    #[arg(long, env = "QUEEN_MAX_MESSAGE_BYTES", default_value = "0", value_name = "BYTES", value_parser = bytes,
+          help_heading = LIMITS)]
+    pub max_message_bytes: usize,
+    /// How long the next piece of a request body may take; 0 waits for ever.
+    #[arg(long, env = "QUEEN_BODY_IDLE_MS", default_value = "30s", value_name = "MS", value_parser = milliseconds,
+          help_heading = LIMITS)]
+    pub body_idle: Duration,
+    /// How long all of it may take; 0 waits for ever.
+    #[arg(long, env = "QUEEN_BODY_TIMEOUT_MS", default_value = "5m", value_name = "MS", value_parser = milliseconds,
+          help_heading = LIMITS)]
+    pub body_timeout: Duration,
+    /// How long a request may take once its body is there. A waiting pop may take its own time in addition. 0 has no limit.
+    #[arg(long, env = "QUEEN_REQUEST_TIMEOUT_MS", default_value = "60s", value_name = "MS", value_parser = milliseconds,
+          help_heading = LIMITS)]
+    pub request_timeout: Duration,
+    /// How long a client may read nothing of its answer before it is cut off; 0 waits for ever.
+    #[arg(long, env = "QUEEN_WRITE_TIMEOUT_MS", default_value = "60s", value_name = "MS", value_parser = milliseconds,
+          help_heading = LIMITS)]
+    pub write_timeout: Duration,
+    /// Connections of clients; 0 takes as many as the limit on open files allows, but for some the broker needs itself.
+    #[arg(long, env = "QUEEN_MAX_CONNECTIONS", default_value_t = 0, help_heading = LIMITS)]
+    pub max_connections: u32,
+    /// Connections from one address; 0 has no limit.
+    #[arg(long, env = "QUEEN_MAX_CONNECTIONS_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
+    pub max_connections_per_client: u32,
+    /// Pops of one client that wait at once; 0 has no limit. One more is answered as `POP_OVERLOAD_RESPONSE` says.
+    #[arg(long, env = "QUEEN_MAX_PARKED_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
+    pub max_parked_per_client: u32,
+    /// Requests that wait for a call of one kind before the next one gets a 429.
+    #[arg(long, env = "QUEEN_MAX_WAITING", default_value_t = 100_000, value_parser = value_parser!(u32).range(1..),
+          help_heading = LIMITS)]
+    pub max_waiting: u32,
+    /// Partitions one queue may have; 0 has no limit. A push that would make one more fails for those items.
+    #[arg(long, env = "QUEEN_MAX_PARTITIONS_PER_QUEUE", default_value_t = 0,
+          value_parser = value_parser!(i32).range(0..), help_heading = LIMITS)]
+    pub max_partitions_per_queue: i32,
+    /// Messages a second that may be pushed to one queue through this broker; 0 has no limit. Twice as many may come at once.
+    #[arg(long, env = "QUEEN_RATE_PER_QUEUE", default_value_t = 0, help_heading = LIMITS)]
+    pub rate_per_queue: u32,
+    /// The same for single queues, as `name=rate`, with commas in between; 0 exempts one.
+    #[arg(long, env = "QUEEN_RATE_QUEUES", value_name = "RATES", value_delimiter = ',', value_parser = queue_rate,
+          help_heading = LIMITS)]
+    pub rate_queues: Vec<(String, u32)>,
+    /// Requests a second of one client through this broker; 0 has no limit. Twice as many may come at once.
+    #[arg(long, env = "QUEEN_RATE_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
+    pub rate_per_client: u32,
+
     /// Folder for pushes that are accepted while the database cannot be reached; `spool` in the data folder if not given.
     #[arg(long, env = "FILE_BUFFER_DIR", value_name = "DIR", help_heading = SPOOL)]
     pub file_buffer_dir: Option<PathBuf>,
@@ -328,6 +384,8 @@ impl Settings {
             linger: self.micro_batch_wait,
             flight_items_max: usize::from(self.max_items_per_tx),
             flight_bytes_max: FLIGHT_BYTES_MAX,
+            waiting_max: self.max_waiting as usize,
+            partitions_max: self.max_partitions_per_queue,
             slots: Slots {
                 push: usize::from(self.push_max_concurrent),
                 pop: usize::from(self.pop_max_concurrent),
@@ -391,6 +449,25 @@ impl Settings {
             operation_object: self.opq_response == OpqResponse::Object,
             pop_overload_empty: self.pop_overload_response == 204,
             otlp_endpoint: self.otlp_endpoint.clone(),
+            bounds: self.bounds(),
+        }
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            header_bytes: self.max_header_bytes,
+            message_bytes: self.max_message_bytes,
+            body_idle: self.body_idle,
+            body_total: self.body_timeout,
+            request: self.request_timeout,
+            write_idle: self.write_timeout,
+            connections: self.max_connections as usize,
+            connections_per_client: self.max_connections_per_client as usize,
+            files_reserved: FILES_RESERVED + usize::from(self.sidecar_pool_size),
+            parked_per_client: self.max_parked_per_client as usize,
+            queue_rate: self.rate_per_queue,
+            queue_rates: self.rate_queues.iter().cloned().collect(),
+            client_rate: self.rate_per_client,
         }
     }
 }
@@ -401,6 +478,20 @@ fn overload_status(text: &str) -> Result<u16, String> {
         "429" => Ok(429),
         _ => Err("must be 204 or 429".to_owned()),
     }
+}
+
+/// Less than a kilobyte would refuse requests of published clients.
+fn header_bytes(text: &str) -> Result<usize, String> {
+    bytes(text).and_then(|bytes| match bytes {
+        1024..=1_048_576 => Ok(bytes),
+        _ => Err("must be from 1KiB to 1MiB".to_owned()),
+    })
+}
+
+fn queue_rate(text: &str) -> Result<(String, u32), String> {
+    let (queue, rate) = text.rsplit_once('=').ok_or_else(|| "must be name=rate".to_owned())?;
+    let rate = rate.parse().map_err(|_| "the rate must be a whole number".to_owned())?;
+    Ok((queue.to_owned(), rate))
 }
 
 fn collector(text: &str) -> Result<String, String> {
@@ -462,6 +553,8 @@ mod tests {
             ("--log-format", "xml"),
             ("--otlp-endpoint", "localhost:4318"),
             ("--metrics-retention-days", "0"),
+            ("--max-header-bytes", "10"),
+            ("--rate-queues", "orders"),
         ] {
             let error = Cli::parse_from(["queen", flag, value]).unwrap_err();
             assert!(error.to_string().contains(flag), "{error}");

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::IntoResponse;
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use queen_engine::Engine;
+use queen_protocol::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +23,12 @@ use tracing::{debug, warn};
 
 use crate::app::{self, App, Options};
 use crate::auth::Peer;
+use crate::http::cors;
+use crate::http::error::ApiError;
+use crate::limits::admission::Permit;
+use crate::limits::stream::Patient;
+use crate::limits::time::Reading;
+use crate::limits::{Limit, Limits};
 use crate::meter::Meter;
 use crate::telemetry::Telemetry;
 
@@ -36,12 +44,14 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     let drain = options.drain;
     let meter = Arc::new(Meter::new(app::routes().iter().map(|(path, _)| *path)));
     let name: Arc<str> = name(port(&listener)).into();
+    let limits = Arc::new(Limits::new(options.bounds.clone()));
     let telemetry = Telemetry::start(options.otlp_endpoint.as_deref(), &name);
     let app = App {
         engine: engine.clone(),
         options: options.into(),
         name,
         meter: meter.clone(),
+        limits: limits.clone(),
         telemetry: telemetry.clone(),
     };
     let router = app::router(app);
@@ -49,10 +59,20 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     let abandoned = CancellationToken::new();
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, address)) => {
-                let served = serve(stream, Peer(address), router.clone(), meter.clone(), shutdown.clone());
-                connections.spawn(abandoned.clone().run_until_cancelled_owned(served));
-            }
+            Ok((stream, address)) => match limits.admission.admit(address.ip()) {
+                Ok(permit) => {
+                    let door = Door { router: router.clone(), meter: meter.clone(), limits: limits.clone() };
+                    let served = serve(stream, Peer(address), permit, door, shutdown.clone());
+                    connections.spawn(abandoned.clone().run_until_cancelled_owned(served));
+                }
+                Err(limit) => {
+                    limits.count(limit);
+                    debug!(limit = limit.word(), "connection refused");
+                    if let Some(farewell) = limits.admission.farewell(stream) {
+                        connections.spawn(abandoned.clone().run_until_cancelled_owned(farewell));
+                    }
+                }
+            },
             Err(error) => pause(&error).await,
         }
     }
@@ -71,46 +91,88 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     telemetry.stop().await;
 }
 
-/// # Cancel safety
-/// A client that goes away ends its handler at the next await: a parked pop is cancelled, and no lease taken.
-async fn serve(
-    stream: TcpStream,
-    peer: Peer,
+/// What a connection leads to.
+struct Door {
     router: Router,
     meter: Arc<Meter>,
-    shutdown: CancellationToken,
-) {
+    limits: Arc<Limits>,
+}
+
+/// # Cancel safety
+/// A client that goes away ends its handler at the next await: a parked pop is cancelled, and no lease taken.
+async fn serve(stream: TcpStream, peer: Peer, _permit: Permit, door: Door, shutdown: CancellationToken) {
+    let Door { router, meter, limits } = door;
     // Answers are small and written whole; waiting for more to send would only add 40 ms.
     _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
+    // Twice, because what it refuses is refused without a body. Up to there it is refused in our own words.
+    http.max_header_size(limits.bounds.header_bytes * 2);
     let _open = meter.connected();
     let service = TowerToHyperService::new(router);
     // Measured out here and not in a layer, which would cost every request an allocation or two.
+    let (limits, reading) = (&*limits, Reading::new());
     let service = service_fn(|mut request: Request<Incoming>| {
         let measure = meter.begin(request.uri().path());
+        let head_too_large = head_bytes(&request) > limits.bounds.header_bytes;
+        // Pops look after their time by themselves.
+        let is_pop = request.uri().path().starts_with("/api/v1/pop");
+        let reading = (!request.body().is_end_stream()).then(|| reading.clone());
+        if let Some(reading) = &reading {
+            reading.begin();
+            request.extensions_mut().insert(reading.clone());
+        }
         request.extensions_mut().insert(peer);
         let answer = service.call(request);
         async move {
-            let answer = answer.await;
+            let answer = match (head_too_large, is_pop) {
+                (true, _) => Ok(too_large(limits)),
+                (false, true) => answer.await,
+                (false, false) => limits.within(reading.as_ref(), answer).await,
+            };
             if let Ok(response) = &answer {
                 measure.end(response.status());
             }
             answer
         }
     });
-    let connection = http.serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let served = match shutdown.run_until_cancelled(connection.as_mut()).await {
-        Some(served) => served,
-        None => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let mut stream = Patient::new(stream, limits.bounds.write_idle);
+    let served = {
+        let connection = http.serve_connection(TokioIo::new(&mut stream), service);
+        let mut connection = std::pin::pin!(connection);
+        match shutdown.run_until_cancelled(connection.as_mut()).await {
+            Some(served) => served,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
     if let Err(error) = served {
         debug!(%error, "connection ended");
+        if error.is_parse_too_large() {
+            limits.count(Limit::Headers);
+        }
+        if stream.has_stalled() {
+            limits.count(Limit::WriteTime);
+        }
+        if error.is_parse() {
+            stream.linger().await;
+        }
     }
+}
+
+/// As it was sent, about.
+fn head_bytes(request: &Request<Incoming>) -> usize {
+    let line = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    line + headers.sum::<usize>()
+}
+
+fn too_large(limits: &Limits) -> axum::response::Response {
+    limits.count(Limit::Headers);
+    let text = format!("path and headers have more than {} bytes", limits.bounds.header_bytes);
+    cors::allowed(ApiError::new(ErrorCode::HeadersTooLarge, text).into_response())
 }
 
 async fn pause(error: &io::Error) {

@@ -7,6 +7,7 @@ pub mod config;
 mod connections;
 pub mod doctor;
 mod http;
+mod limits;
 pub mod logging;
 mod meter;
 pub mod openapi;

@@ -99,11 +99,17 @@ pub struct Open<'a> {
     pub ids: Vec<Uuid>,
     pub namespaces: Vec<Option<&'a str>>,
     pub tasks: Vec<Option<&'a str>>,
-    pub create: Vec<bool>,
+    /// `None`: whatever the limit on partitions.
+    pub create: Vec<Option<bool>>,
 }
 
 pub struct Opened {
     pub position: usize,
+    /// `None`: it would be more than the queue may have.
+    pub found: Option<Found>,
+}
+
+pub struct Found {
     pub id: Uuid,
     pub number: i64,
     pub head: i64,
@@ -111,21 +117,20 @@ pub struct Opened {
 }
 
 pub async fn open(db: &Connection, ask: &Open<'_>) -> Result<Vec<Opened>, Error> {
-    let found = rows(
+    let answer = rows(
         db,
         "queen.open",
         &db.statements.open,
         &[&ask.queues, &ask.partitions, &ask.ids, &ask.namespaces, &ask.tasks, &ask.create],
     )
     .await?;
+    let found =
+        |row: &Row, id: Uuid| Found { id, number: row.get(2), head: row.get(3), dedup_seconds: row.get(5) };
     let opened = |row: &Row| Opened {
         position: position(row, 0),
-        id: row.get(1),
-        number: row.get(2),
-        head: row.get(3),
-        dedup_seconds: row.get(5),
+        found: row.get::<_, Option<Uuid>>(1).map(|id| found(row, id)),
     };
-    Ok(found.iter().map(opened).collect())
+    Ok(answer.iter().map(opened).collect())
 }
 
 #[derive(Default)]

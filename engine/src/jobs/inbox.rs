@@ -19,7 +19,7 @@ use crate::db::procedures::inbox::{self, InboxRow, InboxStatements};
 use crate::db::{Connection, Error, transaction};
 use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
 use crate::ops::defer::{self, Deferral};
-use crate::ops::push::Message;
+use crate::ops::push::{Message, Sorted};
 
 /// How soon a broker notices that nobody moves rows any more.
 const LEAD_EVERY: Duration = Duration::from_secs(1);
@@ -286,8 +286,8 @@ impl Mover {
         let all: Vec<usize> = (0..messages.len()).collect();
         // Somebody may hold a lock on the queue of one, and the others must not wait for it.
         let open = tokio::time::timeout(OPEN_WITHIN, self.engine.parcels(&messages, &all));
-        let (parcels, gone) = match open.await {
-            Ok(Ok(parcels)) => parcels,
+        let Sorted { parcels, gone, .. } = match open.await {
+            Ok(Ok(sorted)) => sorted,
             Ok(Err(crate::Error::Database(error))) => return Err(error),
             Ok(Err(error)) => return Err(Error::Unreachable(error.to_string())),
             Err(_) => return Err(Error::Full),
@@ -365,6 +365,7 @@ fn message<'a>((row, minted): (&'a InboxRow, &'a String)) -> Message<'a> {
         transaction_id: row.transaction_id.as_deref().unwrap_or(minted),
         chosen: row.transaction_id.is_some(),
         promised: Some(row.message_id),
+        accepted: true,
         trace_id: row.trace_id,
         trace: None,
         producer_sub: None,

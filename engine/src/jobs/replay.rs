@@ -15,7 +15,7 @@ use crate::db::control;
 use crate::db::{Connection, Error, transaction};
 use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
 use crate::ops::defer::{self, Deferral};
-use crate::ops::push::Message;
+use crate::ops::push::{Message, Sorted};
 use crate::spool::{Read, Spool, Spooled};
 
 /// Between two tries to reach the database.
@@ -156,8 +156,8 @@ impl Replay {
         }
         let messages: Vec<Message<'_>> = requests.iter().flat_map(messages).collect();
         let all: Vec<usize> = (0..messages.len()).collect();
-        let (parcels, gone) = match self.engine.parcels(&messages, &all).await {
-            Ok(parcels) => parcels,
+        let Sorted { parcels, gone, .. } = match self.engine.parcels(&messages, &all).await {
+            Ok(sorted) => sorted,
             Err(crate::Error::Database(error)) => return Err(error),
             Err(error) => return Err(Error::Unreachable(error.to_string())),
         };
@@ -224,6 +224,7 @@ fn messages<'a>(request: &'a Spooled<'_>) -> impl Iterator<Item = Message<'a>> {
         transaction_id: &item.transaction_id,
         chosen: item.chosen,
         promised: Some(item.message_id),
+        accepted: true,
         trace_id: item.trace_id,
         trace: item
             .traceparent

@@ -17,17 +17,39 @@ pub struct Open {
     pub partition: Arc<str>,
     pub namespace: Option<Arc<str>>,
     pub task: Option<Arc<str>>,
-    pub create: bool,
+    /// `None`: it is made whatever the limit, because what goes there was accepted before.
+    pub create: Option<bool>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone)]
+pub enum Opened {
+    Known(Known),
+    /// There is none, and none was to be made; or it was deleted in the moment it was made.
+    Absent,
+    /// Its queue has all the partitions it may have.
+    Refused,
+}
+
+impl Opened {
+    pub fn known(self) -> Option<Known> {
+        match self {
+            Self::Known(known) => Some(known),
+            Self::Absent | Self::Refused => None,
+        }
+    }
 }
 
 impl Engine {
-    /// In the order asked; `None` where there is no such partition and none is to be made.
-    pub(super) async fn open(&self, wanted: Vec<Open>) -> Result<Vec<Option<Known>>, Error> {
+    /// In the order asked.
+    pub(super) async fn open(&self, wanted: Vec<Open>) -> Result<Vec<Opened>, Error> {
         let names = wanted.iter().map(|open| (open.queue.as_ref(), open.partition.as_ref()));
-        let mut found = self.shared.directory.find(names);
+        let found = self.shared.directory.find(names);
+        let mut found: Vec<Opened> =
+            found.into_iter().map(|known| known.map_or(Opened::Absent, Opened::Known)).collect();
         let mut waiting = Vec::new();
         for (index, open) in wanted.into_iter().enumerate() {
-            if found[index].is_none() {
+            if matches!(found[index], Opened::Absent) {
                 waiting.push((index, self.lanes.open.enqueue(open)?));
             }
         }
@@ -44,7 +66,7 @@ impl Operation for Open {
     const MERGED_MAX: usize = usize::MAX;
     /// Two flights creating one partition would wait for each other.
     type Key = (Arc<str>, Arc<str>);
-    type Output = Option<Known>;
+    type Output = Opened;
     type Context = Shared;
 
     fn key(&self) -> Self::Key {
@@ -59,11 +81,7 @@ impl Operation for Open {
         0
     }
 
-    async fn call(
-        shared: &Arc<Shared>,
-        db: &Connection,
-        batch: &[Self],
-    ) -> Result<Vec<Option<Known>>, Error> {
+    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Opened>, Error> {
         let mut ask = procedures::Open::default();
         for open in batch {
             ask.queues.push(&open.queue);
@@ -73,10 +91,15 @@ impl Operation for Open {
             ask.tasks.push(open.task.as_deref());
             ask.create.push(open.create);
         }
-        let mut found: Vec<Option<Known>> = vec![None; batch.len()];
-        for row in procedures::open(db, &ask).await? {
-            let open = &batch[row.position];
-            if ask.ids[row.position] == row.id {
+        let mut opened = vec![Opened::Absent; batch.len()];
+        for answer in procedures::open(db, &ask).await? {
+            let position = answer.position;
+            let open = &batch[position];
+            let Some(row) = answer.found else {
+                opened[position] = Opened::Refused;
+                continue;
+            };
+            if ask.ids[position] == row.id {
                 shared.tally.record(&open.queue, |minute| minute.partitions_created += 1);
             }
             let partition = Partition {
@@ -88,8 +111,8 @@ impl Operation for Open {
             let known =
                 Known { partition: Arc::new(partition), dedup_seconds: row.dedup_seconds, head: row.head };
             shared.directory.learn(known.clone());
-            found[row.position] = Some(known);
+            opened[position] = Opened::Known(known);
         }
-        Ok(found)
+        Ok(opened)
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::claim::{Candidate, Claimed, FOREIGN_LEASE_LOOK, Grants, PopClaim};
 use super::fetch::{Fetch, covers};
-use super::open::Open;
+use super::open::{Open, Opened};
 use super::turn::Turn;
 use crate::Engine;
 use crate::clock;
@@ -113,10 +113,10 @@ impl Engine {
                     partition: name.clone(),
                     namespace: None,
                     task: None,
-                    create: false,
+                    create: Some(false),
                 };
                 let known = self.open(vec![open]).await?;
-                let found = known.into_iter().flatten().next().map(|known| known.partition);
+                let found = known.into_iter().find_map(Opened::known).map(|known| known.partition);
                 Ok(vec![Place { watch, partition: found, name: Some(name) }])
             }
             PopFilter::Labels { namespace, task } => {

@@ -1,7 +1,7 @@
 //! Push: messages in, ids out, after the commit.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use queen_protocol::{PushItem, PushResult, PushStatus, Ticket, Trace};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::append::{self, Landed, Parcel, Placed, Turn};
 use super::defer::{self, Accepted, Behind, Deferral, Deferred, Request};
-use super::open::Open;
+use super::open::{Open, Opened};
 use crate::Engine;
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::directory::Known;
@@ -49,6 +49,15 @@ pub(super) struct Told {
     pub ticket: Option<Ticket>,
 }
 
+/// Messages by what can be done with them.
+pub(crate) struct Sorted {
+    pub parcels: Vec<(Vec<usize>, Parcel)>,
+    /// Their partition was deleted in the moment it was made.
+    pub gone: Vec<usize>,
+    /// Their queue has all the partitions it may have. Never those that were accepted before.
+    pub refused: Vec<usize>,
+}
+
 /// How often a push looks its partitions up again after they were deleted under it.
 const REOPENS_MAX: usize = 5;
 
@@ -64,6 +73,8 @@ pub struct Message<'a> {
     pub chosen: bool,
     /// It was accepted before it could be stored, under this id.
     pub promised: Option<Uuid>,
+    /// It was accepted long ago, and no limit is a reason to refuse it now.
+    pub accepted: bool,
     pub trace_id: Option<Uuid>,
     pub trace: Option<Trace<'a>>,
     pub producer_sub: Option<&'a str>,
@@ -81,6 +92,7 @@ impl<'a> Message<'a> {
             transaction_id: item.transaction_id.as_deref().unwrap_or(minted),
             chosen: item.transaction_id.is_some(),
             promised: None,
+            accepted: false,
             trace_id: item.trace_id(),
             trace: item.trace(),
             producer_sub,
@@ -116,9 +128,10 @@ impl Engine {
             true => (0..messages.len()).collect(),
             false => Vec::new(),
         };
+        let mut refused = Vec::new();
         let mut failure = match must_spool {
             true => None,
-            false => self.store(&messages, &mut told, &mut unsent).await.err(),
+            false => self.store(&messages, &mut told, &mut unsent, &mut refused).await.err(),
         };
         if !unsent.is_empty() && self.shared.spool.is_some() {
             let spooled = self.spool(&messages, &unsent, &mut told).await;
@@ -126,6 +139,7 @@ impl Engine {
         }
         self.count_requests(&messages);
         let missing = told.iter().filter(|told| told.is_none()).count();
+        let limit = if refused.is_empty() { String::new() } else { self.shared.partition_limit() };
         let deleted = || "the partition was deleted again and again while it was pushed to".to_owned();
         let reason = failure.as_ref().map_or_else(deleted, Error::to_string);
         match failure {
@@ -133,7 +147,11 @@ impl Engine {
             Some(error) if missing == messages.len() => Err(error),
             _ => {
                 let results = messages.iter().zip(told).enumerate();
-                Ok(results.map(|(index, (message, told))| result(index, message, told, &reason)).collect())
+                refused.sort_unstable();
+                let reason = |index| if refused.binary_search(&index).is_ok() { &limit } else { &reason };
+                Ok(results
+                    .map(|(index, (message, told))| result(index, message, told, reason(index)))
+                    .collect())
             }
         }
     }
@@ -155,6 +173,7 @@ impl Engine {
         messages: &[Message<'_>],
         told: &mut [Option<Told>],
         unsent: &mut Vec<usize>,
+        refused: &mut Vec<usize>,
     ) -> Result<(), Error> {
         let mut open: Vec<usize> = (0..messages.len()).collect();
         let mut failure = None;
@@ -162,8 +181,8 @@ impl Engine {
             if open.is_empty() {
                 break;
             }
-            let (parcels, gone) = match self.parcels(messages, &open).await {
-                Ok(parcels) => parcels,
+            let sorted = match self.parcels(messages, &open).await {
+                Ok(sorted) => sorted,
                 Err(error) => {
                     if matches!(error, Error::Database(DbError::Unreachable(_))) {
                         unsent.extend(open);
@@ -171,7 +190,12 @@ impl Engine {
                     return Err(error);
                 }
             };
-            open = gone;
+            let parcels = sorted.parcels;
+            open = sorted.gone;
+            refused.extend(sorted.refused);
+            if parcels.is_empty() {
+                continue;
+            }
             let partitions = parcels.iter().map(|(_, parcel)| parcel.partition.id);
             let outcomes = match self.shared.load.way(Kind::Push, partitions) {
                 Way::Execute => self.append(parcels).await,
@@ -268,13 +292,8 @@ impl Engine {
         Error::Overloaded { depth: load.depth(), retry_after: load.retry_after(kind) }
     }
 
-    /// Groups messages by partition, in order, and cuts what is too large for one segment. Also answers which have
-    /// no partition, because it was deleted in the moment it was made.
-    pub(crate) async fn parcels(
-        &self,
-        messages: &[Message<'_>],
-        open: &[usize],
-    ) -> Result<(Vec<(Vec<usize>, Parcel)>, Vec<usize>), Error> {
+    /// Groups messages by partition, in order, and cuts what is too large for one segment.
+    pub(crate) async fn parcels(&self, messages: &[Message<'_>], open: &[usize]) -> Result<Sorted, Error> {
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         let mut wanted: Vec<Open> = Vec::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -286,7 +305,7 @@ impl Engine {
                     partition: message.partition.into(),
                     namespace: message.namespace.map(Arc::from),
                     task: message.task.map(Arc::from),
-                    create: true,
+                    create: (!message.accepted).then_some(true),
                 });
                 members.push(Vec::new());
                 wanted.len() - 1
@@ -295,11 +314,18 @@ impl Engine {
         }
         let known = self.open(wanted).await?;
         let mut parcels = Vec::with_capacity(known.len());
-        let mut gone = Vec::new();
-        for (known, members) in known.into_iter().zip(members) {
-            let Some(known) = known else {
-                gone.extend(members);
-                continue;
+        let (mut gone, mut refused) = (Vec::new(), Vec::new());
+        for (opened, members) in known.into_iter().zip(members) {
+            let known = match opened {
+                Opened::Known(known) => known,
+                Opened::Absent => {
+                    gone.extend(members);
+                    continue;
+                }
+                Opened::Refused => {
+                    refused.extend(members);
+                    continue;
+                }
             };
             self.shared.dedup().opened(known.partition.id, known.head);
             let mut current: (Vec<usize>, Parcel) = (Vec::new(), empty(&known));
@@ -316,7 +342,8 @@ impl Engine {
             }
             parcels.push(current);
         }
-        Ok((parcels, gone))
+        self.shared.partitions_refused.fetch_add(refused.len() as u64, Relaxed);
+        Ok(Sorted { parcels, gone, refused })
     }
 }
 

@@ -7,7 +7,7 @@ use queen_protocol::{PushResult, PushStatus, Trace};
 use uuid::Uuid;
 
 use super::append::{self, Landed, Placed, Publication, Turn};
-use super::push::Message;
+use super::push::{Message, Sorted};
 use crate::Engine;
 use crate::clock;
 use crate::db::redrive::{self, Letter, Redrive, RedriveAsk, Stepped};
@@ -90,7 +90,7 @@ impl Engine {
             return Ok(Tried::Behind);
         }
         let all: Vec<usize> = (0..messages.len()).collect();
-        let (parcels, gone) = self.parcels(&messages, &all).await?;
+        let Sorted { parcels, gone, .. } = self.parcels(&messages, &all).await?;
         if !gone.is_empty() {
             return Ok(Tried::Gone);
         }
@@ -237,6 +237,7 @@ impl<'a> Snapshot<'a> {
             transaction_id: &self.transaction_id,
             chosen: false,
             promised: None,
+            accepted: true,
             trace_id: self.trace_id,
             trace: self.trace.as_ref().and_then(|(parent, state)| Trace::parse(parent, state.as_deref())),
             producer_sub: self.producer_sub.as_deref(),

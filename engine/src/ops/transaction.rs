@@ -88,7 +88,7 @@ impl Engine {
                 continue;
             }
             let all: Vec<usize> = (0..messages.len()).collect();
-            let (parcels, gone) = match self.parcels(&messages, &all).await {
+            let sorted = match self.parcels(&messages, &all).await {
                 // The lane does not wait for the database, because pushes need not; a transaction must.
                 Err(Error::Database(DbError::Unreachable(_)))
                     if clock::now() - started < self.shared.config.retry_for =>
@@ -98,11 +98,14 @@ impl Engine {
                 }
                 other => other?,
             };
-            if !gone.is_empty() {
+            if !sorted.refused.is_empty() {
+                return Ok(rolled_back(self.shared.partition_limit()));
+            }
+            if !sorted.gone.is_empty() {
                 reopened += 1;
                 continue;
             }
-            let (members, parcels): (Vec<_>, Vec<_>) = parcels.into_iter().unzip();
+            let (members, parcels): (Vec<_>, Vec<_>) = sorted.parcels.into_iter().unzip();
             let partitions: Vec<_> = parcels.iter().map(|parcel| parcel.partition.clone()).collect();
             let (ack_members, acks_resolved): (Vec<_>, Vec<_>) = resolved.into_iter().unzip();
             let transaction =

@@ -65,9 +65,6 @@ pub trait Operation: Send + Sync + Sized + 'static {
 /// A steady stream of arrivals must not keep a flight on the ground; a round takes 10 to 50 microseconds.
 const BOARDING_ROUNDS_MAX: usize = 16;
 
-/// More waiting entries than this, and a caller is told at once instead of queueing behind them.
-const WAITING_MAX: usize = 100_000;
-
 pub struct Lane<O: Operation>(Arc<Inner<O>>);
 
 impl<O: Operation> Clone for Lane<O> {
@@ -81,6 +78,7 @@ struct Inner<O: Operation> {
     connections: Connections,
     tasks: Tasks,
     limits: Limits,
+    waiting_max: usize,
     linger: Duration,
     retry_for: Duration,
     waits_for_database: bool,
@@ -114,6 +112,8 @@ pub struct LanePressure {
 }
 
 pub struct LaneSettings {
+    /// More waiting entries than this, and a caller is told at once instead of queueing behind them.
+    pub waiting_max: usize,
     pub items_max: usize,
     pub bytes_max: usize,
     pub slots: usize,
@@ -140,6 +140,7 @@ impl<O: Operation> Lane<O> {
                 merged: O::MERGED_MAX,
                 merged_bytes: O::MERGED_BYTES_MAX,
             },
+            waiting_max: settings.waiting_max,
             linger: settings.linger,
             retry_for: settings.retry_for,
             waits_for_database: settings.waits_for_database,
@@ -166,7 +167,7 @@ impl<O: Operation> Lane<O> {
         let (key, items, bytes) = (operation.key(), operation.items().max(1), operation.bytes());
         let entry = Entry { operation, reply, arrived: clock::now() };
         let mut state = self.0.lock();
-        if state.batcher.len() >= WAITING_MAX {
+        if state.batcher.len() >= self.0.waiting_max {
             return Err(Error::Full);
         }
         state.batcher.offer(key, entry, items, bytes);

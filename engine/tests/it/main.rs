@@ -12,6 +12,7 @@ mod doctor;
 mod history;
 mod inbox;
 mod life;
+mod limits;
 mod lock_order;
 mod memory;
 mod messages;

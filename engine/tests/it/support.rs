@@ -36,6 +36,8 @@ pub fn config(url: &str) -> Config {
         linger: Duration::ZERO,
         flight_items_max: 500,
         flight_bytes_max: 4 << 20,
+        waiting_max: 100_000,
+        partitions_max: 0,
         slots: Slots { push: 4, pop: 4, ack: 4, renew: 2, transaction: 4 },
         segment_cache_bytes: 8 << 20,
         dedup_cache_bytes: 8 << 20,

@@ -87,6 +87,8 @@ fn config(url: &str) -> Config {
         linger: Duration::ZERO,
         flight_items_max: 500,
         flight_bytes_max: 4 << 20,
+        waiting_max: 100_000,
+        partitions_max: 0,
         slots: Slots { push: 4, pop: 4, ack: 4, renew: 2, transaction: 4 },
         // Small, so that some of what is popped has to be fetched, and some of what was written is forgotten.
         segment_cache_bytes: 8 << 10,

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
-use super::request::Body;
+use super::request::{Body, SMALL};
 use crate::app::App;
 
 /// Brokers share everything through their database, and wake each other with its notifications.
@@ -112,7 +112,7 @@ pub async fn inter_instance_stats(app: State<App>) -> Result<Response, ApiError>
 /// Brokers do so by themselves; this is for those who write to the log in other ways.
 #[utoipa::path(post, path = "/internal/api/notify", operation_id = "notify", tag = "broker", request_body = Notify,
     responses((status = 200, description = "They look", body = Notified), Failures, TooLarge))]
-pub async fn notify(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+pub async fn notify(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
     let notify: Notify = serde_json::from_slice(&body.0)
         .map_err(|error| BadRequest(format!("the body is {{\"queue\": \"name\"}}: {error}")))?;
     check_name("queue", &notify.queue)?;

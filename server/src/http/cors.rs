@@ -15,13 +15,20 @@ use super::answer;
 const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
     (ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PUT, DELETE, OPTIONS")),
-    (ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("Content-Type, Authorization, Prefer")),
+    (
+        ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static("Content-Type, Authorization, Prefer, traceparent, tracestate"),
+    ),
     (ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("Retry-After, Location, X-Queen-Operation-Id")),
 ];
 
 pub async fn cors(request: Request, next: Next) -> Response {
     let preflight = request.method() == Method::OPTIONS;
-    let mut response = if preflight { answer::nothing() } else { next.run(request).await };
+    allowed(if preflight { answer::nothing() } else { next.run(request).await })
+}
+
+/// Also for answers that are given before there is a route.
+pub fn allowed(mut response: Response) -> Response {
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, value);
     }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::error::Error as _;
+use std::time::Duration;
 
 use axum::http::header::RETRY_AFTER;
 use axum::http::{Method, StatusCode, Uri};
@@ -24,8 +25,9 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 pub struct ErrorBody<'a> {
     /// For people.
     error: &'a str,
-    /// For programs: `bad_request`, `not_found`, `method_not_allowed`, `conflict`, `payload_too_large`,
-    /// `unsupported_media_type`, `rate_limited`, `internal` or `unavailable`.
+    /// For programs: `bad_request`, `not_found`, `method_not_allowed`, `request_timeout`, `conflict`,
+    /// `payload_too_large`, `unsupported_media_type`, `rate_limited`, `headers_too_large`, `internal`, `unavailable` or
+    /// `timeout`.
     code: &'static str,
     /// Open operations, when that is why.
     #[serde(skip_serializing_if = "Option::is_none", rename = "queueDepth")]
@@ -46,6 +48,9 @@ pub enum Failures {
     /// The database cannot be reached or is too slow, or the broker is stopping. Send it again.
     #[response(status = 503, headers(("Retry-After" = u32, description = "Seconds")))]
     Unavailable(ErrorBody<'static>),
+    /// It took longer than `QUEEN_REQUEST_TIMEOUT_MS`. It may have happened or still happen.
+    #[response(status = 504)]
+    Timeout(ErrorBody<'static>),
 }
 
 #[derive(IntoResponses)]
@@ -59,7 +64,11 @@ pub enum Missing {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
 pub enum TooLarge {
-    /// The body is larger than `QUEEN_MAX_BODY_BYTES`.
+    /// The body came too slowly.
+    #[response(status = 408)]
+    RequestTimeout(ErrorBody<'static>),
+    /// The body is larger than `QUEEN_MAX_BODY_BYTES`, or a payload in it than `QUEEN_MAX_MESSAGE_BYTES`. Where no messages
+    /// are expected 1 MiB is the most.
     #[response(status = 413)]
     PayloadTooLarge(ErrorBody<'static>),
 }
@@ -67,8 +76,8 @@ pub enum TooLarge {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
 pub enum Busy {
-    /// Too many operations of this kind are waiting, or the queue of deferred ones is full. Nothing was done. Send it
-    /// again after the time told, which follows the rate at which they are worked off.
+    /// Too many operations of this kind are waiting, or the queue of deferred ones is full, or a rate limit was reached.
+    /// Nothing was done. Send it again after the time told, which follows the rate at which they are worked off.
     #[response(status = 429, headers(("Retry-After" = u32, description = "Seconds")))]
     RateLimited(ErrorBody<'static>),
 }
@@ -93,6 +102,12 @@ pub struct ApiError {
 impl ApiError {
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into(), queue_depth: None, retry_after: RETRY_AFTER_SECONDS }
+    }
+
+    /// `wait`: until there is room again.
+    pub fn rate_limited(text: impl Into<String>, wait: Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        Self { retry_after: seconds.max(RETRY_AFTER_SECONDS), ..Self::new(ErrorCode::RateLimited, text) }
     }
 
     pub fn status(&self) -> StatusCode {

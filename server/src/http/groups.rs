@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, Missing, TooLarge};
-use super::request::{Body, Query, Segments};
+use super::request::{Body, Query, SMALL, Segments};
 use super::resources::to_millis;
 use crate::app::App;
 use crate::openapi::queries;
@@ -334,7 +334,7 @@ pub async fn delete_from_queue(
 pub async fn subscription(
     State(app): State<App>,
     Segments(group): Segments<String>,
-    body: Body,
+    body: Body<SMALL>,
 ) -> Result<Response, ApiError> {
     check_name("consumerGroup", &group)?;
     let wanted: SubscriptionBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
@@ -354,7 +354,7 @@ pub async fn subscription(
 pub async fn seek(
     State(app): State<App>,
     Segments((group, queue)): Segments<(String, String)>,
-    body: Body,
+    body: Body<SMALL>,
 ) -> Result<Response, ApiError> {
     check_name("consumerGroup", &group)?;
     check_name("queue", &queue)?;

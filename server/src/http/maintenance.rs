@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
-use super::request::Body;
+use super::request::{Body, SMALL};
 use crate::app::App;
 
 #[derive(Deserialize, ToSchema)]
@@ -63,7 +63,7 @@ pub async fn push(State(app): State<App>) -> Result<Response, ApiError> {
 #[utoipa::path(post, path = "/api/v1/system/maintenance", operation_id = "setMaintenance", tag = "broker",
     request_body = Switch,
     responses((status = 200, description = "Switched", body = Push), Failures, TooLarge))]
-pub async fn set_push(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+pub async fn set_push(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
     let maintenance = app.engine.set_push_maintenance(switch(&body)?).await?;
     answer_push(&app, maintenance)
 }
@@ -79,11 +79,11 @@ pub async fn pop(State(app): State<App>) -> Result<Response, ApiError> {
 #[utoipa::path(post, path = "/api/v1/system/maintenance/pop", operation_id = "setPopMaintenance", tag = "broker",
     request_body = Switch,
     responses((status = 200, description = "Switched", body = Pop), Failures, TooLarge))]
-pub async fn set_pop(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+pub async fn set_pop(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
     answer_pop(app.engine.set_pop_maintenance(switch(&body)?).await?)
 }
 
-fn switch(body: &Body) -> Result<bool, BadRequest> {
+fn switch(body: &Body<SMALL>) -> Result<bool, BadRequest> {
     let switch: Switch = serde_json::from_slice(&body.0)
         .map_err(|_| BadRequest::new("the body is {\"enabled\": true} or {\"enabled\": false}"))?;
     Ok(switch.enabled)

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
-use super::request::{Body, Query, Segments};
+use super::request::{Body, Query, SMALL, Segments};
 use crate::app::App;
 use crate::openapi::{queries, words};
 
@@ -331,7 +331,7 @@ pub async fn retry(
 pub async fn bury(
     State(app): State<App>,
     Segments((partition, transaction)): Segments<(String, String)>,
-    body: Body,
+    body: Body<SMALL>,
 ) -> Result<Response, ApiError> {
     let partition_id = place(&partition, &transaction)?;
     let wanted: BuryBody = body.or_empty()?;

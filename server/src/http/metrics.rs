@@ -29,6 +29,7 @@ pub async fn prometheus(State(app): State<App>) -> Response {
     let mut page = Page::default();
     series::process(&mut page, &app.meter);
     series::http(&mut page, &app.meter);
+    series::limits(&mut page, &app);
     series::broker(&mut page, &app.engine);
     series::load(&mut page, &app.engine);
     series::database(&mut page, &app.engine);

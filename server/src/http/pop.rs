@@ -12,6 +12,8 @@ use super::error::{ApiError, Busy, Failures};
 use super::request::{Query, Segments};
 use super::trace::TraceHeaders;
 use crate::app::{App, Options};
+use crate::auth::Caller;
+use crate::limits::Client;
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
@@ -38,11 +40,12 @@ const AUTOPILOT_BATCH: u32 = 100;
         Failures, Busy))]
 pub async fn queue(
     State(app): State<App>,
+    caller: Caller,
     TraceHeaders(headers): TraceHeaders,
     Segments(queue): Segments<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    pop(&app, &headers, PopFilter::Queue { queue }, &query).await
+    pop(&app, &caller, &headers, PopFilter::Queue { queue }, &query).await
 }
 
 /// Takes messages of the queue whose name is empty.
@@ -56,10 +59,11 @@ pub async fn queue(
         Failures, Busy))]
 pub async fn nameless_queue(
     State(app): State<App>,
+    caller: Caller,
     TraceHeaders(headers): TraceHeaders,
     query: Query,
 ) -> Result<Response, ApiError> {
-    pop(&app, &headers, PopFilter::Queue { queue: String::new() }, &query).await
+    pop(&app, &caller, &headers, PopFilter::Queue { queue: String::new() }, &query).await
 }
 
 /// Takes messages of one partition.
@@ -72,11 +76,12 @@ pub async fn nameless_queue(
         Failures, Busy))]
 pub async fn partition(
     State(app): State<App>,
+    caller: Caller,
     TraceHeaders(headers): TraceHeaders,
     Segments((queue, partition)): Segments<(String, String)>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    pop(&app, &headers, PopFilter::Partition { queue, partition }, &query).await
+    pop(&app, &caller, &headers, PopFilter::Partition { queue, partition }, &query).await
 }
 
 /// Takes messages of any queue with these labels.
@@ -88,23 +93,59 @@ pub async fn partition(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
         Failures, Busy))]
-pub async fn labels(State(app): State<App>, headers: HeaderMap, query: Query) -> Result<Response, ApiError> {
+pub async fn labels(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    query: Query,
+) -> Result<Response, ApiError> {
     let label = |key| query.filled(key).map(str::to_owned);
     let (namespace, task) = (label("namespace"), label("task"));
     if namespace.is_none() && task.is_none() {
         return Err(BadRequest::new("a pop names a queue, a namespace or a task").into());
     }
-    pop(&app, &headers, PopFilter::Labels { namespace, task }, &query).await
+    pop(&app, &caller, &headers, PopFilter::Labels { namespace, task }, &query).await
 }
 
-async fn pop(app: &App, headers: &HeaderMap, filter: PopFilter, query: &Query) -> Result<Response, ApiError> {
+async fn pop(
+    app: &App,
+    caller: &Caller,
+    headers: &HeaderMap,
+    filter: PopFilter,
+    query: &Query,
+) -> Result<Response, ApiError> {
     let mut span = app.telemetry.span(Operation::Pop, headers);
-    let answer = take(app, filter, query, &mut span).await;
+    let answer = match read(filter, query, &app.options) {
+        Ok(request) => {
+            let wait = request.wait.unwrap_or_default();
+            app.limits.within_wait(wait, take(app, caller, request, &mut span)).await
+        }
+        Err(error) => Err(error.into()),
+    };
     span.end(answer)
 }
 
-async fn take(app: &App, filter: PopFilter, query: &Query, span: &mut Span) -> Result<Response, ApiError> {
-    let request = read(filter, query, &app.options)?;
+async fn take(
+    app: &App,
+    caller: &Caller,
+    mut request: PopRequest,
+    span: &mut Span,
+) -> Result<Response, ApiError> {
+    let client = Client::from(caller);
+    // Who may not wait any more may still look: the consumer goes on, and takes no place.
+    let place = request.wait.map(|_| app.limits.park(client.clone()));
+    if let Some(None) = place {
+        let refused = app.limits.too_many_parked();
+        if !app.options.pop_overload_empty {
+            return Err(refused);
+        }
+        request.wait = Some(Duration::ZERO);
+    }
+    request.wait = match app.limits.pace_pop(&client, request.wait).await {
+        Ok(wait) => wait,
+        Err(_) if app.options.pop_overload_empty => return Ok(answer::nothing()),
+        Err(error) => return Err(error),
+    };
     span.group(&request.group);
     match app.engine.pop(request).await {
         Ok(Some(found)) => {
@@ -186,6 +227,7 @@ fn lease_seconds(query: &Query) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Bounds;
 
     fn options() -> Options {
         Options {
@@ -197,6 +239,7 @@ mod tests {
             operation_object: false,
             pop_overload_empty: true,
             otlp_endpoint: None,
+            bounds: Bounds::default(),
         }
     }
 

@@ -55,6 +55,7 @@ async fn store(
     if push.items.is_empty() {
         return answer::json(StatusCode::CREATED, &Vec::<PushResult>::new());
     }
+    app.limits.admit_push(|| push.items.iter())?;
     span.messages(push.items.len());
     span.destination(push.items.iter().map(|item| item.queue.as_ref()));
     trace::hand_on(headers, span, push.items.iter_mut());

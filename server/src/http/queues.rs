@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
-use super::request::{Body, Segments};
+use super::request::{Body, SMALL, Segments};
 use crate::app::App;
 use crate::openapi::words;
 
@@ -62,7 +62,7 @@ struct Deleted<'a> {
     responses(
         (status = 200, description = "The queue as it is now", body = Configured<'static>),
         Failures, TooLarge))]
-pub async fn configure(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+pub async fn configure(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
     let configure = Configure::parse(&body.0)?;
     let stored = app.engine.configure(&configure).await?;
     let (namespace, task) = (stored.namespace.as_str(), stored.task.as_str());

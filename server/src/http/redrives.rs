@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
-use super::request::{Body, Query, Segments};
+use super::request::{Body, Query, SMALL, Segments};
 use super::resources::Pagination;
 use crate::app::App;
 use crate::openapi::queries;
@@ -135,7 +135,7 @@ pub enum NoRedrive {
 #[utoipa::path(post, path = "/api/v1/dlq/redrive", operation_id = "startRedrive", tag = "messages", request_body = StartBody,
     responses((status = 200, description = "Counted", body = Counted),
         (status = 202, description = "Started", body = Entry<'static>), NoRedrive, Failures, TooLarge))]
-pub async fn start(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+pub async fn start(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
     let wanted: StartBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
     let ask = wanted.ask()?;
     if wanted.dry_run == Some(true) {

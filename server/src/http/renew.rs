@@ -7,7 +7,7 @@ use queen_protocol::RenewBody;
 
 use super::answer;
 use super::error::{ApiError, Busy, Failures, TooLarge};
-use super::request::{Body, Segments};
+use super::request::{Body, SMALL, Segments};
 use crate::app::App;
 use crate::openapi::words;
 
@@ -23,7 +23,7 @@ use crate::openapi::words;
 pub async fn renew(
     State(app): State<App>,
     Segments(lease): Segments<String>,
-    body: Body,
+    body: Body<SMALL>,
 ) -> Result<Response, ApiError> {
     let seconds = RenewBody::parse(&body.0)?.seconds();
     let renewed = app.engine.renew(&lease, seconds).await?;

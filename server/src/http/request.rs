@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use axum::body::BodyDataStream;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query as AxumQuery, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use queen_protocol::{BadRequest, ErrorCode};
@@ -15,6 +16,8 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use crate::app::App;
+use crate::limits::Limit;
+use crate::limits::time::Reading;
 
 /// What is still read of a body that is too large before the answer goes out. A client that is cut off while
 /// sending sees a broken connection and not our 413.
@@ -23,41 +26,78 @@ const DISCARD_FOR: Duration = Duration::from_secs(5);
 /// A claimed length is believed up to here; beyond, memory follows what really arrives.
 const TRUST_BYTES_MAX: usize = 1 << 20;
 
-/// A whole request body, no longer than the limit.
-pub struct Body(pub Bytes);
+/// Where nobody has a reason to send more: what is read there takes many times its length in memory.
+pub const SMALL: usize = 1 << 20;
 
-impl FromRequest<App> for Body {
+/// A whole request body, no longer than the limit, nor than `MAX`.
+pub struct Body<const MAX: usize = { usize::MAX }>(pub Bytes);
+
+impl<const MAX: usize> FromRequest<App> for Body<MAX> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let limit = app.options.body_bytes_max;
+        let limit = app.options.body_bytes_max.min(MAX);
         let claimed = number(request.headers(), &CONTENT_LENGTH).unwrap_or(0);
         let waits_to_send = request.headers().contains_key(EXPECT);
-        let mut chunks = request.into_body().into_data_stream();
+        let reading = request.extensions().get::<Reading>().cloned();
+        let chunks = request.into_body().into_data_stream();
+        let limits = &app.limits;
         if claimed > limit && waits_to_send {
+            limits.count(Limit::Body);
             return Err(too_large(limit));
         }
-        let mut body = BytesMut::new();
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|error| BadRequest(format!("the body broke off: {error}")))?;
-            if claimed > limit || body.len() + chunk.len() > limit {
-                drop((body, chunk));
-                discard(chunks).await;
-                return Err(too_large(limit));
-            }
-            if chunk.len() == claimed {
-                return Ok(Self(chunk));
-            }
-            if body.is_empty() {
-                body.reserve(claimed.min(TRUST_BYTES_MAX).max(chunk.len()));
-            }
-            body.extend_from_slice(&chunk);
+        let (idle, total) = (limits.bounds.body_idle, limits.bounds.body_total);
+        let read = read(chunks, claimed, limit, idle);
+        let read = match within(total, read).await {
+            Some(read) => read,
+            None => Err(too_slow(total)),
+        };
+        if let Some(reading) = reading {
+            reading.complete();
         }
-        Ok(Self(body.freeze()))
+        read.map(Self).inspect_err(|error| match error.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => limits.count(Limit::Body),
+            StatusCode::REQUEST_TIMEOUT => limits.count(Limit::BodyTime),
+            _ => {}
+        })
     }
 }
 
-impl Body {
+/// `idle`: how long the next piece may take.
+async fn read(
+    mut chunks: BodyDataStream,
+    claimed: usize,
+    limit: usize,
+    idle: Duration,
+) -> Result<Bytes, ApiError> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = within(idle, chunks.next()).await.ok_or_else(|| too_slow(idle))? {
+        let chunk = chunk.map_err(|error| BadRequest(format!("the body broke off: {error}")))?;
+        if claimed > limit || body.len() + chunk.len() > limit {
+            drop((body, chunk));
+            discard(chunks).await;
+            return Err(too_large(limit));
+        }
+        if chunk.len() == claimed {
+            return Ok(chunk);
+        }
+        if body.is_empty() {
+            body.reserve(claimed.min(TRUST_BYTES_MAX).max(chunk.len()));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+/// `None`: it took longer. Zero is no limit.
+async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    match limit.is_zero() {
+        true => Some(future.await),
+        false => timeout(limit, future).await.ok(),
+    }
+}
+
+impl<const MAX: usize> Body<MAX> {
     /// For requests whose fields are all optional: one without a body says the same as `{}`.
     pub fn or_empty<T: DeserializeOwned + Default>(&self) -> Result<T, BadRequest> {
         match self.0.is_empty() {
@@ -123,11 +163,17 @@ impl Query {
     }
 }
 
+fn too_slow(limit: Duration) -> ApiError {
+    let text =
+        format!("the body did not arrive: nothing came, or not all of it, within {} ms", limit.as_millis());
+    ApiError::new(ErrorCode::RequestTimeout, text)
+}
+
 fn too_large(limit: usize) -> ApiError {
     ApiError::new(ErrorCode::PayloadTooLarge, format!("the body is larger than {limit} bytes"))
 }
 
-async fn discard(mut chunks: axum::body::BodyDataStream) {
+async fn discard(mut chunks: BodyDataStream) {
     let all = async {
         let mut discarded = 0;
         while let Some(Ok(chunk)) = chunks.next().await {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
 use super::messages::{NoMessage, place, raw};
-use super::request::{Body, Query, Segments};
+use super::request::{Body, Query, SMALL, Segments};
 use super::resources::Pagination;
 use crate::app::App;
 use crate::openapi::queries;
@@ -137,8 +137,9 @@ struct NamesPage<'a> {
 /// Writes down an event about a message.
 #[utoipa::path(post, path = "/api/v1/traces", operation_id = "addTrace", tag = "traces", request_body = TraceBody<'static>,
     responses((status = 201, description = "Written", body = Added), NoMessage, Failures, TooLarge))]
-pub async fn add(State(app): State<App>, body: Body) -> Result<Response, ApiError> {
+pub async fn add(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
     let trace = read(&body.0)?;
+    app.limits.check_payload("data", &trace.data)?;
     match app.engine.trace(&trace).await? {
         Some(trace_id) => answer::json(StatusCode::CREATED, &Added { success: true, trace_id }),
         None => Err(ApiError::new(ErrorCode::NotFound, "Message not found")),

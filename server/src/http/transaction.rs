@@ -36,6 +36,7 @@ pub async fn transaction(
 
 async fn run(app: &App, headers: &HeaderMap, body: &Body, span: &mut Span) -> Result<Response, ApiError> {
     let mut transaction = TransactionBody::parse(&body.0)?;
+    app.limits.admit_push(|| transaction.pushes())?;
     span.messages(transaction.pushes().count());
     span.destination(transaction.pushes().map(|item| item.queue.as_ref()));
     trace::hand_on(headers, span, transaction.pushes_mut());

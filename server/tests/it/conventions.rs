@@ -20,7 +20,8 @@ fn has_cors(reply: &Reply) -> bool {
     let header = |name: &str| reply.headers.get(name).and_then(|value| value.to_str().ok());
     header("access-control-allow-origin") == Some("*")
         && header("access-control-allow-methods") == Some("GET, POST, PUT, DELETE, OPTIONS")
-        && header("access-control-allow-headers") == Some("Content-Type, Authorization, Prefer")
+        && header("access-control-allow-headers")
+            == Some("Content-Type, Authorization, Prefer, traceparent, tracestate")
         && header("access-control-expose-headers") == Some("Retry-After, Location, X-Queen-Operation-Id")
 }
 

@@ -14,6 +14,7 @@ mod groups;
 mod health;
 mod inbox;
 mod life;
+mod limits;
 mod load;
 mod messages;
 mod metrics;

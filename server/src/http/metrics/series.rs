@@ -6,6 +6,7 @@ use queen_engine::{CacheStats, Engine, Facts, LaneCounts, Severity, Table, proce
 
 use super::page::Page;
 use crate::app::App;
+use crate::limits::Limit;
 use crate::meter::Meter;
 
 /// What was known about the database this long ago says nothing about now.
@@ -36,6 +37,20 @@ pub fn http(page: &mut Page, meter: &Meter) {
     for (route, class, spread) in meter.spreads() {
         durations.histogram(&[("route", route), ("status", class)], &spread, MICROSECONDS_PER_SECOND);
     }
+}
+
+/// Whom it was refused to is in no label: there may be as many clients as anybody likes.
+pub fn limits(page: &mut Page, app: &App) {
+    page.gauge(
+        "queen_http_connections_max",
+        "Connections of clients there may be.",
+        app.limits.admission.limit(),
+    );
+    let mut refused = page.family("queen_refused_total", "counter", "What was refused because of a limit.");
+    for limit in Limit::ALL {
+        refused.sample(&[("limit", limit.word())], app.limits.refused(limit));
+    }
+    refused.sample(&[("limit", "partitions")], app.engine.stats().partitions_refused);
 }
 
 pub fn broker(page: &mut Page, engine: &Engine) {

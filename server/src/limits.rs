@@ -1,0 +1,212 @@
+//! What one client may ask of this broker, so that the others do not notice. All of it is counted in this process: several
+//! brokers allow several times as much. A client is whom its token names, and without a token the address its connection
+//! comes from. A header such as `X-Forwarded-For` names nobody, because anybody can write it.
+
+pub mod admission;
+mod buckets;
+mod counted;
+pub mod pace;
+pub mod stream;
+pub mod time;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use queen_protocol::{ErrorCode, PushItem};
+
+use self::admission::Admission;
+use self::buckets::Buckets;
+use self::counted::{Counted, Place};
+use crate::auth::Caller;
+use crate::http::error::ApiError;
+
+/// What the settings say. A zero is no limit.
+#[derive(Debug, Clone, Default)]
+pub struct Bounds {
+    pub header_bytes: usize,
+    pub message_bytes: usize,
+    /// Between two pieces of a body, and for all of it.
+    pub body_idle: Duration,
+    pub body_total: Duration,
+    pub request: Duration,
+    pub write_idle: Duration,
+    pub connections: usize,
+    pub connections_per_client: usize,
+    /// Open files that connections leave alone.
+    pub files_reserved: usize,
+    pub parked_per_client: usize,
+    /// Messages a second, and what differs by queue.
+    pub queue_rate: u32,
+    pub queue_rates: HashMap<String, u32>,
+    /// Requests a second.
+    pub client_rate: u32,
+}
+
+/// Why something was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    Headers,
+    Body,
+    Message,
+    BodyTime,
+    RequestTime,
+    WriteTime,
+    Connections,
+    ClientConnections,
+    ClientParked,
+    QueueRate,
+    ClientRate,
+}
+
+impl Limit {
+    pub const ALL: [Self; 11] = [
+        Self::Headers,
+        Self::Body,
+        Self::Message,
+        Self::BodyTime,
+        Self::RequestTime,
+        Self::WriteTime,
+        Self::Connections,
+        Self::ClientConnections,
+        Self::ClientParked,
+        Self::QueueRate,
+        Self::ClientRate,
+    ];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Headers => "headers",
+            Self::Body => "body",
+            Self::Message => "message",
+            Self::BodyTime => "body_time",
+            Self::RequestTime => "request_time",
+            Self::WriteTime => "write_time",
+            Self::Connections => "connections",
+            Self::ClientConnections => "client_connections",
+            Self::ClientParked => "client_parked",
+            Self::QueueRate => "queue_rate",
+            Self::ClientRate => "client_rate",
+        }
+    }
+}
+
+/// Whose tokens are taken.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Client {
+    Subject(Arc<str>),
+    Address(IpAddr),
+}
+
+impl From<&Caller> for Client {
+    fn from(caller: &Caller) -> Self {
+        match &caller.subject {
+            Some(subject) => Self::Subject(subject.clone()),
+            None => Self::Address(caller.address.to_canonical()),
+        }
+    }
+}
+
+pub struct Limits {
+    pub bounds: Bounds,
+    pub admission: Admission,
+    parked: Arc<Counted<Client>>,
+    queues: Buckets<String>,
+    clients: Buckets<Client>,
+    refused: [AtomicU64; Limit::ALL.len()],
+}
+
+impl Limits {
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            admission: Admission::new(&bounds),
+            parked: Counted::new(bounds.parked_per_client),
+            queues: Buckets::new(),
+            clients: Buckets::new(),
+            refused: Default::default(),
+            bounds,
+        }
+    }
+
+    pub fn count(&self, limit: Limit) {
+        self.refused[limit as usize].fetch_add(1, Relaxed);
+    }
+
+    pub fn refused(&self, limit: Limit) -> u64 {
+        self.refused[limit as usize].load(Relaxed)
+    }
+
+    /// For payloads that somebody wants to have stored.
+    pub fn check_payload(&self, what: &str, payload: &str) -> Result<(), ApiError> {
+        let (bytes, limit) = (payload.len(), self.bounds.message_bytes);
+        if bytes <= limit || limit == 0 {
+            return Ok(());
+        }
+        self.count(Limit::Message);
+        let text = format!("{what}: the payload has {bytes} bytes, at most {limit} are taken");
+        Err(ApiError::new(ErrorCode::PayloadTooLarge, text))
+    }
+
+    /// Before anything is stored: a message that is too large, or one queue that gets too many, refuses the whole request.
+    pub fn admit_push<'a, 'b: 'a, I>(&self, items: impl Fn() -> I) -> Result<(), ApiError>
+    where
+        I: Iterator<Item = &'a PushItem<'b>>,
+    {
+        if self.bounds.message_bytes > 0 {
+            for (index, item) in items().enumerate() {
+                self.check_payload(&format!("items[{index}]"), item.payload())?;
+            }
+        }
+        if self.bounds.queue_rate == 0 && self.bounds.queue_rates.is_empty() {
+            return Ok(());
+        }
+        let mut counts: HashMap<&str, u32> = HashMap::new();
+        for item in items() {
+            *counts.entry(item.queue.as_ref()).or_default() += 1;
+        }
+        let asks: Vec<(&str, Duration)> =
+            counts.into_iter().filter_map(|(queue, count)| Some((queue, self.cost(queue, count)?))).collect();
+        self.queues.take(Instant::now(), &asks).map_err(|short| {
+            self.count(Limit::QueueRate);
+            let text = format!("queue {:?} is pushed to faster than its rate limit allows", short.key);
+            ApiError::rate_limited(text, short.wait)
+        })
+    }
+
+    /// How long the rate of a queue takes to allow so many; `None`: it has none.
+    fn cost(&self, queue: &str, count: u32) -> Option<Duration> {
+        let rate = self.bounds.queue_rates.get(queue).copied().unwrap_or(self.bounds.queue_rate);
+        (rate > 0).then(|| Duration::from_secs(1) * count / rate)
+    }
+
+    pub fn paces_clients(&self) -> bool {
+        self.bounds.client_rate > 0
+    }
+
+    /// Takes the place of one request in its client's rate, or says when there is one.
+    fn take_request(&self, client: &Client) -> Result<(), Duration> {
+        let cost = Duration::from_secs(1) / self.bounds.client_rate.max(1);
+        self.clients.take(Instant::now(), &[(client, cost)]).map_err(|short| short.wait)
+    }
+
+    /// A place among the waiting pops of a client; held until it is dropped.
+    pub fn park(&self, client: Client) -> Option<Place<Client>> {
+        self.parked.enter(client)
+    }
+
+    /// The text of a refusal, and its count.
+    pub fn too_fast(&self, wait: Duration) -> ApiError {
+        self.count(Limit::ClientRate);
+        let rate = self.bounds.client_rate;
+        ApiError::rate_limited(format!("more than {rate} requests a second"), wait)
+    }
+
+    pub fn too_many_parked(&self) -> ApiError {
+        self.count(Limit::ClientParked);
+        let limit = self.bounds.parked_per_client;
+        let text = format!("{limit} pops of this client are waiting already, which is all it may have");
+        ApiError::rate_limited(text, Duration::from_secs(1))
+    }
+}

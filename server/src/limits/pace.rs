@@ -1,0 +1,49 @@
+//! Requests a second by client. There is no such layer if no rate is set.
+
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::time::sleep;
+
+use super::{Client, Limits};
+use crate::app::App;
+use crate::auth::Caller;
+use crate::http::error::ApiError;
+
+/// Whoever watches the broker must not take it for dead because others are many. Pops ask by themselves.
+const EXEMPT: [&str; 3] = ["/health", "/metrics", "/api/v1/pop"];
+
+pub async fn pace(State(app): State<App>, caller: Caller, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if !EXEMPT.iter().any(|exempt| path.starts_with(exempt))
+        && let Err(wait) = app.limits.take_request(&Client::from(&caller))
+    {
+        return app.limits.too_fast(wait).into_response();
+    }
+    next.run(request).await
+}
+
+impl Limits {
+    /// A pop that waits anyway waits for its turn, and is answered how much of its time is left.
+    pub async fn pace_pop(
+        &self,
+        client: &Client,
+        wait: Option<Duration>,
+    ) -> Result<Option<Duration>, ApiError> {
+        if !self.paces_clients() {
+            return Ok(wait);
+        }
+        let begun = Instant::now();
+        loop {
+            let Err(turn) = self.take_request(client) else {
+                return Ok(wait.map(|wait| wait.saturating_sub(begun.elapsed())));
+            };
+            if wait.is_none_or(|wait| begun.elapsed() + turn > wait) {
+                return Err(self.too_fast(turn));
+            }
+            sleep(turn).await;
+        }
+    }
+}

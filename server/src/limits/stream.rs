@@ -1,0 +1,134 @@
+//! A connection that does not wait for ever for a client that reads nothing: its answer, which may be large, is in memory
+//! until it does.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep, timeout};
+
+/// How long what a client still sends is read after it was refused. Closed with something unread, TCP resets the connection,
+/// and the client may never see why.
+const LINGER: Duration = Duration::from_secs(1);
+
+pub struct Patient<S> {
+    stream: S,
+    /// Zero: for ever.
+    patience: Duration,
+    /// While a write waits.
+    deadline: Option<Pin<Box<Sleep>>>,
+    stalled: bool,
+}
+
+impl<S> Patient<S> {
+    pub fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, patience, deadline: None, stalled: false }
+    }
+
+    /// It ended because the client read nothing for too long.
+    pub fn has_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// Any progress starts the time anew.
+    fn limited<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        attempt: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>>
+    where
+        S: Unpin,
+    {
+        if let Poll::Ready(done) = attempt(Pin::new(&mut self.stream), cx) {
+            self.deadline = None;
+            return Poll::Ready(done);
+        }
+        if self.patience.is_zero() {
+            return Poll::Pending;
+        }
+        let patience = self.patience;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(patience)));
+        ready!(deadline.as_mut().poll(cx));
+        self.stalled = true;
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> Patient<S> {
+    pub async fn linger(&mut self) {
+        // Who sends on and on has been told.
+        _ = timeout(LINGER, discard(&mut self.stream)).await;
+    }
+}
+
+/// Until the other side closes.
+pub async fn discard(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    let mut waste = [0; 4096];
+    while stream.read(&mut waste).await? > 0 {}
+    Ok(())
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.limited(cx, |stream, cx| stream.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.limited(cx, |stream, cx| stream.poll_write_vectored(cx, bytes))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.limited(cx, AsyncWrite::poll_flush)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.limited(cx, AsyncWrite::poll_shutdown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn a_reader_that_stops_is_given_up_and_a_slow_one_is_not() {
+        let (server, mut client) = duplex(10);
+        let mut server = Patient::new(server, PATIENCE);
+        let slow = async {
+            let mut byte = [0];
+            for _ in 0..30 {
+                sleep(PATIENCE / 20).await;
+                client.read_exact(&mut byte).await.unwrap();
+            }
+        };
+        let (written, ()) = tokio::join!(server.write_all(&[0; 40]), slow);
+        written.unwrap();
+        assert!(!server.has_stalled());
+        let error = server.write_all(b"x").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(server.has_stalled());
+    }
+}

@@ -1,0 +1,152 @@
+//! How long a request may take. Its body has time limits of its own (`http/request.rs`), so what counts here is the time
+//! after it. Pops bring their own patience.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use axum::response::{IntoResponse, Response};
+use queen_protocol::ErrorCode;
+use tokio::time::timeout;
+
+use super::{Limit, Limits};
+use crate::http::cors;
+use crate::http::error::ApiError;
+
+/// No moment: the body is still being read.
+const READING: u64 = u64::MAX;
+
+/// When the body of the request under way was complete. A connection has one request at a time, so it has one of these.
+#[derive(Clone)]
+pub struct Reading(Arc<Moment>);
+
+struct Moment {
+    epoch: Instant,
+    /// Microseconds after the epoch.
+    complete: AtomicU64,
+}
+
+impl Reading {
+    pub fn new() -> Self {
+        Self(Arc::new(Moment { epoch: Instant::now(), complete: AtomicU64::new(READING) }))
+    }
+
+    pub fn begin(&self) {
+        self.0.complete.store(READING, Relaxed);
+    }
+
+    pub fn complete(&self) {
+        self.0.complete.store(self.0.epoch.elapsed().as_micros() as u64, Relaxed);
+    }
+
+    /// `None` while it is being read.
+    fn since(&self) -> Option<Duration> {
+        match self.0.complete.load(Relaxed) {
+            READING => None,
+            complete => Some(self.0.epoch.elapsed().saturating_sub(Duration::from_micros(complete))),
+        }
+    }
+}
+
+impl Limits {
+    /// Ends a handler that takes too long, as if its client had gone away. What it has sent to the database may still happen.
+    ///
+    /// `reading`: of a request with a body.
+    pub async fn within<E>(
+        &self,
+        reading: Option<&Reading>,
+        answer: impl Future<Output = Result<Response, E>>,
+    ) -> Result<Response, E> {
+        let limit = self.bounds.request;
+        if limit.is_zero() {
+            return answer.await;
+        }
+        let mut answer = pin!(answer);
+        let mut left = limit;
+        // A handler that reads no body although there is one has the time for a body all the same.
+        let mut for_body = self.bounds.body_total;
+        loop {
+            match timeout(left, answer.as_mut()).await {
+                Ok(answer) => return answer,
+                Err(_) => match reading.map(Reading::since) {
+                    Some(None) if !for_body.is_zero() => {
+                        left = limit.min(for_body);
+                        for_body = for_body.saturating_sub(left);
+                    }
+                    Some(Some(since)) if since < limit => left = limit - since,
+                    _ => return Ok(cors::allowed(self.too_slow(limit).into_response())),
+                },
+            }
+        }
+    }
+
+    /// For a handler that may take as long as its caller wants to wait, and then the usual time.
+    pub async fn within_wait<T>(
+        &self,
+        wait: Duration,
+        answer: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        if self.bounds.request.is_zero() {
+            return answer.await;
+        }
+        let limit = self.bounds.request + wait;
+        match timeout(limit, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.too_slow(limit)),
+        }
+    }
+
+    fn too_slow(&self, limit: Duration) -> ApiError {
+        self.count(Limit::RequestTime);
+        let text = format!(
+            "request timeout: not done within {} ms. What it asked for may have happened or still happen; sent again with \
+             the same transaction ids, it happens once",
+            limit.as_millis()
+        );
+        ApiError::new(ErrorCode::Timeout, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Bounds;
+
+    fn limits() -> Limits {
+        let bounds = Bounds {
+            request: Duration::from_millis(100),
+            body_total: Duration::from_secs(3600),
+            ..Bounds::default()
+        };
+        Limits::new(bounds)
+    }
+
+    async fn never() -> Result<Response, ()> {
+        std::future::pending().await
+    }
+
+    #[tokio::test]
+    async fn the_time_of_a_body_does_not_count() {
+        let (limits, reading) = (limits(), Reading::new());
+        let answer = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            reading.complete();
+            never().await
+        };
+        let begun = Instant::now();
+        let response = limits.within(Some(&reading), answer).await.unwrap();
+        assert_eq!(response.status().as_u16(), 504);
+        assert!(begun.elapsed() >= Duration::from_millis(400), "{:?}", begun.elapsed());
+        assert_eq!(limits.refused(Limit::RequestTime), 1);
+    }
+
+    #[tokio::test]
+    async fn without_a_body_it_is_over_at_once() {
+        let limits = limits();
+        let response = limits.within(None, never()).await.unwrap();
+        assert_eq!(response.status().as_u16(), 504);
+        assert_eq!(response.headers()["access-control-allow-origin"], "*");
+    }
+}

@@ -1,0 +1,476 @@
+//! What a client gets that asks for too much, and that others do not notice.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::support::{Server, eventually, numbers};
+
+const LIVE: &str = "GET /health/live HTTP/1.1\r\nHost: q\r\n\r\n";
+/// Another address of this machine: another client.
+const NEIGHBOUR: [u8; 4] = [127, 0, 0, 2];
+
+async fn connected(server: &Server) -> TcpStream {
+    TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap()
+}
+
+async fn connected_from(server: &Server, address: [u8; 4]) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((IpAddr::from(address), 0).into()).unwrap();
+    socket.connect(server.url.trim_start_matches("http://").parse().unwrap()).await.unwrap()
+}
+
+fn neighbour() -> reqwest::Client {
+    reqwest::Client::builder().local_address(IpAddr::from(NEIGHBOUR)).build().unwrap()
+}
+
+/// What comes until the connection ends.
+async fn heard(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    // One that is reset has ended, too; what came before counts.
+    _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+/// The status of the next small answer on a connection that stays open.
+async fn status(stream: &mut TcpStream, request: &str) -> u16 {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = [0; 4096];
+    let length = stream.read(&mut answer).await.unwrap();
+    std::str::from_utf8(&answer[..length]).unwrap()[9..12].parse().unwrap()
+}
+
+fn body(answer: &str) -> Value {
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+async fn metric(server: &Server, name: &str) -> u64 {
+    let page = server.get("/metrics/prometheus").await.text;
+    let line = page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+    line.unwrap_or_else(|| panic!("no {name}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+async fn refused(server: &Server, limit: &str) -> u64 {
+    metric(server, &format!("queen_refused_total{{limit=\"{limit}\"}}")).await
+}
+
+#[tokio::test]
+async fn headers_that_are_too_large_are_a_431() {
+    let server = Server::start_with(&["--max-header-bytes", "8KiB"]).await;
+    let request = |length: usize| {
+        format!(
+            "GET /health/live HTTP/1.1\r\nHost: q\r\nConnection: close\r\nX: {}\r\n\r\n",
+            "x".repeat(length)
+        )
+    };
+    let send = async |request: String| {
+        let mut stream = connected(&server).await;
+        // The answer may be there before all is sent.
+        _ = stream.write_all(request.as_bytes()).await;
+        heard(&mut stream).await
+    };
+    assert!(send(request(8_000)).await.starts_with("HTTP/1.1 200 "));
+    let answer = send(request(10_000)).await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    assert_eq!(body(&answer)["code"], "headers_too_large");
+    // From twice the limit on the answer is a bare one, and nobody reads to the end.
+    for length in [20_000, 5_000_000] {
+        let answer = send(request(length)).await;
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{length}: {answer}");
+    }
+    let many: String = (0..200).map(|n| format!("X-{n}: 1\r\n")).collect();
+    let answer = send(format!("GET /health/live HTTP/1.1\r\nHost: q\r\n{many}\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    let path = format!("GET /{} HTTP/1.1\r\nHost: q\r\nConnection: close\r\n\r\n", "p".repeat(10_000));
+    assert!(send(path).await.starts_with("HTTP/1.1 431 "));
+    assert_eq!(refused(&server, "headers").await, 5);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_a_408_and_others_are_served_meanwhile() {
+    let server = Server::start_with(&["--body-idle", "500ms"]).await;
+    let mut stalled = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connected(&server).await;
+        let head = "POST /api/v1/push HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n{\"items\":";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stalled.push(stream);
+    }
+    server.push("q", "p", &[json!(1)]).await;
+    for stream in &mut stalled {
+        let answer = heard(stream).await;
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+        assert_eq!(body(&answer)["code"], "request_timeout");
+    }
+    assert_eq!(refused(&server, "body_time").await, 20);
+    assert_eq!(server.pop("/queue/q?batch=10").await.unwrap().data(), [1]);
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_a_408_after_its_whole_time() {
+    let server = Server::start_with(&["--body-idle", "10s", "--body-timeout", "1s"]).await;
+    let mut stream = connected(&server).await;
+    stream
+        .write_all(b"POST /api/v1/push HTTP/1.1\r\nHost: q\r\nContent-Length: 100000\r\n\r\n")
+        .await
+        .unwrap();
+    let begun = Instant::now();
+    let mut answer = vec![0; 1024];
+    let length = loop {
+        stream.write_all(b" ").await.unwrap();
+        match tokio::time::timeout(Duration::from_millis(20), stream.read(&mut answer)).await {
+            Ok(length) => break length.unwrap(),
+            Err(_) => assert!(begun.elapsed() < Duration::from_secs(20), "nobody minds"),
+        }
+    };
+    assert!(answer[..length].starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer[..length]));
+    assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_a_504_and_may_still_happen_once() {
+    let server = Server::start_with(&["--request-timeout", "1s", "--operation-queue-enabled=false"]).await;
+    server.push("q", "p", &[json!(0)]).await;
+    let session = server.database.client().await;
+    session.batch_execute("begin; lock table queen.segments in share mode").await.unwrap();
+    let push = json!({"items": [{"queue": "q", "partition": "p", "payload": 1, "transactionId": "once"}]});
+    let reply = server.post("/api/v1/push", push.clone()).await;
+    assert!(reply.is_error(504, "timeout"), "{} {}", reply.status, reply.text);
+    assert!(reply.json()["error"].as_str().unwrap().contains("timeout"));
+    assert_eq!(reply.headers["access-control-allow-origin"], "*");
+    session.batch_execute("rollback").await.unwrap();
+    assert_eq!(server.post("/api/v1/push", push).await.status, 201);
+    assert_eq!(server.pop("/queue/q/partition/p?batch=10").await.unwrap().data(), [0, 1]);
+    assert_eq!(refused(&server, "request_time").await, 1);
+}
+
+#[tokio::test]
+async fn a_waiting_pop_has_its_own_time() {
+    let server = Server::start_with(&["--request-timeout", "200ms"]).await;
+    let begun = Instant::now();
+    let reply = server.get("/api/v1/pop/queue/none?wait=true&timeout=1500").await;
+    assert_eq!(reply.status, 204, "{}", reply.text);
+    assert!(begun.elapsed() >= Duration::from_millis(1400), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_a_413_and_nothing_is_stored() {
+    let server = Server::start_with(&["--max-message-bytes", "1000"]).await;
+    let large = "x".repeat(1000);
+    let items = json!([{"queue": "q", "payload": "small"}, {"queue": "q", "payload": large}]);
+    let reply = server.post("/api/v1/push", json!({"items": items})).await;
+    assert!(reply.is_error(413, "payload_too_large"), "{} {}", reply.status, reply.text);
+    assert!(reply.json()["error"].as_str().unwrap().starts_with("items[1]: "));
+    let transaction = json!({"operations": [{"type": "push", "items": items}]});
+    assert_eq!(server.post("/api/v1/transaction", transaction).await.status, 413);
+    assert!(server.pop("/queue/q").await.is_none());
+    server.push("q", "p", &[json!("x".repeat(998))]).await;
+    let message = server.pop("/queue/q").await.unwrap().messages[0].clone();
+    let trace = json!({"transactionId": message["transactionId"], "partitionId": message["partitionId"], "data": large});
+    assert_eq!(server.post("/api/v1/traces", trace).await.status, 413);
+    assert_eq!(refused(&server, "message").await, 3);
+}
+
+#[tokio::test]
+async fn a_large_body_is_for_messages() {
+    let server = Server::start().await;
+    let padded = |body: &str| format!("{body}{}", " ".repeat(1 << 20));
+    for path in ["/api/v1/configure", "/api/v1/traces", "/api/v1/dlq/redrive", "/api/v1/lease/l/extend"] {
+        let reply = server.send(Method::POST, path, Some(&padded("{}"))).await;
+        assert!(reply.is_error(413, "payload_too_large"), "{path}: {} {}", reply.status, reply.text);
+    }
+    let push = padded(r#"{"items":[{"queue":"q","payload":1}]}"#);
+    assert_eq!(server.send(Method::POST, "/api/v1/push", Some(&push)).await.status, 201);
+    let acks = format!(
+        r#"{{"acknowledgments":[{}]}}"#,
+        vec![r#"{"transactionId":"","partitionId":""}"#; 50_001].join(",")
+    );
+    let reply = server.send(Method::POST, "/api/v1/ack/batch", Some(&acks)).await;
+    assert!(
+        reply.is_error(400, "bad_request") && reply.text.contains("50001 acknowledgments"),
+        "{}",
+        reply.text
+    );
+    assert_eq!(refused(&server, "body").await, 4);
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_a_503_and_is_closed() {
+    let server = Server::start_with(&["--max-connections", "3"]).await;
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut stream = connected(&server).await;
+        assert_eq!(status(&mut stream, LIVE).await, 200);
+        open.push(stream);
+    }
+    for _ in 0..5 {
+        let mut stream = connected(&server).await;
+        stream.write_all(LIVE.as_bytes()).await.unwrap();
+        let answer = heard(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("\r\nRetry-After: 1\r\n"), "{answer}");
+        assert_eq!(body(&answer), json!({"error": "too many connections", "code": "unavailable"}));
+    }
+    assert_eq!(status(&mut open[2], LIVE).await, 200, "who was there before stays");
+    drop(open.swap_remove(0));
+    eventually("there is room again", async || {
+        let mut stream = connected(&server).await;
+        (status(&mut stream, LIVE).await == 200).then_some(())
+    })
+    .await;
+    drop(open);
+    eventually("there is room for more", async || {
+        let page = server
+            .http
+            .get(format!("{}/metrics/prometheus", server.url))
+            .send()
+            .await
+            .ok()?
+            .text()
+            .await
+            .ok()?;
+        page.contains("queen_http_connections_max 3\n").then_some(())
+    })
+    .await;
+    assert!(refused(&server, "connections").await >= 5);
+}
+
+#[tokio::test]
+async fn one_client_with_too_many_connections_takes_none_of_its_neighbours() {
+    let server = Server::start_with(&["--max-connections-per-client", "2"]).await;
+    let (mut first, mut second) = (connected(&server).await, connected(&server).await);
+    assert_eq!((status(&mut first, LIVE).await, status(&mut second, LIVE).await), (200, 200));
+    let mut third = connected(&server).await;
+    assert!(heard(&mut third).await.starts_with("HTTP/1.1 503 "));
+    let (mut fourth, mut fifth) =
+        (connected_from(&server, NEIGHBOUR).await, connected_from(&server, NEIGHBOUR).await);
+    assert_eq!((status(&mut fourth, LIVE).await, status(&mut fifth, LIVE).await), (200, 200));
+    drop((first, second));
+    eventually("it is counted", async || {
+        let reply = server.http.get(format!("{}/metrics/prometheus", server.url)).send().await.ok()?;
+        let page = reply.text().await.ok()?;
+        let refused = "queen_refused_total{limit=\"client_connections\"} ";
+        page.lines().find_map(|line| line.strip_prefix(refused)).filter(|count| *count != "0").map(|_| ())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_cut_off() {
+    let server = Server::start_with(&["--write-timeout", "300ms"]).await;
+    let large = json!("x".repeat(8 << 20));
+    for _ in 0..5 {
+        server.push("q", "p", std::slice::from_ref(&large)).await;
+    }
+    let mut stream = connected(&server).await;
+    stream
+        .write_all(b"GET /api/v1/pop/queue/q/partition/p?batch=5 HTTP/1.1\r\nHost: q\r\n\r\n")
+        .await
+        .unwrap();
+    eventually("it is cut off", async || (refused(&server, "write_time").await == 1).then_some(())).await;
+    let mut answer = Vec::new();
+    _ = stream.read_to_end(&mut answer).await;
+    assert!(answer.starts_with(b"HTTP/1.1 200 ") && answer.len() < 40 << 20, "{}", answer.len());
+}
+
+/// Pops from `http` until so many wait, and answers the tasks they are in.
+async fn parked(server: &Server, http: &reqwest::Client, count: u64, total: u64) -> JoinSet<u16> {
+    let mut pops = JoinSet::new();
+    for _ in 0..count {
+        let request =
+            http.get(format!("{}/api/v1/pop/queue/q?wait=true&timeout=60000&autoAck=true", server.url));
+        pops.spawn(async move { request.send().await.unwrap().status().as_u16() });
+    }
+    eventually("they wait", async || (metric(server, "queen_parked_pops").await == total).then_some(()))
+        .await;
+    pops
+}
+
+#[tokio::test]
+async fn one_waiting_pop_too_many_does_not_wait_and_a_neighbours_do() {
+    let server = Server::start_with(&["--max-parked-per-client", "2"]).await;
+    let mut pops = parked(&server, &server.http, 2, 2).await;
+    let waiting = "/api/v1/pop/queue/q?wait=true&timeout=60000&autoAck=true";
+    let begun = Instant::now();
+    assert_eq!(server.get(waiting).await.status, 204);
+    assert!(begun.elapsed() < Duration::from_secs(20), "it waits");
+    assert_eq!(server.get("/api/v1/pop/queue/q").await.status, 204, "who does not wait is not counted");
+    let mut others = parked(&server, &neighbour(), 2, 4).await;
+    assert_eq!(refused(&server, "client_parked").await, 1);
+    for partition in ["a", "b", "c", "d"] {
+        server.push("q", partition, &[json!(1)]).await;
+    }
+    for pops in [&mut pops, &mut others] {
+        while let Some(status) = pops.join_next().await {
+            assert_eq!(status.unwrap(), 200);
+        }
+    }
+    let pops = parked(&server, &server.http, 2, 2).await;
+    drop(pops);
+}
+
+#[tokio::test]
+async fn one_waiting_pop_too_many_is_a_429_where_that_is_wanted() {
+    let server =
+        Server::start_with(&["--max-parked-per-client", "1", "--pop-overload-response", "429"]).await;
+    let pops = parked(&server, &server.http, 1, 1).await;
+    let reply = server.get("/api/v1/pop/queue/q?wait=true&timeout=60000").await;
+    assert!(reply.is_error(429, "rate_limited"), "{} {}", reply.status, reply.text);
+    assert_eq!(reply.headers["retry-after"], "1");
+    drop(pops);
+    // A client that went away has left its place.
+    eventually("there is a place", async || {
+        let reply = server.get("/api/v1/pop/queue/q?wait=true&timeout=1").await;
+        (reply.status == 204).then_some(())
+    })
+    .await;
+}
+
+/// A broker whose lane of pops is full, as long as this holds a lock: one pop is in the air, and one waits, which is all that may.
+struct Overload {
+    session: tokio_postgres::Client,
+    pops: JoinSet<u16>,
+}
+
+impl Overload {
+    const FLAGS: [&str; 6] = ["--max-waiting", "1", "--pop-max-concurrent", "1", "--ack-max-concurrent", "1"];
+
+    async fn on(server: &Server) -> Self {
+        server.push("q", "p", &[json!(1)]).await;
+        let session = server.database.client().await;
+        let mut pops = JoinSet::new();
+        session.batch_execute("begin; lock table queen.consumers in access exclusive mode").await.unwrap();
+        let mut pop = |group: &str| {
+            let request = server
+                .http
+                .get(format!("{}/api/v1/pop/queue/q/partition/p?consumerGroup={group}", server.url));
+            pops.spawn(async move { request.send().await.unwrap().status().as_u16() });
+        };
+        pop("flies");
+        let watcher = server.database.client().await;
+        let stuck =
+            "select count(*) from pg_locks where not granted and relation = 'queen.consumers'::regclass";
+        eventually("it flies", async || {
+            let waiting: i64 = watcher.query_one(stuck, &[]).await.unwrap().get(0);
+            (waiting > 0).then_some(())
+        })
+        .await;
+        pop("waits");
+        let lane = "queen_lane_waiting{lane=\"turn\"}";
+        eventually("it waits", async || (metric(server, lane).await == 1).then_some(())).await;
+        Self { session, pops }
+    }
+
+    /// What those were answered that were there before.
+    async fn off(self) -> Vec<u16> {
+        self.session.batch_execute("rollback").await.unwrap();
+        self.pops.join_all().await
+    }
+}
+
+#[tokio::test]
+async fn a_pop_that_finds_no_room_is_told_that_there_is_nothing_and_one_that_waits_waits() {
+    let server = Server::start_with(&Overload::FLAGS).await;
+    let overload = Overload::on(&server).await;
+    assert_eq!(server.get("/api/v1/pop/queue/q/partition/p?consumerGroup=c").await.status, 204);
+    let request = server.http.get(format!(
+        "{}/api/v1/pop/queue/q/partition/p?consumerGroup=c&wait=true&timeout=60000",
+        server.url
+    ));
+    let mut patient = JoinSet::new();
+    patient.spawn(async move { request.send().await.unwrap().status().as_u16() });
+    assert_eq!(overload.off().await, [200, 200]);
+    assert_eq!(patient.join_all().await, [200]);
+}
+
+#[tokio::test]
+async fn a_pop_that_finds_no_room_is_a_429_where_that_is_wanted() {
+    let flags = [&Overload::FLAGS[..], &["--pop-overload-response", "429"]].concat();
+    let server = Server::start_with(&flags).await;
+    let overload = Overload::on(&server).await;
+    let reply = server.get("/api/v1/pop/queue/q/partition/p?consumerGroup=c").await;
+    assert!(reply.is_error(429, "rate_limited"), "{} {}", reply.status, reply.text);
+    assert_eq!(reply.headers["retry-after"], "1");
+    assert_eq!(overload.off().await, [200, 200]);
+}
+
+#[tokio::test]
+async fn a_queue_that_is_pushed_to_too_fast_is_a_429_before_anything_is_stored() {
+    let server = Server::start_with(&["--rate-per-queue", "1", "--rate-queues", "free=0,wide=1000"]).await;
+    // More than may come at once, so it is taken and paid off for a hundred seconds.
+    server.push("q", "p", &numbers(0..100)).await;
+    let reply = server.post("/api/v1/push", json!({"items": [{"queue": "q", "payload": "late"}]})).await;
+    assert!(reply.is_error(429, "rate_limited"), "{} {}", reply.status, reply.text);
+    let wait: u64 = reply.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((50..=100).contains(&wait), "{wait}");
+    let mixed = json!([{"queue": "other", "payload": 1}, {"queue": "q", "payload": "late"}]);
+    assert_eq!(server.post("/api/v1/push", json!({"items": mixed})).await.status, 429);
+    let transaction = json!({"operations": [{"type": "push", "items": mixed}]});
+    assert_eq!(server.post("/api/v1/transaction", transaction).await.status, 429);
+    assert!(server.pop("/queue/other").await.is_none());
+    server.push("other", "p", &numbers(0..2)).await;
+    for _ in 0..5 {
+        server.push("free", "p", &numbers(0..1000)).await;
+    }
+    server.push("wide", "p", &numbers(0..1000)).await;
+    server.push("wide", "p", &numbers(0..900)).await;
+    assert_eq!(server.pop("/queue/q/partition/p?batch=1000").await.unwrap().messages.len(), 100);
+    assert_eq!(refused(&server, "queue_rate").await, 3);
+}
+
+#[tokio::test]
+async fn a_client_that_asks_too_often_is_a_429_and_its_neighbour_is_served() {
+    let server = Server::start_with(&["--rate-per-client", "1"]).await;
+    let begun = Instant::now();
+    let mut passed = 0;
+    for _ in 0..30 {
+        let reply = server.get("/api/v1/resources/namespaces").await;
+        match reply.status {
+            200 => passed += 1,
+            _ => {
+                assert!(reply.is_error(429, "rate_limited"), "{} {}", reply.status, reply.text);
+                assert_eq!(reply.headers["retry-after"], "1");
+            }
+        }
+    }
+    let most = 3 + begun.elapsed().as_secs();
+    assert!((2..=most).contains(&passed), "{passed} of at most {most}");
+    assert_eq!(refused(&server, "client_rate").await, 30 - passed);
+    for _ in 0..10 {
+        assert_eq!(server.get("/health/live").await.status, 200, "who watches is not counted");
+    }
+    let url = format!("{}/api/v1/push", server.url);
+    let push = neighbour().post(url).body(json!({"items": [{"queue": "q", "payload": 1}]}).to_string());
+    assert_eq!(push.send().await.unwrap().status().as_u16(), 201);
+    // A 429 would end published consumers: one that does not wait finds nothing, and one that does waits for its turn.
+    let reply = server.get("/api/v1/pop/queue/q?wait=true&timeout=30000").await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let statuses: Vec<u16> =
+        futures_util::future::join_all((0..20).map(|_| server.get("/api/v1/pop/queue/q")))
+            .await
+            .iter()
+            .map(|reply| reply.status)
+            .collect();
+    assert!(statuses.iter().all(|status| *status == 204), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn a_partition_too_many_fails_alone() {
+    let server = Server::start_with(&["--max-partitions-per-queue", "2"]).await;
+    let item = |queue: &str, partition: &str| json!({"queue": queue, "partition": partition, "payload": 1});
+    let results = server
+        .push_items(json!([item("q", "a"), item("q", "b"), item("q", "c"), item("q", "a"), item("r", "c")]))
+        .await;
+    let statuses: Vec<_> = results.iter().map(|result| result["status"].as_str().unwrap()).collect();
+    assert_eq!(statuses, ["queued", "queued", "failed", "queued", "queued"]);
+    assert!(results[2]["error"].as_str().unwrap().contains("2 partitions"), "{}", results[2]);
+    assert_eq!(server.push_items(json!([item("q", "d")])).await[0]["status"], "failed");
+    let transaction = json!({"operations": [{"type": "push", "queue": "q", "partition": "e"}]});
+    assert_eq!(server.call("/api/v1/transaction", transaction).await["success"], false);
+    assert_eq!(server.send(Method::GET, "/api/v1/pop/queue/q/partition/c", None).await.status, 204);
+    assert_eq!(refused(&server, "partitions").await, 3);
+}
