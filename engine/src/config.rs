@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use queen_protocol::Subscription;
 
+use crate::crypt::Keys;
+
 #[derive(Debug, Clone)]
 pub struct Config {
     /// A URL or a keyword string, as libpq takes it. Never logged: it may hold a password.
     pub database: String,
     pub tls: Tls,
+    /// How soon a silent end of a connection is noticed.
+    pub keepalive: Keepalive,
+    /// With which the payloads of queues that ask for it are encrypted.
+    pub keys: Keys,
     /// Connections of the message plane; 0 = sized from the server's `max_connections`.
     pub connections: usize,
     /// Flights of all lanes in the air at once before the next one waits a moment for others to land.
@@ -94,13 +100,56 @@ pub struct Deferring {
     pub retention: Duration,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tls {
+/// TLS to PostgreSQL.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tls {
+    pub mode: TlsMode,
+    pub roots: Roots,
+    /// The certificate and the key to show to the server, as PEM files.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+impl Tls {
+    pub const OFF: Self = Self { mode: TlsMode::Off, roots: Roots::System, client: None };
+
+    pub fn new(mode: TlsMode) -> Self {
+        Self { mode, ..Self::OFF }
+    }
+}
+
+/// As libpq means `sslmode`, from the weakest to the strongest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsMode {
+    #[default]
     Off,
+    /// Encrypt if the server can; it keeps out nobody.
+    Prefer,
     /// Encrypt, accept any certificate.
     Unverified,
-    /// Encrypt and verify against the system's certificates.
-    Verified,
+    /// The certificate must come from an authority we trust, whatever name it carries.
+    VerifyCa,
+    /// It must also carry the name we connect to.
+    VerifyFull,
+}
+
+/// Whose certificates are trusted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Roots {
+    #[default]
+    System,
+    /// A file of PEM.
+    File(PathBuf),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Keepalive {
+    /// After this time without traffic the other side is asked whether it is there.
+    pub idle: Duration,
+    /// How often it is asked again without an answer, and how many times.
+    pub interval: Duration,
+    pub count: u32,
+    /// What was sent and not received for this long ends the connection; zero = the system decides.
+    pub user_timeout: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,7 @@
 //! Names to partitions: what the broker has looked up, bounded. Only a hint: a row deleted behind its back shows
 //! when it is used, and is then looked up again.
 
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uuid::Uuid;
@@ -15,17 +16,20 @@ const NAMES_MAX: usize = 100_000;
 pub struct Known {
     pub partition: Arc<Partition>,
     pub dedup_seconds: i32,
+    /// Its queue wants payloads encrypted.
+    pub encrypted: bool,
     /// The head when it was looked up.
     pub head: i64,
 }
 
 pub struct Directory {
     known: Mutex<Cache<String, Known>>,
+    changes: AtomicU64,
 }
 
 impl Directory {
     pub fn new() -> Self {
-        Self { known: Mutex::new(Cache::new(NAMES_MAX)) }
+        Self { known: Mutex::new(Cache::new(NAMES_MAX)), changes: AtomicU64::new(0) }
     }
 
     /// In the order asked; one lock for all.
@@ -40,10 +44,20 @@ impl Directory {
             .collect()
     }
 
-    pub fn learn(&self, known: Known) {
+    /// To be read before something is looked up that is to be learned.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(SeqCst)
+    }
+
+    /// Unless options were changed since it was looked up: it would be remembered for good that a queue is not to be
+    /// encrypted.
+    pub fn learn(&self, known: Known, changes: u64) {
         let mut key = String::new();
         write_key(&mut key, &known.partition.queue, &known.partition.name);
-        self.lock().insert(key, known, 1);
+        let mut entries = self.lock();
+        if self.changes() == changes {
+            entries.insert(key, known, 1);
+        }
     }
 
     pub fn forget(&self, partition: &Partition) {
@@ -66,11 +80,15 @@ impl Directory {
 
     /// After a queue was deleted or its options changed.
     pub fn forget_queue(&self, queue: &str) {
-        self.lock().retain(|_, known| known.partition.queue.as_ref() != queue);
+        let mut known = self.lock();
+        self.changes.fetch_add(1, SeqCst);
+        known.retain(|_, known| known.partition.queue.as_ref() != queue);
     }
 
     pub fn clear(&self) {
-        self.lock().clear();
+        let mut known = self.lock();
+        self.changes.fetch_add(1, SeqCst);
+        known.clear();
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache<String, Known>> {

@@ -17,7 +17,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::db::migrate::SCHEMA_VERSION;
 use crate::db::{Connector, control, error_chain};
-use crate::error::StartError;
+use crate::error::{StartError, UnreadableMessage};
 use crate::start::{explain, pool_size};
 use crate::tasks::Tasks;
 
@@ -75,6 +75,10 @@ pub struct Circumstances {
     pub clock_offset_seconds: f64,
     /// Whether a pooler in transaction mode is in between; `None`: nobody has tried.
     pub pooled: Option<bool>,
+    /// Whether there is a key to encrypt with.
+    pub can_seal: bool,
+    /// Messages that consumers of this broker have met and that nobody can decrypt.
+    pub unreadable: Vec<UnreadableMessage>,
 }
 
 impl Examination {
@@ -106,6 +110,8 @@ pub async fn diagnose(config: &Config) -> Result<Examination, StartError> {
         schema: SCHEMA_VERSION,
         clock_offset_seconds: offset(sent, clock::wall_seconds(), facts.now),
         pooled,
+        can_seal: config.keys.can_seal(),
+        unreadable: Vec::new(),
     };
     Ok(examined(facts, &here, begun))
 }

@@ -2,6 +2,7 @@
 
 use queen_protocol::{BadRequest, ErrorCode};
 
+use crate::crypt::{SealError, Unreadable};
 use crate::db;
 use crate::spool::SpoolError;
 
@@ -20,6 +21,25 @@ pub enum Error {
         /// Seconds, never 0.
         retry_after: u64,
     },
+    #[error("{0}")]
+    Unreadable(Box<UnreadableMessage>),
+    #[error("{0}")]
+    Seal(#[from] SealError),
+    /// What was encrypted must not become readable by being moved.
+    #[error(
+        "a message that was encrypted cannot be pushed again without a key to encrypt with; set QUEEN_ENCRYPTION_KEY"
+    )]
+    NoKey,
+}
+
+/// A message whose payload cannot be decrypted. Nothing is lost: it waits for its key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("message {transaction_id:?} of queue {queue:?}, partition {partition:?} cannot be read: {cause}")]
+pub struct UnreadableMessage {
+    pub queue: String,
+    pub partition: String,
+    pub transaction_id: String,
+    pub cause: Unreadable,
 }
 
 impl Error {
@@ -34,7 +54,7 @@ impl Error {
             Self::Spool(SpoolError::Disk(_) | SpoolError::None) => ErrorCode::Unavailable,
             Self::Database(error) if error.is_full() => ErrorCode::RateLimited,
             Self::Database(error) if error.is_unavailable() => ErrorCode::Unavailable,
-            Self::Database(_) => ErrorCode::Internal,
+            Self::Database(_) | Self::Unreadable(_) | Self::Seal(_) | Self::NoKey => ErrorCode::Internal,
         }
     }
 }
@@ -56,6 +76,8 @@ pub enum StartError {
     SchemaNewer { found: i32, known: i32 },
     #[error("the spool in {dir} cannot be opened: {cause}")]
     Spool { dir: String, cause: String },
+    #[error("{0}")]
+    Tls(String),
     #[error("migration {name} failed: {cause}")]
     Migration { name: String, cause: String },
     #[error("the database refused a statement at start: {0}")]

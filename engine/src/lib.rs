@@ -6,6 +6,7 @@
 mod cache;
 mod clock;
 mod config;
+pub mod crypt;
 mod db;
 mod directory;
 mod doctor;
@@ -25,13 +26,15 @@ mod spool;
 mod start;
 mod tally;
 mod tasks;
+mod troubles;
 mod watches;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-pub use config::{Config, Deferring, Slots, SpoolConfig, Tls};
+pub use config::{Config, Deferring, Keepalive, Roots, Slots, SpoolConfig, Tls, TlsMode};
+pub use crypt::{BadKey, Keys};
 pub use db::control::Operations;
 pub use db::history::{Broker, Metric, ParkedPoint, Point, QueuePoint, QueueRate, Worker};
 pub use db::redrive::{Redrive, RedriveAsk};

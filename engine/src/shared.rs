@@ -22,6 +22,7 @@ use crate::pop::leases::LeaseBook;
 use crate::spool::Spool;
 use crate::tally::Tally;
 use crate::tasks::Tasks;
+use crate::troubles::Troubles;
 use crate::watches::Watches;
 
 /// Transaction hashes of served leases: 16 bytes each, 16 MB.
@@ -47,6 +48,7 @@ pub struct Shared {
     pub life: Life,
     /// Messages for partitions that would have been too many.
     pub partitions_refused: AtomicU64,
+    pub troubles: Troubles,
     /// A redrive was started here.
     pub redrives: Notify,
     dedup: Mutex<Dedup>,
@@ -65,6 +67,7 @@ impl Shared {
             directory: Directory::new(),
             watches: Watches::default(),
             life: Life::default(),
+            troubles: Troubles::default(),
             load: Load::new(config.deferring.clone()),
             tally: Tally::default(),
             telling: tokio::sync::Mutex::default(),

@@ -19,6 +19,7 @@ use crate::http::{
 use crate::limits::{Bounds, Limits, pace};
 use crate::meter::Meter;
 use crate::telemetry::Telemetry;
+use crate::tls::Door;
 
 /// What the HTTP side is told when it starts.
 #[derive(Debug, Clone)]
@@ -37,6 +38,8 @@ pub struct Options {
     /// Where spans go.
     pub otlp_endpoint: Option<String>,
     pub bounds: Bounds,
+    /// `None`: connections are not encrypted.
+    pub tls: Option<Arc<Door>>,
 }
 
 #[derive(Clone)]

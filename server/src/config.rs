@@ -3,15 +3,17 @@
 mod connection;
 mod database;
 pub(crate) mod environment;
+mod keys;
 pub mod report;
 mod units;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum, value_parser};
-use queen_engine::{Deferring, Slots, SpoolConfig, Tls};
+use queen_engine::{Deferring, Keepalive, Slots, SpoolConfig, Tls};
 use queen_protocol::Subscription;
 
 pub use database::Database;
@@ -20,6 +22,7 @@ use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds, some_se
 use crate::app::Options;
 use crate::connections;
 use crate::limits::Bounds;
+use crate::tls::Files;
 
 /// Large payloads make a flight slow long before they are many; eight flights of this size fit a small machine.
 const FLIGHT_BYTES_MAX: usize = 8 << 20;
@@ -33,6 +36,7 @@ const BATCH_MAX: i64 = crate::http::pop::BATCH_MAX as i64;
 
 const LISTENER: &str = "HTTP";
 const DATABASE: &str = "Database";
+const ENCRYPTION: &str = "Encryption at rest";
 const POP: &str = "Pop";
 const LANES: &str = "Lanes and caches";
 const LOAD: &str = "Load";
@@ -62,6 +66,16 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_DRAIN_SECONDS", default_value = "30s", value_name = "SECONDS",
           value_parser = seconds, help_heading = LISTENER)]
     pub drain: Duration,
+    /// Certificate of this broker, a file of PEM with its chain: the API is then HTTPS only. Looked at every few seconds and
+    /// on SIGHUP; a new one is used for new connections.
+    #[arg(long, env = "QUEEN_TLS_CERT", value_name = "FILE", help_heading = LISTENER)]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, a file of PEM.
+    #[arg(long, env = "QUEEN_TLS_KEY", value_name = "FILE", help_heading = LISTENER)]
+    pub tls_key: Option<PathBuf>,
+    /// Lets in only clients with a certificate of an authority in this file of PEM.
+    #[arg(long, env = "QUEEN_TLS_CLIENT_CA", value_name = "FILE", help_heading = LISTENER)]
+    pub tls_client_ca: Option<PathBuf>,
 
     /// Your PostgreSQL, as a URL or keyword string. Without it, and without any PG_* setting, Queen runs its
     /// own.
@@ -86,10 +100,13 @@ pub struct Settings {
     #[arg(long, env = "PG_USE_SSL", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
     pub pg_use_ssl: Option<bool>,
-    /// When encrypting, refuse a certificate the system does not trust.
+    /// When encrypting, refuse a server whose certificate is not trusted or carries another name (`verify-full`).
     #[arg(long, env = "PG_SSL_REJECT_UNAUTHORIZED", value_name = "BOOL", num_args = 0..=1,
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
     pub pg_ssl_reject_unauthorized: Option<bool>,
+    /// Whose certificates are trusted then: a file of PEM, or `system`, which is also what holds without it.
+    #[arg(long, env = "PG_SSL_ROOT_CERT", value_name = "FILE", help_heading = DATABASE)]
+    pub pg_ssl_root_cert: Option<String>,
     /// Folder of the embedded PostgreSQL: `/var/lib/queen` for root, otherwise `queen` in `$XDG_DATA_HOME`
     /// or `~/.local/share`.
     #[arg(long, env = "QUEEN_DATA_DIR", value_name = "DIR", help_heading = DATABASE)]
@@ -113,6 +130,36 @@ pub struct Settings {
     #[arg(long, env = "DB_CONNECTION_TIMEOUT", default_value = "2s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_connection_timeout: Duration,
+    /// After this time without traffic the database is asked whether it is still there.
+    #[arg(long, env = "DB_KEEPALIVES_IDLE", default_value = "60s", value_name = "SECONDS",
+          value_parser = some_seconds, help_heading = DATABASE)]
+    pub db_keepalives_idle: Duration,
+    /// How often it is asked again when it does not answer.
+    #[arg(long, env = "DB_KEEPALIVES_INTERVAL", default_value = "10s", value_name = "SECONDS",
+          value_parser = some_seconds, help_heading = DATABASE)]
+    pub db_keepalives_interval: Duration,
+    /// How many times, before the connection counts as lost.
+    #[arg(long, env = "DB_KEEPALIVES_COUNT", default_value_t = 3, value_parser = value_parser!(u32).range(1..=100),
+          help_heading = DATABASE)]
+    pub db_keepalives_count: u32,
+    /// A connection also counts as lost when something sent was not received for this long; 0 leaves it to the system.
+    #[arg(long, env = "DB_TCP_USER_TIMEOUT_MS", default_value = "30s", value_name = "MS",
+          value_parser = milliseconds, help_heading = DATABASE)]
+    pub db_tcp_user_timeout: Duration,
+
+    /// Key that payloads of queues with `encryptionEnabled` are encrypted with: 64 hexadecimal digits, or `ID:DIGITS`. Without
+    /// an id, the first 8 digits of the key's SHA-256 are its id. Without a key they are stored as they are.
+    #[arg(long, env = "QUEEN_ENCRYPTION_KEY", value_name = "KEY", help_heading = ENCRYPTION)]
+    pub encryption_key: Option<String>,
+    /// A file with that key instead.
+    #[arg(long, env = "QUEEN_ENCRYPTION_KEY_FILE", value_name = "FILE", help_heading = ENCRYPTION)]
+    pub encryption_key_file: Option<PathBuf>,
+    /// Further keys, only to read what was encrypted with them, separated by commas.
+    #[arg(long, env = "QUEEN_ENCRYPTION_OLD_KEYS", value_name = "KEYS", help_heading = ENCRYPTION)]
+    pub encryption_old_keys: Option<String>,
+    /// A file with those keys instead, separated by commas or lines.
+    #[arg(long, env = "QUEEN_ENCRYPTION_OLD_KEYS_FILE", value_name = "FILE", help_heading = ENCRYPTION)]
+    pub encryption_old_keys_file: Option<PathBuf>,
 
     /// How long a waiting pop is parked when it does not say.
     #[arg(long, env = "DEFAULT_TIMEOUT", default_value = "30s", value_name = "MS",
@@ -368,10 +415,17 @@ pub enum LogFormat {
 
 impl Settings {
     /// The one place where settings become the engine's configuration.
-    pub fn engine(&self, database: String, tls: Tls) -> queen_engine::Config {
-        queen_engine::Config {
+    pub fn engine(&self, database: String, tls: Tls) -> Result<queen_engine::Config> {
+        Ok(queen_engine::Config {
             database,
             tls,
+            keepalive: Keepalive {
+                idle: self.db_keepalives_idle,
+                interval: self.db_keepalives_interval,
+                count: self.db_keepalives_count,
+                user_timeout: self.db_tcp_user_timeout,
+            },
+            keys: keys::read(self)?,
             connections: usize::from(self.sidecar_pool_size),
             flights: match self.flights {
                 0 => std::thread::available_parallelism().map_or(2, usize::from).max(2),
@@ -424,6 +478,21 @@ impl Settings {
             metrics_sample: self.metrics_sample_interval,
             metrics_aggregate: self.metrics_aggregate_interval,
             spool: self.file_buffer_dir.clone().and_then(|dir| self.spool(dir)),
+        })
+    }
+
+    /// `None`: the API is plain HTTP.
+    pub fn tls(&self) -> Result<Option<Files>> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Ok(Some(Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: self.tls_client_ca.clone(),
+            })),
+            (None, None) if self.tls_client_ca.is_none() => Ok(None),
+            _ => {
+                bail!("QUEEN_TLS_CERT and QUEEN_TLS_KEY belong together, and QUEEN_TLS_CLIENT_CA needs both")
+            }
         }
     }
 
@@ -450,6 +519,7 @@ impl Settings {
             pop_overload_empty: self.pop_overload_response == 204,
             otlp_endpoint: self.otlp_endpoint.clone(),
             bounds: self.bounds(),
+            tls: None,
         }
     }
 
@@ -528,16 +598,29 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_the_contract() {
         let settings = Cli::parse_from(["queen"]).unwrap().settings;
-        let config = settings.engine("host=x".to_owned(), Tls::Off);
+        let config = settings.engine("host=x".to_owned(), Tls::OFF).unwrap();
         assert_eq!(settings.port, 6632);
         assert_eq!(settings.options().body_bytes_max, 67_108_864);
         assert_eq!((config.flight_items_max, config.linger), (500, Duration::ZERO));
         assert_eq!(config.statement_timeout, Duration::from_secs(30));
         assert_eq!(config.retention_interval, Duration::from_millis(300_000));
+        let keepalive = config.keepalive;
+        assert_eq!((keepalive.idle.as_secs(), keepalive.interval.as_secs(), keepalive.count), (60, 10, 3));
+        assert_eq!((keepalive.user_timeout.as_millis(), config.keys.can_seal()), (30_000, false));
         assert_eq!(config.default_subscription, Subscription::All);
         assert_eq!((config.metrics_sample.as_millis(), config.metrics_aggregate.as_secs()), (1000, 60));
         assert_eq!(config.history_retention.as_secs(), 90 * 86_400);
         assert_eq!((config.extent_bytes, config.extent_age.as_secs()), (268_435_456, 3600));
+    }
+
+    #[test]
+    fn a_certificate_and_its_key_belong_together() {
+        let tls = |flags: &[&str]| Cli::parse_from(["queen"].iter().chain(flags)).unwrap().settings.tls();
+        assert!(tls(&[]).unwrap().is_none());
+        assert!(tls(&["--tls-cert", "c", "--tls-key", "k"]).unwrap().is_some());
+        for half in [["--tls-cert", "c"], ["--tls-key", "k"], ["--tls-client-ca", "a"]] {
+            assert!(tls(&half).is_err(), "{half:?}");
+        }
     }
 
     #[test]
@@ -555,6 +638,7 @@ mod tests {
             ("--metrics-retention-days", "0"),
             ("--max-header-bytes", "10"),
             ("--rate-queues", "orders"),
+            ("--db-keepalives-count", "0"),
         ] {
             let error = Cli::parse_from(["queen", flag, value]).unwrap_err();
             assert!(error.to_string().contains(flag), "{error}");

@@ -15,8 +15,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use queen_engine::Engine;
 use queen_protocol::ErrorCode;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -35,13 +37,15 @@ use crate::telemetry::Telemetry;
 /// Also ends idle connections. Longer than any published client keeps one (90 s), so that the client lets go
 /// first and never sends into a closing door.
 const HEADER_PATIENCE: Duration = Duration::from_secs(120);
+/// More round trips than a client needs, wherever it is.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// Out of file descriptors: trying at once again would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`, then has parked pops answered, waits for the rest as long as `options.drain` says, and
 /// stops the engine. When this returns, no request is being worked on.
 pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdown: CancellationToken) {
-    let drain = options.drain;
+    let (drain, tls) = (options.drain, options.tls.clone());
     let meter = Arc::new(Meter::new(app::routes().iter().map(|(path, _)| *path)));
     let name: Arc<str> = name(port(&listener)).into();
     let limits = Arc::new(Limits::new(options.bounds.clone()));
@@ -57,18 +61,26 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     let router = app::router(app);
     let connections = TaskTracker::new();
     let abandoned = CancellationToken::new();
+    if let Some(door) = tls.clone() {
+        let watch = async move { door.watch().await };
+        connections.spawn(shutdown.clone().run_until_cancelled_owned(watch));
+    }
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, address)) => match limits.admission.admit(address.ip()) {
                 Ok(permit) => {
-                    let door = Door { router: router.clone(), meter: meter.clone(), limits: limits.clone() };
-                    let served = serve(stream, Peer(address), permit, door, shutdown.clone());
+                    let inside =
+                        Inside { router: router.clone(), meter: meter.clone(), limits: limits.clone() };
+                    let acceptor = tls.as_ref().map(|door| door.acceptor());
+                    let served = serve(stream, acceptor, Peer(address), permit, inside, shutdown.clone());
                     connections.spawn(abandoned.clone().run_until_cancelled_owned(served));
                 }
                 Err(limit) => {
                     limits.count(limit);
                     debug!(limit = limit.word(), "connection refused");
-                    if let Some(farewell) = limits.admission.farewell(stream) {
+                    // Who expects TLS would not understand a word of it.
+                    let told = tls.is_none().then(|| limits.admission.farewell(stream)).flatten();
+                    if let Some(farewell) = told {
                         connections.spawn(abandoned.clone().run_until_cancelled_owned(farewell));
                     }
                 }
@@ -92,18 +104,42 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
 }
 
 /// What a connection leads to.
-struct Door {
+struct Inside {
     router: Router,
     meter: Arc<Meter>,
     limits: Arc<Limits>,
 }
 
-/// # Cancel safety
-/// A client that goes away ends its handler at the next await: a parked pop is cancelled, and no lease taken.
-async fn serve(stream: TcpStream, peer: Peer, _permit: Permit, door: Door, shutdown: CancellationToken) {
-    let Door { router, meter, limits } = door;
+async fn serve(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    peer: Peer,
+    _permit: Permit,
+    inside: Inside,
+    shutdown: CancellationToken,
+) {
     // Answers are small and written whole; waiting for more to send would only add 40 ms.
     _ = stream.set_nodelay(true);
+    let Some(acceptor) = acceptor else { return speak(stream, peer, inside, shutdown).await };
+    // Here and not before the next one is accepted: a client that is slow, or speaks no TLS, is alone with that.
+    let shaken = timeout(HANDSHAKE_PATIENCE, acceptor.accept(stream));
+    match shutdown.run_until_cancelled(shaken).await {
+        Some(Ok(Ok(stream))) => Box::pin(speak(stream, peer, inside, shutdown)).await,
+        Some(Ok(Err(error))) => debug!(%error, peer = %peer.0, "no TLS with this client"),
+        Some(Err(_)) => debug!(peer = %peer.0, "a client took too long to agree on TLS"),
+        None => {}
+    }
+}
+
+/// # Cancel safety
+/// A client that goes away ends its handler at the next await: a parked pop is cancelled, and no lease taken.
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
+    inside: Inside,
+    shutdown: CancellationToken,
+) {
+    let Inside { router, meter, limits } = inside;
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
     // Twice, because what it refuses is refused without a body. Up to there it is refused in our own words.

@@ -16,6 +16,7 @@ pub mod serve;
 mod signals;
 mod telemetry;
 mod templates;
+pub mod tls;
 
 pub use app::Options;
 pub use connections::{name, run};

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Error, Result, bail};
 use queen_engine::{Engine, Tls};
@@ -13,7 +14,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::app::Options;
 use crate::config::{Database, Settings, environment};
+use crate::tls::Door;
 use crate::{connections, signals};
 
 /// The port comes first: finding it taken after a minute of recovery would waste the minute.
@@ -21,13 +24,21 @@ pub async fn serve(settings: &Settings) -> Result<()> {
     complain()?;
     allow_many_connections();
     let shutdown = signals::stop_requests().context("cannot listen for signals")?;
+    // What is wrong with the settings is said before anything is started.
+    settings.engine(String::new(), Tls::OFF)?;
+    if let Database::External { connection } = settings.database() {
+        settings.reach(&connection)?;
+    }
+    let mut options = settings.options();
+    let files = settings.tls()?;
+    options.tls = files.map(Door::open).transpose().context("TLS cannot be offered")?.map(Arc::new);
     let listener = bind(&settings.host, settings.port).await?;
     let database = settings.database();
     let embedded = match shutdown.run_until_cancelled(embedded(&database)).await {
         Some(embedded) => embedded?,
         None => return Ok(()),
     };
-    let served = with_database(settings, &database, embedded.as_ref(), listener, shutdown).await;
+    let served = with_database(settings, &database, embedded.as_ref(), listener, options, shutdown).await;
     if let Some(embedded) = embedded {
         embedded.stop().await;
     }
@@ -42,15 +53,16 @@ async fn with_database(
     database: &Database,
     embedded: Option<&Embedded>,
     listener: TcpListener,
+    options: Options,
     shutdown: CancellationToken,
 ) -> Result<()> {
     let (connection, tls) = match (database, embedded) {
-        (Database::External { connection, tls }, _) => (connection.clone(), *tls),
-        (Database::Embedded { .. }, Some(embedded)) => (embedded.url(), Tls::Off),
+        (Database::External { connection }, _) => settings.reach(connection)?,
+        (Database::Embedded { .. }, Some(embedded)) => (embedded.url(), Tls::OFF),
         (Database::Embedded { .. }, None) => bail!("the embedded PostgreSQL is not running"),
     };
     // Large, and awaited once: it belongs on the heap.
-    let mut config = settings.engine(connection, tls);
+    let mut config = settings.engine(connection, tls)?;
     config.name = connections::name(connections::port(&listener));
     if settings.file_buffer_dir.is_none() {
         config.spool = settings.spool(settings.spool_dir()).filter(|spool| can_be_made(&spool.dir));
@@ -65,10 +77,11 @@ async fn with_database(
         Some(dir) if embedded.is_some() => format!("queen psql --data-dir {}", dir.display()),
         _ => "queen psql".to_owned(),
     };
-    let banner = banner(listener.local_addr()?, &database.shown(), &[ours, psql]);
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let banner = banner(scheme, listener.local_addr()?, &database.shown(), &[ours, psql]);
     // Nobody may be reading; that is no reason to stop.
     _ = io::stdout().write_all(banner.as_bytes());
-    connections::run(listener, engine, settings.options(), shutdown).await;
+    connections::run(listener, engine, options, shutdown).await;
     Ok(())
 }
 
@@ -118,12 +131,12 @@ async fn embedded(database: &Database) -> Result<Option<Embedded>> {
     Ok(Some(queen_postgres::start(settings).await?))
 }
 
-fn banner(address: SocketAddr, database: &str, psql: &[String; 2]) -> String {
+fn banner(scheme: &str, address: SocketAddr, database: &str, psql: &[String; 2]) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let [ours, theirs] = psql;
     format!(
         "Queen {version}\n  \
-         listening on http://{address}\n  \
+         listening on {scheme}://{address}\n  \
          database     {database}\n  \
          look inside  {ours}\n           or  {theirs}\n"
     )
@@ -136,7 +149,7 @@ mod tests {
     #[test]
     fn the_banner_says_where_exactly_once() {
         let psql = ["queen psql".to_owned(), "psql 'host=db'".to_owned()];
-        let text = banner(([127, 0, 0, 1], 6632).into(), "PostgreSQL at db/app", &psql);
+        let text = banner("http", ([127, 0, 0, 1], 6632).into(), "PostgreSQL at db/app", &psql);
         let lines: Vec<_> = text.lines().filter(|line| line.contains("listening on")).collect();
         assert_eq!(lines, ["  listening on http://127.0.0.1:6632"]);
     }

@@ -119,11 +119,15 @@ async fn finish(reader: JoinHandle<()>) {
 fn address(output: &str) -> Option<String> {
     let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let said = lines.filter_map(|line| line.split_once(ANNOUNCEMENT)).map(|(_, said)| said);
-    said.filter_map(|said| said.strip_prefix("http://")).next().map(|rest| {
+    let url = |said: &'_ str| {
+        let scheme = ["http://", "https://"].into_iter().find(|scheme| said.starts_with(scheme))?;
+        Some((scheme, said[scheme.len()..].to_owned()))
+    };
+    said.filter_map(url).next().map(|(scheme, rest)| {
         // Colours and quotes of a log format are not part of it.
         let end =
             rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]-".contains(c))).unwrap_or(rest.len());
-        format!("http://{}", &rest[..end])
+        format!("{scheme}{}", &rest[..end])
     })
 }
 
@@ -137,6 +141,7 @@ mod tests {
         assert_eq!(of("see http://docs\nINFO listening on http://127.0.0.1:4711\n"), "http://127.0.0.1:4711");
         assert_eq!(of("{\"message\":\"listening on http://[::1]:80/\",\"x\":1}\n"), "http://[::1]:80");
         assert_eq!(of("listening on http://127.0.0.1:4711\u{1b}[0m\n"), "http://127.0.0.1:4711");
+        assert_eq!(of("listening on https://127.0.0.1:4711\n"), "https://127.0.0.1:4711");
         assert_eq!(of("listening on http://127.0.0.1:47"), "");
         assert_eq!(of("listening on /run/socket\n"), "");
     }

@@ -1,5 +1,8 @@
 //! A private PostgreSQL that a test may stop, kill and start. Nothing brings it back but the test.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use queen_postgres::{Connection, Postmaster, Settings};
@@ -57,6 +60,28 @@ impl Cluster {
     /// The postmaster's process id.
     pub fn pid(&self) -> u32 {
         self.postmaster.as_ref().and_then(Postmaster::pid).expect("the cluster is running")
+    }
+
+    /// From now on it speaks TLS on the addresses it listens on, and lets in everybody there.
+    pub async fn offer_tls(&self, certificate: &str, key: &str) {
+        let sql = self.client().await;
+        let row = sql.query_one("show data_directory", &[]).await.expect("it has a folder");
+        let dir = PathBuf::from(row.get::<_, String>(0));
+        let owner = dir.metadata().expect("the folder can be seen");
+        for (name, text) in [
+            ("server.crt", certificate),
+            ("server.key", key),
+            ("pg_hba.conf", "local all all trust\nhost all all all trust\n"),
+        ] {
+            let path = dir.join(name);
+            std::fs::write(&path, text).expect("the folder can be written");
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("the file is ours");
+            chown(&path, Some(owner.uid()), Some(owner.gid())).expect("the file is ours");
+        }
+        let set = ["alter system set ssl = on", "select pg_reload_conf()"];
+        for statement in set {
+            sql.batch_execute(statement).await.expect("settings can be changed");
+        }
     }
 
     /// A clean shutdown: sessions are cut, nothing needs recovery.

@@ -5,6 +5,8 @@
 //! test starts its own: slower, still works.
 
 mod broker;
+#[cfg(feature = "certificates")]
+mod certificates;
 mod cluster;
 mod database;
 mod pooler;
@@ -13,6 +15,8 @@ mod url;
 mod wire;
 
 pub use broker::Broker;
+#[cfg(feature = "certificates")]
+pub use certificates::{Authority, Certificate};
 pub use cluster::{Cluster, cluster, cluster_with};
 pub use database::{Database, database};
 pub use pooler::Pooler;

@@ -8,7 +8,8 @@
 --         may be missing; an empty producerSub is none
 -- out:    jsonb: an array of results as a push over HTTP answers them
 -- locks:  new queues and partitions, then heads rows in id order, until the transaction ends
--- raises: invalid_parameter_value; serialization_failure when a queue is deleted in the same moment
+-- raises: invalid_parameter_value; serialization_failure when a queue is deleted in the same moment;
+--         feature_not_supported for a queue that is to be encrypted
 create or replace function queen.push_messages_v3(p_items jsonb)
 returns jsonb language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -66,6 +67,10 @@ begin
                        array_fill(null::text, array[cardinality(v_items.queues)]),
                        array_fill(null::text, array[cardinality(v_items.queues)]),
                        array_fill(true, array[cardinality(v_items.queues)]));
+    if exists (select 1 from queen.queues q where q.name = any (v_items.queues) and q.encryption_enabled) then
+        raise 'a queue asks for encryption, which only a broker can do: use queen.push, or HTTP'
+            using errcode = 'feature_not_supported';
+    end if;
     v_results := array_fill(null::jsonb, array[cardinality(v_items.queues)]);
     for v_partition in
         select o.id, min(o.number) as number, min(o.dedup_seconds) as dedup_seconds,
@@ -274,7 +279,8 @@ $$;
 -- queen.leased_messages: messages of one partition as a pop answers them.
 -- in:     p_partition uuid, p_number bigint (the partition's), p_first bigint, p_last bigint (end excluded),
 --         p_common jsonb (what is the same for all)
--- out:    jsonb: an array. A payload that jsonb cannot hold is null: use HTTP for those
+-- out:    jsonb: an array. A payload that jsonb cannot hold is null: use HTTP for those, and for messages with a keyId,
+--         whose data is encrypted with that key
 -- locks:  none
 -- raises: never
 create or replace function queen.leased_messages(
@@ -286,6 +292,7 @@ returns jsonb language sql volatile as $$
                    'transactionId', h.header ->> 'transactionId', 'traceId', h.header ->> 'traceId',
                    'data', queen.frame_payload(f.frame), 'producerSub', h.header ->> 'producerSub',
                    'createdAt', to_char(s.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
+               || case when h.header ? 'keyId' then jsonb_build_object('keyId', h.header -> 'keyId') else '{}' end
                order by o.at), '[]')
     from queen.fetch(array[p_partition], array[p_first], array[p_last]) s
     cross join lateral unnest(string_to_array(s.frames, e'\n')) with ordinality f (frame, ordinal)

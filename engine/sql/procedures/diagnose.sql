@@ -45,6 +45,8 @@ begin
                     'refused', count(*) filter (where i.error is not null),
                     'error', (array_agg(i.error order by i.created_at desc) filter (where i.error is not null))[1])
                 from queen.inbox i),
+            'encrypted_queues', (select coalesce(jsonb_agg(e.name), '[]') from (
+                    select q.name from queen.queues q where q.encryption_enabled order by q.name limit 100) e),
             'maintenance', exists (select 1 from queen.settings s where s.name = 'maintenance' and s.value = 'true'),
             'pop_maintenance', exists (select 1 from queen.settings s where s.name = 'pop_maintenance' and s.value = 'true'),
             'extents', (select jsonb_build_object(

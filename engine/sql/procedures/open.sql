@@ -111,3 +111,20 @@ begin
         where a.beyond;
     end if;
 end $$;
+
+-- queen.open_with_options: the same, and whether the queue wants its payloads encrypted. Beside queen.open because brokers
+-- of the last release still call that one.
+-- in:     as queen.open
+-- out:    as queen.open, and encrypted boolean
+-- locks:  as queen.open
+-- raises: never for a single item
+create or replace function queen.open_with_options(
+    p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
+returns table ("position" int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean)
+language plpgsql as $$
+begin
+    return query
+    select o."position", o.id, o.number, o.head, o.queue_id, o.dedup_seconds, q.encryption_enabled
+    from queen.open(p_queues, p_partitions, p_ids, p_namespaces, p_tasks, p_create) o
+    left join queen.queues q on q.id = any (array[o.queue_id]);
+end $$;

@@ -24,3 +24,26 @@ begin
       and (c.lease_id = a.lease_id
            or (a.lease_id is null and c.lease_id is null and c.cursor = a.last));
 end $$;
+
+-- queen.withdraw: takes back what a claim was granted from an offset on, because the message there cannot be read.
+-- in:     p_partition uuid, p_group text, p_lease uuid (null for an automatic ack), p_first bigint (where the claim starts),
+--         p_end bigint (from where on it is taken back; p_first: all of it)
+-- out:    nothing
+-- locks:  one consumers row
+-- raises: never
+-- An automatic ack is taken back even if somebody has read on meanwhile: who did may get messages twice, but none is
+-- passed over for want of a key.
+create or replace function queen.withdraw(p_partition uuid, p_group text, p_lease uuid, p_first bigint, p_end bigint)
+returns void language plpgsql as $$
+begin
+    perform queen.lock_readers(array[p_partition], array[p_group]);
+    update queen.consumers as c
+    set lease_id = case when p_lease is not null and p_end > p_first then c.lease_id end,
+        lease_until = case when p_lease is not null and p_end > p_first then c.lease_until end,
+        lease_end = case when p_lease is not null and p_end > p_first then p_end end,
+        cursor = case when p_lease is null then p_end else c.cursor end,
+        version = c.version + 1, generation = (c.version + 1) / 16
+    from (select l.generation from queen.reader_of(p_partition, p_group) l offset 0) a
+    where c.partition_id = p_partition and c.consumer_group = p_group and c.generation = a.generation
+      and (c.lease_id = p_lease or (p_lease is null and c.cursor > p_end));
+end $$;

@@ -16,7 +16,8 @@ select coalesce((h.header ->> 'messageId')::uuid,
        h.header ->> 'producerSub' as producer_sub,
        s.created_at,
        queen.frame_payload(f.frame) as payload,
-       s.base_offset as segment_offset
+       s.base_offset as segment_offset,
+       h.header ->> 'keyId' as key_id
 from queen.queues q
 join queen.partitions p on p.queue_id = q.id
 join queen.segments s on s.partition_id = p.id
@@ -57,7 +58,7 @@ create or replace view queen.dead_letters as
 select q.name as queue, p.name as partition, d.consumer_group, h.header ->> 'transactionId' as transaction_id,
        queen.frame_payload(d.frame) as payload, d.error, d.attempts, d.created_at, d.failed_at, d.message_id,
        d.message_offset, (h.header ->> 'traceId')::uuid as trace_id, h.header ->> 'producerSub' as producer_sub,
-       d.partition_id, d.queue_id, d.id
+       d.partition_id, d.queue_id, d.id, h.header ->> 'keyId' as key_id
 from queen.dead_letter_rows d
 join queen.partitions p on p.id = d.partition_id
 join queen.queues q on q.id = d.queue_id

@@ -4,14 +4,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::Error;
-use crate::config::{Config, Tls};
+use super::{Error, tls};
+use crate::config::{Config, Tls, TlsMode};
 use crate::error::StartError;
 use crate::tasks::Tasks;
 
@@ -33,17 +31,24 @@ impl Connector {
     pub fn new(config: &Config, tasks: Tasks) -> Result<Self, StartError> {
         let mut postgres = tokio_postgres::Config::from_str(&config.database)
             .map_err(|error| StartError::Settings(error_chain(&error)))?;
-        postgres.application_name("queen").keepalives(true).keepalives_idle(Duration::from_secs(60));
-        postgres.connect_timeout(config.connect_timeout);
-        let wanted = match (config.tls, postgres.get_ssl_mode()) {
-            (Tls::Off, SslMode::Require) => Tls::Unverified,
-            (tls, _) => tls,
+        let keepalive = config.keepalive;
+        postgres.application_name("queen").connect_timeout(config.connect_timeout).keepalives(true);
+        postgres.keepalives_idle(keepalive.idle).keepalives_interval(keepalive.interval);
+        postgres.keepalives_retries(keepalive.count);
+        if !keepalive.user_timeout.is_zero() {
+            postgres.tcp_user_timeout(keepalive.user_timeout);
+        }
+        let wanted = match (config.tls.mode, postgres.get_ssl_mode()) {
+            (TlsMode::Off, SslMode::Require) => Tls { mode: TlsMode::Unverified, ..config.tls.clone() },
+            _ => config.tls.clone(),
         };
-        let tls = match wanted {
-            Tls::Off => None,
-            wanted => {
-                postgres.ssl_mode(SslMode::Require);
-                Some(MakeRustlsConnect::new(client_config(wanted)?))
+        let tls = match wanted.mode {
+            TlsMode::Off => None,
+            mode => {
+                // Anything but "prefer" ends the connection when the server has no TLS.
+                let prefer = mode == TlsMode::Prefer;
+                postgres.ssl_mode(if prefer { SslMode::Prefer } else { SslMode::Require });
+                Some(MakeRustlsConnect::new(tls::client(&wanted)?))
             }
         };
         // Every hot statement probes an index with keys from an array. The planner must not change its mind about
@@ -140,60 +145,4 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-fn client_config(tls: Tls) -> Result<rustls::ClientConfig, StartError> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| StartError::Settings(error.to_string()))?;
-    if tls == Tls::Unverified {
-        let verifier = Arc::new(AcceptAny(provider));
-        return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
-    }
-    let mut roots = rustls::RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
-/// For `PG_SSL_REJECT_UNAUTHORIZED=false`: encrypted, but anybody may be at the other end.
-#[derive(Debug)]
-struct AcceptAny(Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAny {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -13,6 +13,7 @@ pub mod procedures;
 pub mod redrive;
 pub mod resources;
 pub mod statistics;
+mod tls;
 pub mod traces;
 pub mod transaction;
 

@@ -28,7 +28,7 @@ macro_rules! statements {
 }
 
 statements! {
-    open: "select * from queen.open($1, $2, $3, $4, $5, $6)",
+    open: "select * from queen.open_with_options($1, $2, $3, $4, $5, $6)",
     push: "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     defer_pushes: "select queen.defer_pushes($1, $2, $3, $4, $5, $6, $7, $8)",
     defer_acks: "select queen.defer_acks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
@@ -114,18 +114,24 @@ pub struct Found {
     pub number: i64,
     pub head: i64,
     pub dedup_seconds: i32,
+    pub encrypted: bool,
 }
 
 pub async fn open(db: &Connection, ask: &Open<'_>) -> Result<Vec<Opened>, Error> {
     let answer = rows(
         db,
-        "queen.open",
+        "queen.open_with_options",
         &db.statements.open,
         &[&ask.queues, &ask.partitions, &ask.ids, &ask.namespaces, &ask.tasks, &ask.create],
     )
     .await?;
-    let found =
-        |row: &Row, id: Uuid| Found { id, number: row.get(2), head: row.get(3), dedup_seconds: row.get(5) };
+    let found = |row: &Row, id: Uuid| Found {
+        id,
+        number: row.get(2),
+        head: row.get(3),
+        dedup_seconds: row.get(5),
+        encrypted: row.get(6),
+    };
     let opened = |row: &Row| Opened {
         position: position(row, 0),
         found: row.get::<_, Option<Uuid>>(1).map(|id| found(row, id)),
@@ -364,6 +370,17 @@ pub async fn release(db: &Connection, claims: &[Claimed<'_>]) -> Result<(), Erro
     let last: Vec<i64> = claims.iter().map(|claim| claim.4).collect();
     let parameters: [&(dyn ToSql + Sync); 5] = [&partitions, &groups, &leases, &first, &last];
     rows(db, "queen.release", &db.statements.release, &parameters).await.map(drop)
+}
+
+/// Takes back what a claim was granted from `end` on. Not prepared: it is the way out of a mess.
+pub async fn withdraw(
+    db: &Connection,
+    (partition, group, lease, first, _): Claimed<'_>,
+    end: i64,
+) -> Result<(), Error> {
+    let sql = "select queen.withdraw($1, $2, $3, $4, $5)";
+    let parameters: [&(dyn ToSql + Sync); 5] = [&partition, &group, &lease, &first, &end];
+    db.within("queen.withdraw", db.client.execute(sql, &parameters)).await.map(drop)
 }
 
 #[derive(Default)]

@@ -54,6 +54,15 @@ pub fn judge(facts: &Facts, here: &Circumstances, found: &mut Findings) {
             "index queen.{index} is missing: operations read whole tables without it. Create it anew as the \
              schema files in engine/sql/schema have it"));
     }
+    if let Some(first) = here.unreadable.first() {
+        let others = match here.unreadable.len() - 1 {
+            0 => String::new(),
+            others => format!(", and {others} other partition(s) wait like this"),
+        };
+        found.problem("message_unreadable", format!(
+            "{first}{others}. Nothing is lost: give this broker the key in QUEEN_ENCRYPTION_OLD_KEYS, or delete or \
+             dead-letter the message to let the partition go on"));
+    }
     match &facts.contents {
         Some(contents) => judge_contents(contents, here, found),
         None => found.warning(
@@ -159,6 +168,11 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
                 inbox.error.as_deref().unwrap_or("unknown")
             ),
         );
+    }
+    if let (false, Some(queue)) = (here.can_seal, contents.encrypted_queues.first()) {
+        found.warning("encryption_without_key", format!(
+            "{} queue(s) ask for encryption, {queue:?} among them, but there is no key: what is pushed there is stored as \
+             it is; set QUEEN_ENCRYPTION_KEY", contents.encrypted_queues.len()));
     }
     if contents.maintenance {
         found.info("maintenance", "maintenance mode is on: pushes wait in the spools of the brokers");

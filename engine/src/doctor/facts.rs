@@ -132,6 +132,9 @@ pub struct LogUser {
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Contents {
+    /// Queues that ask for encryption, some of them.
+    #[serde(default)]
+    pub encrypted_queues: Vec<String>,
     pub schema: i32,
     pub deferred: Deferred,
     pub inbox: Inbox,

@@ -25,14 +25,21 @@ fn healthy() -> Value {
         "contents": {
             "schema": 4, "deferred": {"open": 0, "oldest_seconds": null, "failed": 0, "error": null},
             "inbox": {"waiting": 0, "oldest_seconds": null, "refused": 0, "error": null},
-            "maintenance": false, "pop_maintenance": false, "extents": {"count": 32, "oldest_seconds": 1e6, "tables": 32},
+            "encrypted_queues": [], "maintenance": false, "pop_maintenance": false, "extents": {"count": 32, "oldest_seconds": 1e6, "tables": 32},
         },
         "leases": {"live": 1, "oldest_seconds": 20.0, "oldest": {"queue": "q", "partition": "p", "group": "g"}, "orphaned": 0},
     })
 }
 
 fn here() -> Circumstances {
-    Circumstances { pool: 25, schema: 4, clock_offset_seconds: 0.2, pooled: Some(false) }
+    Circumstances {
+        pool: 25,
+        schema: 4,
+        clock_offset_seconds: 0.2,
+        pooled: Some(false),
+        can_seal: false,
+        unreadable: Vec::new(),
+    }
 }
 
 fn judged(facts: Value, here: &Circumstances) -> Vec<(Severity, &'static str)> {
@@ -124,6 +131,7 @@ fn each_fact_that_is_wrong_is_found_and_nothing_else() {
         ("/contents/deferred/failed", json!(1), (Problem, "deferred_failed")),
         ("/contents/inbox/oldest_seconds", json!(11.0), (Warning, "inbox_waiting")),
         ("/contents/inbox/refused", json!(2), (Problem, "inbox_refused")),
+        ("/contents/encrypted_queues", json!(["q"]), (Warning, "encryption_without_key")),
         ("/contents/maintenance", json!(true), (Info, "maintenance")),
         ("/contents/pop_maintenance", json!(true), (Info, "pop_maintenance")),
         ("/contents/extents/tables", json!(31), (Problem, "extents_differ")),
@@ -156,18 +164,28 @@ fn each_fact_that_is_wrong_is_found_and_nothing_else() {
 
 #[test]
 fn what_is_known_besides_the_facts_counts_as_well() {
+    let unreadable = UnreadableMessage {
+        queue: "q".to_owned(),
+        partition: "p".to_owned(),
+        transaction_id: "t".to_owned(),
+        cause: crate::crypt::Unreadable::UnknownKey("k".to_owned()),
+    };
     for (different, code) in [
         (Circumstances { pooled: Some(true), ..here() }, "transaction_pooler"),
         (Circumstances { clock_offset_seconds: 6.0, ..here() }, "clock_difference"),
         (Circumstances { clock_offset_seconds: -6.0, ..here() }, "clock_difference"),
         (Circumstances { schema: 5, ..here() }, "schema_version"),
         (Circumstances { pool: 95, ..here() }, "connections_wanted"),
+        (Circumstances { unreadable: vec![unreadable], ..here() }, "message_unreadable"),
     ] {
         let found = judged(healthy(), &different);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].1, code);
     }
     assert_eq!(judged(healthy(), &Circumstances { pooled: None, ..here() }), []);
+    let mut encrypted = healthy();
+    encrypted["contents"]["encrypted_queues"] = json!(["q"]);
+    assert_eq!(judged(encrypted, &Circumstances { can_seal: true, ..here() }), []);
 }
 
 #[test]

@@ -54,6 +54,8 @@ async fn examine(shared: &Shared) -> Result<Arc<Examination>, db::Error> {
         schema: SCHEMA_VERSION,
         clock_offset_seconds: doctor::offset(sent, clock::wall_seconds(), facts.now),
         pooled: shared.pooled.get().copied(),
+        can_seal: shared.config.keys.can_seal(),
+        unreadable: shared.troubles.unread(),
     };
     let examination = Arc::new(doctor::examined(facts, &here, begun));
     shared.examined(examination.clone());

@@ -19,7 +19,7 @@ use crate::db::procedures::inbox::{self, InboxRow, InboxStatements};
 use crate::db::{Connection, Error, transaction};
 use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
 use crate::ops::defer::{self, Deferral};
-use crate::ops::push::{Message, Sorted};
+use crate::ops::push::{Message, Secrecy, Sorted};
 
 /// How soon a broker notices that nobody moves rows any more.
 const LEAD_EVERY: Duration = Duration::from_secs(1);
@@ -369,6 +369,7 @@ fn message<'a>((row, minted): (&'a InboxRow, &'a String)) -> Message<'a> {
         trace_id: row.trace_id,
         trace: None,
         producer_sub: None,
+        secrecy: Secrecy::Queue,
         payload: &row.payload,
     }
 }

@@ -163,11 +163,11 @@ impl Worker {
             }
             // Looked at again at once: letters were deleted by hand, or it was cancelled or taken over.
             Ok(Tried::Changed | Tried::Gone) => Ok(Turn::Pause(Duration::ZERO)),
-            Err(Error::Database(error)) if error.is_data() && letters.len() > 1 => {
+            Err(error) if is_final(&error) && letters.len() > 1 => {
                 debug!(%error, redrive = %id, "the letters of a step are tried one by one");
                 Ok(Turn::Alone)
             }
-            Err(Error::Database(error)) if error.is_data() => {
+            Err(error) if is_final(&error) => {
                 let reason = error.to_string();
                 warn!(redrive = %id, %reason, "a dead letter cannot be replayed and stays");
                 self.settle(id, &found, done, Some(&reason), false).await?;
@@ -205,6 +205,15 @@ impl Worker {
             return Err(error.into());
         }
         Ok(transaction::commit(&db, shared.connections.connector(), &number, shared.config.retry_for).await?)
+    }
+}
+
+/// Trying again would not help: a letter that the log refuses, or that cannot be decrypted.
+fn is_final(error: &Error) -> bool {
+    match error {
+        Error::Database(error) => error.is_data(),
+        Error::Unreadable(_) | Error::NoKey => true,
+        _ => false,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::db::control;
 use crate::db::{Connection, Error, transaction};
 use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
 use crate::ops::defer::{self, Deferral};
-use crate::ops::push::{Message, Sorted};
+use crate::ops::push::{Message, Secrecy, Sorted};
 use crate::spool::{Read, Spool, Spooled};
 
 /// Between two tries to reach the database.
@@ -231,6 +231,10 @@ fn messages<'a>(request: &'a Spooled<'_>) -> impl Iterator<Item = Message<'a>> {
             .as_deref()
             .and_then(|parent| Trace::parse(parent, item.tracestate.as_deref())),
         producer_sub: request.producer_sub.as_deref(),
+        secrecy: match &item.key_id {
+            Some(key_id) => Secrecy::Done { key_id, in_doubt: item.in_doubt },
+            None => Secrecy::Queue,
+        },
         payload: item.payload.get(),
     })
 }

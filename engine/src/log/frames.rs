@@ -1,10 +1,13 @@
 //! Frames: the messages of a segment as JSON lines, one envelope a line, the payload last so that it can be
 //! cut out without parsing it.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use queen_protocol::Trace;
 use uuid::Uuid;
+
+use crate::crypt::{Keys, Unreadable};
 
 const TRANSACTION_ID: &str = "{\"transactionId\":";
 const PAYLOAD: &str = ",\"payload\":";
@@ -13,11 +16,13 @@ const TRACE_ID: &str = ",\"traceId\":";
 const TRACE_PARENT: &str = ",\"traceparent\":";
 const TRACE_STATE: &str = ",\"tracestate\":";
 const PRODUCER_SUB: &str = ",\"producerSub\":";
+const KEY_ID: &str = ",\"keyId\":";
 
 /// Appends one envelope, without a line end.
 ///
 /// The payload keeps the sender's bytes but for line breaks, which in valid JSON are only white space and would
-/// end the line here.
+/// end the line here. `key_id`: it is encrypted with this key.
+#[expect(clippy::too_many_arguments, reason = "one for each field of the envelope")]
 pub fn write_frame(
     out: &mut String,
     transaction_id: &str,
@@ -25,6 +30,7 @@ pub fn write_frame(
     trace_id: Option<Uuid>,
     trace: Option<Trace<'_>>,
     producer_sub: Option<&str>,
+    key_id: Option<&str>,
     payload: &str,
 ) {
     out.push_str(TRANSACTION_ID);
@@ -45,6 +51,10 @@ pub fn write_frame(
     if let Some(sub) = producer_sub {
         out.push_str(PRODUCER_SUB);
         write_string(out, sub);
+    }
+    if let Some(id) = key_id {
+        out.push_str(KEY_ID);
+        write_string(out, id);
     }
     out.push_str(PAYLOAD);
     if memchr::memchr2(b'\n', b'\r', payload.as_bytes()).is_some() {
@@ -101,6 +111,8 @@ pub struct Frame<'a> {
     pub trace_parent: Option<&'a str>,
     pub trace_state: Option<&'a str>,
     pub producer_sub: Option<&'a str>,
+    /// With this key the payload is encrypted. Only this tells: a payload may look like any other.
+    pub key_id: Option<&'a str>,
     pub payload: &'a str,
 }
 
@@ -117,8 +129,31 @@ impl<'a> Frame<'a> {
             None => (None, rest),
         };
         let (producer_sub, rest) = optional(rest, PRODUCER_SUB)?;
-        let payload = rest.strip_prefix(PAYLOAD)?.strip_suffix('}')?;
-        Some(Self { transaction_id, message_id, trace_id, trace_parent, trace_state, producer_sub, payload })
+        let (key_id, rest) = match rest.strip_prefix(PAYLOAD) {
+            Some(rest) => (None, rest),
+            None => {
+                let (key_id, rest) = split_string(rest.strip_prefix(KEY_ID)?)?;
+                (Some(key_id), rest.strip_prefix(PAYLOAD)?)
+            }
+        };
+        let payload = rest.strip_suffix('}')?;
+        Some(Self {
+            transaction_id,
+            message_id,
+            trace_id,
+            trace_parent,
+            trace_state,
+            producer_sub,
+            key_id,
+            payload,
+        })
+    }
+
+    /// The sender's JSON.
+    pub fn open(&self, keys: &Keys) -> Result<Cow<'a, str>, Unreadable> {
+        let Some(key_id) = self.key_id else { return Ok(Cow::Borrowed(self.payload)) };
+        let transaction_id = read_string(self.transaction_id);
+        Ok(Cow::Owned(keys.open(&read_string(key_id), self.payload, &transaction_id)?))
     }
 
     /// Its sender wants to know what becomes of it.
@@ -159,7 +194,7 @@ mod tests {
     fn a_frame_is_one_readable_line() {
         let mut line = String::new();
         let trace = Uuid::from_u128(1);
-        write_frame(&mut line, "o-1", None, Some(trace), None, Some("bob"), "{\n  \"n\": 1\r\n}");
+        write_frame(&mut line, "o-1", None, Some(trace), None, Some("bob"), None, "{\n  \"n\": 1\r\n}");
         assert_eq!(
             line,
             r#"{"transactionId":"o-1","traceId":"00000000-0000-0000-0000-000000000001","producerSub":"bob","payload":{   "n": 1  }}"#
@@ -169,13 +204,14 @@ mod tests {
     #[test]
     fn an_id_that_was_promised_stands_in_the_frame() {
         let mut frames = String::new();
-        write_frame(&mut frames, "a\"b", None, None, None, Some("bob"), "1");
+        write_frame(&mut frames, "a\"b", None, None, None, Some("bob"), Some("k"), "1");
         frames.push('\n');
-        write_frame(&mut frames, "c", None, None, None, None, "{\"messageId\":2}");
+        write_frame(&mut frames, "c", None, None, None, None, None, "{\"messageId\":2}");
         let frames = with_ids(&frames, &[Uuid::from_u128(1), Uuid::from_u128(2)]);
         let parsed: Vec<_> = frames.split('\n').map(|line| Frame::parse(line).unwrap()).collect();
         assert_eq!(parsed[0].message_id, Some("\"00000000-0000-0000-0000-000000000001\""));
         assert_eq!((parsed[0].transaction_id, parsed[0].producer_sub), ("\"a\\\"b\"", Some("\"bob\"")));
+        assert_eq!((parsed[0].key_id, parsed[0].payload, parsed[1].key_id), (Some("\"k\""), "1", None));
         assert_eq!((parsed[1].payload, parsed[1].trace_id), ("{\"messageId\":2}", None));
     }
 
@@ -183,13 +219,14 @@ mod tests {
         #[test]
         fn whatever_goes_in_comes_out(
             id in any::<String>(), sub in prop::option::of(any::<String>()), text in any::<String>(),
-            parent in prop::option::of((1u128.., 1u64..)), state in prop::option::of(any::<String>())
+            parent in prop::option::of((1u128.., 1u64..)), state in prop::option::of(any::<String>()),
+            key in prop::option::of(any::<String>())
         ) {
             let parent = parent.and_then(|(trace, span)| TraceParent::new(trace, span, 1));
             let trace = parent.map(|parent| Trace { parent, state: state.as_deref() });
             let payload = serde_json::to_string(&serde_json::json!({ "payload": text, ",\"payload\":": id })).unwrap();
             let mut line = String::new();
-            write_frame(&mut line, &id, None, None, trace, sub.as_deref(), &payload);
+            write_frame(&mut line, &id, None, None, trace, sub.as_deref(), key.as_deref(), &payload);
             let line = with_ids(&line, &[Uuid::from_u128(5)]);
             prop_assert!(!line.contains('\n'));
             let frame = Frame::parse(&line).unwrap();
@@ -198,6 +235,7 @@ mod tests {
             prop_assert_eq!(frame.trace_parent.map(read_string), parent.map(|parent| parent.to_string()));
             prop_assert_eq!(frame.trace_state.map(read_string), state.filter(|_| parent.is_some()));
             prop_assert_eq!(frame.is_traced(), parent.is_some());
+            prop_assert_eq!(frame.key_id.map(read_string), key);
             prop_assert_eq!(frame.payload, payload);
             prop_assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok());
         }

@@ -4,7 +4,9 @@
 use queen_protocol::{Configure, QueueOptions};
 use uuid::Uuid;
 
+use super::messages::read;
 use crate::Engine;
+use crate::crypt::{Keys, Unreadable};
 use crate::db::control::{self, DeadLetterRow, DeadLetters};
 use crate::error::Error;
 use crate::log::frames::{Frame, read_string};
@@ -42,8 +44,9 @@ pub struct DeadLetter {
     pub group: String,
     pub error: Option<String>,
     pub attempts: i32,
-    /// The sender's JSON.
+    /// The sender's JSON; null if it cannot be read.
     pub payload: String,
+    pub unreadable: Option<Unreadable>,
     pub producer_sub: Option<String>,
     pub created_at: i64,
     pub failed_at: i64,
@@ -88,7 +91,7 @@ impl Engine {
         };
         let page = control::dead_letters(&self.shared.connections, &ask, filter.limit, filter.offset);
         let (rows, total) = page.await?;
-        Ok((rows.into_iter().filter_map(dead_letter).collect(), total))
+        Ok((rows.into_iter().filter_map(|row| dead_letter(row, &self.shared.config.keys)).collect(), total))
     }
 
     /// How many partition cursors went. `queue`: `None` = everywhere.
@@ -117,8 +120,9 @@ impl Engine {
     }
 }
 
-fn dead_letter(row: DeadLetterRow) -> Option<DeadLetter> {
+fn dead_letter(row: DeadLetterRow, keys: &Keys) -> Option<DeadLetter> {
     let frame = Frame::parse(&row.frame)?;
+    let (payload, unreadable) = read(&frame, keys);
     Some(DeadLetter {
         id: row.id,
         transaction_id: read_string(frame.transaction_id),
@@ -128,7 +132,8 @@ fn dead_letter(row: DeadLetterRow) -> Option<DeadLetter> {
         group: row.group,
         error: row.error,
         attempts: row.attempts,
-        payload: frame.payload.to_owned(),
+        payload,
+        unreadable,
         producer_sub: frame.producer_sub.map(read_string),
         created_at: row.created_at,
         failed_at: row.failed_at,

@@ -114,7 +114,7 @@ impl Engine {
         let described = found.iter().zip(rows).filter_map(|(found, row)| {
             let row = row?;
             let standing = Standing::of(found.offset, row.dead.is_some(), readers.of(found.partition));
-            StoredMessage::new(found.partition, found.offset, None, row, standing)
+            StoredMessage::new(found.partition, found.offset, None, row, standing, &self.shared.config.keys)
         });
         Ok(described.collect())
     }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
 use tracing::warn;
 use uuid::Uuid;
 
 use crate::clock;
+use crate::db::Error;
 use crate::db::procedures::{self, Leased};
 use crate::log::Partition;
 use crate::pop::ready::Claim;
@@ -17,6 +19,9 @@ use crate::shared::Shared;
 
 /// Somebody else's lease may end at any time without us hearing of it.
 pub const FOREIGN_LEASE_LOOK: Duration = Duration::from_secs(1);
+
+/// How soon it is tried again to read a message that could not be read.
+const UNREADABLE_LOOK: Duration = Duration::from_secs(10);
 
 /// One pop's claim on its candidates.
 pub struct PopClaim {
@@ -209,6 +214,47 @@ impl Grants {
 
     pub fn delivered(&mut self) {
         self.claims.clear();
+    }
+
+    /// Takes back one claim from `end` on, where a message cannot be read; what is before it stays claimed, if anything is.
+    /// The partition is then left alone for a while by those who do not ask for it by name.
+    ///
+    /// # Cancel safety
+    /// The claim is on its own until this is done: nothing of it is kept, and nothing given back twice.
+    pub async fn withdraw(&mut self, index: usize, end: i64) -> Result<(), Error> {
+        let mut alone = Self::none(&self.shared);
+        (alone.group, alone.lease) = (self.group.clone(), self.lease);
+        alone.claims.push(self.claims.remove(index));
+        let (done, doing) = oneshot::channel();
+        self.shared.tasks.spawn(async move {
+            let withdrawn = alone.withdraw_alone(end).await;
+            _ = done.send(withdrawn.map(|()| alone));
+        });
+        let mut alone = doing.await.unwrap_or(Err(Error::Stopping))?;
+        self.claims.splice(index..index, std::mem::take(&mut alone.claims));
+        Ok(())
+    }
+
+    async fn withdraw_alone(&mut self, end: i64) -> Result<(), Error> {
+        let shared = self.shared.clone();
+        let Some(claim) = self.claims.first_mut() else { return Ok(()) };
+        let row = (claim.partition.id, &*self.group, self.lease, claim.first, claim.last);
+        let db = shared.connections.acquire().await?;
+        procedures::withdraw(&db, row, end).await?;
+        if self.lease.is_none() {
+            shared.tally.consumed(&claim.partition.queue, &self.group, end - claim.last);
+        }
+        if end > claim.first {
+            claim.last = end;
+            // Of an automatic ack nobody will say that there is more.
+            if self.lease.is_none() {
+                claim.watch.mark(&claim.partition, None);
+            }
+        } else {
+            claim.watch.set_aside(&claim.partition, clock::now() + UNREADABLE_LOOK);
+            self.claims.clear();
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ use uuid::Uuid;
 
 use super::message_status::Standing;
 use crate::Engine;
+use crate::crypt::{Keys, Unreadable};
 use crate::db::messages::{self as db, MessageRow};
 use crate::error::Error;
 use crate::log::frames::{Frame, read_string};
@@ -17,8 +18,10 @@ pub struct StoredMessage {
     pub partition_id: Uuid,
     pub trace_id: Option<Uuid>,
     pub producer_sub: Option<String>,
-    /// The sender's JSON.
+    /// The sender's JSON; null if it cannot be read.
     pub payload: String,
+    pub encrypted: bool,
+    pub unreadable: Option<Unreadable>,
     /// Microseconds since 1970.
     pub created_at: i64,
     pub queue: String,
@@ -44,18 +47,22 @@ impl StoredMessage {
         id: Option<Uuid>,
         row: MessageRow,
         standing: Standing,
+        keys: &Keys,
     ) -> Option<Self> {
         let frame = Frame::parse(&row.frame)?;
         let uuid = |json: &str| Uuid::try_parse(json.trim_matches('"')).ok();
         let promised = id.or_else(|| frame.message_id.and_then(uuid));
         let (error, attempts) = row.dead.unwrap_or_default();
+        let (payload, unreadable) = read(&frame, keys);
         Some(Self {
             id: promised.unwrap_or_else(|| message_id(row.created_at, offset, row.number)),
             transaction_id: read_string(frame.transaction_id),
             partition_id,
             trace_id: frame.trace_id.and_then(uuid),
             producer_sub: frame.producer_sub.map(read_string),
-            payload: frame.payload.to_owned(),
+            payload,
+            encrypted: frame.key_id.is_some(),
+            unreadable,
             created_at: row.created_at,
             queue: row.queue,
             partition: row.partition,
@@ -132,7 +139,7 @@ impl Engine {
         let readers: Vec<_> =
             db::readers_at(connections, &[partition]).await?.into_iter().map(|(_, r)| r).collect();
         let standing = Standing::of(offset, row.dead.is_some(), &readers);
-        Ok(StoredMessage::new(partition, offset, id, row, standing))
+        Ok(StoredMessage::new(partition, offset, id, row, standing, &self.shared.config.keys))
     }
 
     /// Whether there was such a message, or a dead letter of it. It is not delivered from now on, by any broker: a claim
@@ -162,6 +169,14 @@ impl Engine {
             ("committed", _) => Buried::Committed,
             _ => Buried::Missing,
         })
+    }
+}
+
+/// The payload for somebody who looks at a message. He must see that it is there, even if nobody can read it.
+pub(super) fn read(frame: &Frame<'_>, keys: &Keys) -> (String, Option<Unreadable>) {
+    match frame.open(keys) {
+        Ok(payload) => (payload.into_owned(), None),
+        Err(unreadable) => ("null".to_owned(), Some(unreadable)),
     }
 }
 

@@ -82,6 +82,7 @@ impl Operation for Open {
     }
 
     async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Opened>, Error> {
+        let changes = shared.directory.changes();
         let mut ask = procedures::Open::default();
         for open in batch {
             ask.queues.push(&open.queue);
@@ -108,9 +109,16 @@ impl Operation for Open {
                 queue: open.queue.clone(),
                 name: open.partition.clone(),
             };
-            let known =
-                Known { partition: Arc::new(partition), dedup_seconds: row.dedup_seconds, head: row.head };
-            shared.directory.learn(known.clone());
+            let known = Known {
+                partition: Arc::new(partition),
+                dedup_seconds: row.dedup_seconds,
+                encrypted: row.encrypted,
+                head: row.head,
+            };
+            if row.encrypted && !shared.config.keys.can_seal() {
+                shared.troubles.stored_plain(&open.queue);
+            }
+            shared.directory.learn(known.clone(), changes);
             opened[position] = Opened::Known(known);
         }
         Ok(opened)

@@ -16,12 +16,12 @@ use crate::clock;
 use crate::db::control;
 use crate::db::procedures;
 use crate::db::{Checkout, Error as DbError};
-use crate::error::Error;
+use crate::error::{Error, UnreadableMessage};
 use crate::life::{self, Traced, TracedMessage};
 use crate::log::Partition;
 use crate::log::ids::TransactionHash;
 use crate::log::segments::Segment;
-use crate::pop::answer::{Answer, Delivery, write_answer};
+use crate::pop::answer::{Answer, Delivery, Unread, write_answer};
 use crate::pop::leases::Service;
 use crate::pop::machine::{Call, Event, Machine, State};
 use crate::pop::watch::{Interest, Waiter, Watch};
@@ -40,6 +40,9 @@ const LABELS_LOOK: Duration = Duration::from_secs(1);
 
 /// A hole in what was read means that an extent moved under the reader: read again.
 const FETCHES_MAX: usize = 5;
+
+/// Partitions with a message that cannot be read which one pop sets aside before it gives up.
+const UNREAD_MAX: u32 = 16;
 
 /// A pop that waits asks again when the lane had no room for it.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
@@ -64,6 +67,7 @@ impl Engine {
     async fn serve(&self, request: &PopRequest) -> Result<Option<Answer>, Error> {
         let deadline = request.wait.map(|wait| clock::now() + wait);
         let mut reopened = false;
+        let mut unread = 0;
         loop {
             if self.shared.load.pop_maintenance() {
                 return Ok(None);
@@ -75,6 +79,13 @@ impl Engine {
             match Box::pin(self.attempt(request, &places, wildcard, &mut gone)).await {
                 Ok(Some(answer)) => return Ok(Some(answer)),
                 Ok(None) => {}
+                // It is set aside, and must not keep this pop from its neighbours.
+                Err(Error::Unreadable(_)) if wildcard => {
+                    unread += 1;
+                    if unread < UNREAD_MAX {
+                        continue;
+                    }
+                }
                 // Who waits anyway waits until there is room.
                 Err(Error::Database(DbError::Full)) if deadline.is_some_and(|at| at > clock::now()) => {
                     tokio::time::sleep(FULL_PAUSE).await;
@@ -273,13 +284,22 @@ impl Engine {
                 Ok(Event::Leased { granted: walk.grants.claims.len(), busy })
             }
             Call::Fetch => {
-                let deliveries = self.fetch(&mut walk.grants).await?;
-                let messages = deliveries.iter().map(|delivery| delivery.last - delivery.first).sum::<i64>();
-                if messages > 0 {
-                    let answered = self.answer(request, &walk.grants, &deliveries);
-                    if let Some((answer, traced)) = answered {
-                        (walk.answer, walk.traced) = (Some(answer), traced);
+                let mut deliveries = self.fetch(&mut walk.grants).await?;
+                let mut unreadable = None;
+                let answered = loop {
+                    match self.answer(request, &walk.grants, &deliveries) {
+                        Ok(answered) => break answered,
+                        Err(unread) => {
+                            unreadable = Some(self.cut(&mut walk.grants, &mut deliveries, unread).await?);
+                        }
                     }
+                };
+                let messages = deliveries.iter().map(|delivery| delivery.last - delivery.first).sum::<i64>();
+                if let (0, Some(unreadable)) = (messages, unreadable) {
+                    return Err(Error::Unreadable(Box::new(unreadable)));
+                }
+                if let Some((answer, traced)) = answered.filter(|_| messages > 0) {
+                    (walk.answer, walk.traced) = (Some(answer), traced);
                 }
                 Ok(Event::Fetched(messages as usize))
             }
@@ -437,26 +457,55 @@ impl Engine {
         Ok(deliveries)
     }
 
+    /// What is before a message that cannot be read is delivered; from there on nothing is claimed.
+    async fn cut(
+        &self,
+        grants: &mut Grants,
+        deliveries: &mut Vec<Delivery>,
+        unread: Unread,
+    ) -> Result<UnreadableMessage, Error> {
+        let delivery = &mut deliveries[unread.delivery];
+        let message = UnreadableMessage {
+            queue: delivery.partition.queue.to_string(),
+            partition: delivery.partition.name.to_string(),
+            transaction_id: unread.transaction_id,
+            cause: unread.cause,
+        };
+        self.shared.troubles.unreadable(&delivery.partition, &message);
+        grants.withdraw(unread.delivery, unread.offset).await?;
+        match unread.offset > delivery.first {
+            true => delivery.last = unread.offset,
+            false => drop(deliveries.remove(unread.delivery)),
+        }
+        Ok(message)
+    }
+
     /// Also remembers what was served, for the acks to come.
     fn answer(
         &self,
         request: &PopRequest,
         grants: &Grants,
         deliveries: &[Delivery],
-    ) -> Option<(Answer, TracedDeliveries)> {
-        self.count_delivered(deliveries);
+    ) -> Result<Option<(Answer, TracedDeliveries)>, Unread> {
+        let keys = &self.shared.config.keys;
+        let Some(top) = deliveries.first() else { return Ok(None) };
         let partitions = deliveries.iter().map(|delivery| delivery.partition.number).collect();
         let mut lease = grants.lease.map(|id| LeaseId { id, partitions, traced: false });
-        let mut written = write_answer(deliveries, &request.group, lease.as_ref())?;
+        let Some(mut written) = write_answer(deliveries, &request.group, lease.as_ref(), keys)? else {
+            return Ok(None);
+        };
         if let Some(lease) = lease.as_mut().filter(|_| !written.traced.is_empty()) {
             // Only now is it known, and every message names its lease.
             lease.traced = true;
-            written = write_answer(deliveries, &request.group, Some(lease))?;
+            if let Some(again) = write_answer(deliveries, &request.group, Some(lease), keys)? {
+                written = again;
+            }
         }
+        self.count_delivered(deliveries);
         let mut answer = Answer {
             body: written.body,
             messages: grants.messages() as usize,
-            queue: deliveries.first()?.partition.queue.clone(),
+            queue: top.partition.queue.clone(),
             partition: (deliveries.len() == 1).then(|| deliveries[0].partition.name.clone()),
             traces: Vec::new(),
         };
@@ -481,12 +530,13 @@ impl Engine {
         }
         let traced = deliveries.iter().zip(traced);
         let traced = traced.filter_map(|(delivery, traced)| Some((delivery.partition.clone(), traced?)));
-        Some((answer, traced.collect()))
+        Ok(Some((answer, traced.collect())))
     }
 
     fn count_delivered(&self, deliveries: &[Delivery]) {
         let now = clock::wall();
         for delivery in deliveries {
+            self.shared.troubles.delivered(delivery.partition.id);
             self.shared.tally.record(&delivery.partition.queue, |minute| {
                 for segment in &delivery.segments {
                     let messages = delivery.last.min(segment.end()) - delivery.first.max(segment.base_offset);

@@ -11,6 +11,7 @@ use super::append::{self, Landed, Parcel, Placed, Turn};
 use super::defer::{self, Accepted, Behind, Deferral, Deferred, Request};
 use super::open::{Open, Opened};
 use crate::Engine;
+use crate::crypt::Keys;
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::directory::Known;
 use crate::error::Error;
@@ -78,7 +79,21 @@ pub struct Message<'a> {
     pub trace_id: Option<Uuid>,
     pub trace: Option<Trace<'a>>,
     pub producer_sub: Option<&'a str>,
+    pub secrecy: Secrecy<'a>,
     pub payload: &'a str,
+}
+
+/// Who decides whether a payload is encrypted.
+#[derive(Debug, Clone, Copy)]
+pub enum Secrecy<'a> {
+    Queue,
+    /// It was encrypted before, and must not become readable by being moved.
+    Kept,
+    /// It is, with this key; `in_doubt`: only because nobody could be asked what its queue wants.
+    Done {
+        key_id: &'a str,
+        in_doubt: bool,
+    },
 }
 
 impl<'a> Message<'a> {
@@ -96,6 +111,7 @@ impl<'a> Message<'a> {
             trace_id: item.trace_id(),
             trace: item.trace(),
             producer_sub,
+            secrecy: Secrecy::Queue,
             payload: item.payload(),
         }
     }
@@ -337,7 +353,7 @@ impl Engine {
                 if full {
                     parcels.push(std::mem::replace(&mut current, (Vec::new(), empty(&known))));
                 }
-                add(&mut current.1, &messages[index]);
+                add(&mut current.1, &messages[index], known.encrypted, &self.shared.config.keys)?;
                 current.0.push(index);
             }
             parcels.push(current);
@@ -361,7 +377,27 @@ fn empty(known: &Known) -> Parcel {
     }
 }
 
-fn add(parcel: &mut Parcel, message: &Message<'_>) {
+/// `encrypted`: its queue wants that.
+fn add(parcel: &mut Parcel, message: &Message<'_>, encrypted: bool, keys: &Keys) -> Result<(), Error> {
+    match message.secrecy {
+        Secrecy::Queue if !encrypted => write(parcel, message, None, message.payload),
+        Secrecy::Queue | Secrecy::Kept => match keys.seal(message.payload, message.transaction_id)? {
+            Some(sealed) => write(parcel, message, Some(&sealed.key_id), &sealed.envelope),
+            None if matches!(message.secrecy, Secrecy::Kept) => return Err(Error::NoKey),
+            None => write(parcel, message, None, message.payload),
+        },
+        Secrecy::Done { key_id, in_doubt } => {
+            let readable = || keys.open(key_id, message.payload, message.transaction_id).ok();
+            match Some(readable).filter(|_| in_doubt && !encrypted).and_then(|readable| readable()) {
+                Some(payload) => write(parcel, message, None, &payload),
+                None => write(parcel, message, Some(key_id), message.payload),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write(parcel: &mut Parcel, message: &Message<'_>, key_id: Option<&str>, payload: &str) {
     let before = parcel.frames.len();
     if before > 0 {
         parcel.frames.push('\n');
@@ -375,7 +411,8 @@ fn add(parcel: &mut Parcel, message: &Message<'_>) {
         message.trace_id,
         message.trace,
         message.producer_sub,
-        message.payload,
+        key_id,
+        payload,
     );
     parcel.bytes_max = parcel.bytes_max.max(parcel.frames.len() - before);
 }

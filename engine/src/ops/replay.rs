@@ -1,18 +1,20 @@
 //! Replaying dead letters: their messages are pushed again under new transaction ids, and the letters deleted, in one
 //! database transaction. Whoever dies when, a letter is replayed once.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use queen_protocol::{PushResult, PushStatus, Trace};
 use uuid::Uuid;
 
 use super::append::{self, Landed, Placed, Publication, Turn};
-use super::push::{Message, Sorted};
+use super::push::{Message, Secrecy, Sorted};
 use crate::Engine;
 use crate::clock;
+use crate::crypt::Keys;
 use crate::db::redrive::{self, Letter, Redrive, RedriveAsk, Stepped};
 use crate::db::{Connection, Error as DbError, transaction};
-use crate::error::Error;
+use crate::error::{Error, UnreadableMessage};
 use crate::log::frames::{Frame, read_string};
 
 /// How often a replay looks its letters and partitions up again after they changed under it.
@@ -77,14 +79,18 @@ impl Engine {
         letters: &[&[Letter]],
         step: Option<&Step<'_>>,
     ) -> Result<Tried, Error> {
-        // One that cannot be read stays where it is.
-        let letters: Vec<&[Letter]> = letters
-            .iter()
-            .filter(|letters| letters.first().is_some_and(|first| Snapshot::of(first).is_some()))
-            .copied()
-            .collect();
-        let snapshots: Vec<Snapshot<'_>> =
-            letters.iter().filter_map(|letters| Snapshot::of(letters.first()?)).collect();
+        // One that makes no sense stays where it is. One that is encrypted with an unknown key ends the try.
+        let mut snapshots: Vec<Snapshot<'_>> = Vec::with_capacity(letters.len());
+        let mut kept: Vec<&[Letter]> = Vec::with_capacity(letters.len());
+        for same in letters {
+            if let Some(snapshot) =
+                same.first().and_then(|first| Snapshot::of(first, &self.shared.config.keys))
+            {
+                snapshots.push(snapshot?);
+                kept.push(same);
+            }
+        }
+        let letters = kept;
         let messages: Vec<Message<'_>> = snapshots.iter().map(Snapshot::message).collect();
         if self.spool_holds(&messages) {
             return Ok(Tried::Behind);
@@ -211,21 +217,34 @@ struct Snapshot<'a> {
     trace_id: Option<Uuid>,
     trace: Option<(String, Option<String>)>,
     producer_sub: Option<String>,
-    payload: &'a str,
+    encrypted: bool,
+    payload: Cow<'a, str>,
 }
 
 impl<'a> Snapshot<'a> {
-    fn of(letter: &'a Letter) -> Option<Self> {
+    fn of(letter: &'a Letter, keys: &Keys) -> Option<Result<Self, Error>> {
         let frame = Frame::parse(&letter.frame)?;
-        Some(Self {
+        let payload = match frame.open(keys) {
+            Ok(payload) => payload,
+            Err(cause) => {
+                return Some(Err(Error::Unreadable(Box::new(UnreadableMessage {
+                    queue: letter.queue.clone(),
+                    partition: letter.partition.clone(),
+                    transaction_id: read_string(frame.transaction_id),
+                    cause,
+                }))));
+            }
+        };
+        Some(Ok(Self {
             queue: &letter.queue,
             partition: &letter.partition,
             transaction_id: Uuid::now_v7().to_string(),
             trace_id: frame.trace_id.and_then(|id| Uuid::try_parse(&read_string(id)).ok()),
             trace: frame.trace_parent.map(|parent| (read_string(parent), frame.trace_state.map(read_string))),
             producer_sub: frame.producer_sub.map(read_string),
-            payload: frame.payload,
-        })
+            encrypted: frame.key_id.is_some(),
+            payload,
+        }))
     }
 
     fn message(&self) -> Message<'_> {
@@ -241,7 +260,8 @@ impl<'a> Snapshot<'a> {
             trace_id: self.trace_id,
             trace: self.trace.as_ref().and_then(|(parent, state)| Trace::parse(parent, state.as_deref())),
             producer_sub: self.producer_sub.as_deref(),
-            payload: self.payload,
+            secrecy: if self.encrypted { Secrecy::Kept } else { Secrecy::Queue },
+            payload: &self.payload,
         }
     }
 }

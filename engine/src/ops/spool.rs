@@ -34,9 +34,14 @@ impl Engine {
         let Some(spool) = &self.shared.spool else { return Err(Error::Spool(SpoolError::None)) };
         let chosen = || indexes.iter().map(|&index| &messages[index]);
         let known = self.shared.directory.find(chosen().map(|message| (message.queue, message.partition)));
+        // With a key, the file holds nothing readable: what queues want may have changed since the database was last heard.
+        let keys = &self.shared.config.keys;
+        let sealed = chosen().map(|message| keys.seal(message.payload, message.transaction_id));
+        let sealed = sealed.collect::<Result<Vec<_>, _>>()?;
         let mut items = Vec::with_capacity(indexes.len());
-        for message in chosen() {
-            let payload: &RawValue = serde_json::from_str(message.payload)
+        for ((message, sealed), known) in chosen().zip(&sealed).zip(&known) {
+            let payload = sealed.as_ref().map_or(message.payload, |sealed| &sealed.envelope);
+            let payload: &RawValue = serde_json::from_str(payload)
                 .map_err(|error| Error::Spool(SpoolError::Disk(error.to_string())))?;
             items.push(SpooledItem {
                 queue: Cow::Borrowed(message.queue),
@@ -49,6 +54,8 @@ impl Engine {
                 trace_id: message.trace_id,
                 traceparent: message.trace.map(|trace| trace.parent.to_string()),
                 tracestate: message.trace.and_then(|trace| trace.state).map(Cow::Borrowed),
+                key_id: sealed.as_ref().map(|sealed| Cow::Borrowed(sealed.key_id.as_str())),
+                in_doubt: sealed.is_some() && known.as_ref().is_none_or(|known| !known.encrypted),
                 payload,
             });
         }

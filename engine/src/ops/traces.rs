@@ -52,7 +52,9 @@ impl Engine {
             false => messages::messages_at(&self.shared.connections, &places).await?,
         }
         .into_iter();
-        let payload = |frame: &str| Frame::parse(frame).map(|frame| frame.payload.to_owned());
+        let keys = &self.shared.config.keys;
+        let payload =
+            |frame: &str| Frame::parse(frame).and_then(|frame| Some(frame.open(keys).ok()?.into_owned()));
         let told = traces.into_iter().map(|trace| {
             let row = trace.offset.and_then(|_| rows.next().flatten());
             (trace, row.and_then(|row| payload(&row.frame)))

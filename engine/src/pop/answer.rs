@@ -7,6 +7,7 @@ use bytes::Bytes;
 use queen_protocol::{LeaseId, TraceParent, format_micros};
 use uuid::Uuid;
 
+use crate::crypt::{Keys, Unreadable};
 use crate::life::TracedMessage;
 use crate::log::Partition;
 use crate::log::frames::{Frame, read_string, write_string};
@@ -44,9 +45,23 @@ pub struct Written {
     pub traced: Vec<(usize, TracedMessage)>,
 }
 
-/// `lease`: `None` for an automatic ack.
-pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId>) -> Option<Written> {
-    let top = deliveries.first()?;
+/// A message that cannot be delivered, and in which delivery.
+#[derive(Debug)]
+pub struct Unread {
+    pub delivery: usize,
+    pub offset: i64,
+    pub transaction_id: String,
+    pub cause: Unreadable,
+}
+
+/// `lease`: `None` for an automatic ack. `None`: there is nothing to deliver.
+pub fn write_answer(
+    deliveries: &[Delivery],
+    group: &str,
+    lease: Option<&LeaseId>,
+    keys: &Keys,
+) -> Result<Option<Written>, Unread> {
+    let Some(top) = deliveries.first() else { return Ok(None) };
     let lease = lease.map(LeaseId::to_string).unwrap_or_default();
     let bytes: usize = deliveries.iter().flat_map(|d| &d.segments).map(|s| s.transactions.len() * 20).sum();
     let mut out = String::with_capacity(bytes + 512);
@@ -87,7 +102,18 @@ pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId
                     traced.push((index, traced_message(&frame, delivery, segment, offset)));
                 }
                 out.push_str(",\"data\":");
-                out.push_str(frame.payload);
+                match frame.key_id {
+                    None => out.push_str(frame.payload),
+                    Some(_) => {
+                        let opened = frame.open(keys).map_err(|cause| Unread {
+                            delivery: index,
+                            offset,
+                            transaction_id: read_string(frame.transaction_id),
+                            cause,
+                        });
+                        out.push_str(&opened?);
+                    }
+                }
                 out.push_str(",\"producerSub\":");
                 out.push_str(frame.producer_sub.unwrap_or("null"));
                 out.push_str(",\"createdAt\":\"");
@@ -97,7 +123,7 @@ pub fn write_answer(deliveries: &[Delivery], group: &str, lease: Option<&LeaseId
         }
     }
     out.push_str("]}");
-    Some(Written { body: Bytes::from(out), traced })
+    Ok(Some(Written { body: Bytes::from(out), traced }))
 }
 
 fn write_trace(out: &mut String, frame: &Frame<'_>) {
@@ -148,7 +174,7 @@ mod tests {
             }
             let parent = TraceParent::new(7, 8, 1).filter(|_| index == 2);
             let trace = parent.map(|parent| Trace { parent, state: Some("a=\"1\"") });
-            write_frame(&mut frames, &format!("t\"{index}"), None, None, trace, None, payload);
+            write_frame(&mut frames, &format!("t\"{index}"), None, None, trace, None, None, payload);
         }
         let segment = Arc::new(Segment::new(10, 1_767_261_600_123_456, vec![0; 48], frames));
         let partition =
@@ -162,7 +188,7 @@ mod tests {
             segments: vec![segment],
         };
         let lease = LeaseId { id: Uuid::from_u128(9), partitions: vec![3], traced: true };
-        let written = write_answer(&[delivery], "g", Some(&lease)).unwrap();
+        let written = write_answer(&[delivery], "g", Some(&lease), &Keys::default()).unwrap().unwrap();
         let text = std::str::from_utf8(&written.body).unwrap();
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
         let messages = json["messages"].as_array().unwrap();

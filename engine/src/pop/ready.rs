@@ -228,6 +228,15 @@ impl ReadyList {
         }
     }
 
+    /// Nothing of it can be delivered before then, whatever is pushed.
+    pub fn set_aside(&mut self, partition: &Arc<Partition>, until: Instant) {
+        if let Some((_, State::Claiming { .. })) = self.partitions.get(&partition.id) {
+            return;
+        }
+        self.remove(partition.id);
+        self.hold(partition.clone(), until, false, 0);
+    }
+
     /// A lease ended before its time. True if the partition is ready by this.
     pub fn released(&mut self, partition: Uuid, more: bool) -> bool {
         match self.partitions.get_mut(&partition) {

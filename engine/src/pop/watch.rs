@@ -146,6 +146,13 @@ impl Watch {
         self.arm(&mut state);
     }
 
+    /// Not handed out before then, but to those who ask for it by name.
+    pub fn set_aside(self: &Arc<Self>, partition: &Arc<Partition>, until: Instant) {
+        let mut state = self.lock();
+        state.ready.set_aside(partition, until);
+        self.arm(&mut state);
+    }
+
     pub fn take_leased(&self, count: usize) -> Vec<Arc<Partition>> {
         self.lock().ready.take_leased(count)
     }

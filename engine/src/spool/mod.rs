@@ -65,6 +65,12 @@ pub struct SpooledItem<'a> {
     pub traceparent: Option<String>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<Cow<'a, str>>,
+    /// The payload is encrypted with this key.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<Cow<'a, str>>,
+    /// Its queue may not have asked for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_doubt: bool,
     #[serde(borrow)]
     pub payload: &'a RawValue,
 }
@@ -434,6 +440,8 @@ mod tests {
             trace_id: None,
             traceparent: None,
             tracestate: None,
+            key_id: None,
+            in_doubt: false,
             payload,
         };
         Spooled { producer_sub: None, items: vec![item] }

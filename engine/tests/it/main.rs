@@ -4,6 +4,7 @@
 
 mod ack;
 mod awkward;
+mod crypt;
 mod dedup;
 mod defects;
 mod deferred;
@@ -35,6 +36,7 @@ mod sql_face;
 mod statistics;
 mod subscription;
 mod support;
+mod tls;
 mod trace;
 mod traces;
 mod transaction;

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use queen_engine::{
-    Answer, Config, DeadLetter, DeadLetterFilter, Deferring, Engine, Error, LaneCounts, Slots, Tls,
+    Answer, Config, DeadLetter, DeadLetterFilter, Deferring, Engine, Error, Keepalive, Keys, LaneCounts,
+    Slots, Tls,
 };
 use queen_protocol::{
     AckItem, AckResult, AckStatus, Configure, OperationStatus, PopFilter, PopRequest, PushBody, PushResult,
@@ -26,7 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub fn config(url: &str) -> Config {
     Config {
         database: url.to_owned(),
-        tls: Tls::Off,
+        tls: Tls::OFF,
+        keepalive: Keepalive {
+            idle: Duration::from_secs(60),
+            interval: Duration::from_secs(10),
+            count: 3,
+            user_timeout: Duration::from_secs(30),
+        },
+        keys: Keys::default(),
         flights: 2,
         connections: 8,
         connect_timeout: Duration::from_secs(2),

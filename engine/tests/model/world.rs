@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use queen_engine::{Config, Deferring, Engine, Slots, Tls};
+use queen_engine::{Config, Deferring, Engine, Keepalive, Keys, Slots, Tls};
 use queen_protocol::{Configure, Subscription};
 use queen_testkit::{Database, Proxy, database};
 use serde_json::json;
@@ -77,7 +77,14 @@ impl World {
 fn config(url: &str) -> Config {
     Config {
         database: url.to_owned(),
-        tls: Tls::Off,
+        tls: Tls::OFF,
+        keepalive: Keepalive {
+            idle: Duration::from_secs(60),
+            interval: Duration::from_secs(10),
+            count: 3,
+            user_timeout: Duration::from_secs(30),
+        },
+        keys: Keys::default(),
         connections: 6,
         flights: 2,
         connect_timeout: Duration::from_secs(5),

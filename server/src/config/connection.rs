@@ -1,8 +1,6 @@
 //! A connection string taken apart far enough to show it, to hand it to psql, and to keep its password out
 //! of both. It connects to nothing and leaves the full syntax to the driver.
 
-use queen_engine::Tls;
-
 /// A URL or a keyword string, without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parted {
@@ -58,23 +56,46 @@ pub fn part_password(connection: &str) -> Parted {
     }
 }
 
-/// The string the driver takes, and what its `sslmode` asks for. The words are libpq's: `require` encrypts,
-/// only `verify-ca` and `verify-full` look at the certificate. The driver knows no more than `require`.
-pub fn with_tls(connection: &str) -> (String, Option<Tls>) {
-    let Some(start) = connection.find("sslmode=").map(|at| at + "sslmode=".len()) else {
-        return (connection.to_owned(), None);
-    };
-    let rest = &connection[start..];
-    let word = &rest[..rest.find(|c: char| !c.is_ascii_alphabetic() && c != '-').unwrap_or(rest.len())];
-    match word {
-        "disable" => (connection.to_owned(), Some(Tls::Off)),
-        "require" => (connection.to_owned(), Some(Tls::Unverified)),
-        "verify-ca" | "verify-full" => {
-            let tail = &rest[word.len()..];
-            (format!("{}require{tail}", &connection[..start]), Some(Tls::Verified))
-        }
-        _ => (connection.to_owned(), None),
+/// What a connection string says about TLS, in libpq's words.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct TlsWords {
+    pub mode: Option<String>,
+    pub root_cert: Option<String>,
+    pub cert: Option<String>,
+    pub key: Option<String>,
+}
+
+impl TlsWords {
+    fn take(&mut self, key: &str, value: &str) -> bool {
+        let place = match key {
+            "sslmode" => &mut self.mode,
+            "sslrootcert" => &mut self.root_cert,
+            "sslcert" => &mut self.cert,
+            "sslkey" => &mut self.key,
+            _ => return false,
+        };
+        *place = Some(value.to_owned());
+        true
     }
+}
+
+/// The string without them: the driver knows half of these words, and is told by other means.
+pub fn part_tls(connection: &str) -> (String, TlsWords) {
+    let mut words = TlsWords::default();
+    if !connection.contains("://") {
+        let pairs = keywords(connection).into_iter();
+        let rest: Vec<_> = pairs.filter(|(key, value)| !words.take(key, value)).collect();
+        let rest: Vec<_> = rest.iter().map(|(key, value)| format!("{key}={}", quote(value))).collect();
+        return (rest.join(" "), words);
+    }
+    let Some((place, query)) = connection.split_once('?') else { return (connection.to_owned(), words) };
+    let mut taken = |pair: &str| match pair.split_once('=') {
+        Some((key, value)) => words.take(&percent_decoded(key), &percent_decoded(value)),
+        None => false,
+    };
+    let rest: Vec<_> = query.split('&').filter(|pair| !taken(pair)).collect();
+    let mark = if rest.is_empty() { "" } else { "?" };
+    (format!("{place}{mark}{}", rest.join("&")), words)
 }
 
 /// A value of a keyword string, quoted where it must be.
@@ -158,11 +179,30 @@ mod tests {
     }
 
     #[test]
-    fn sslmode_means_what_libpq_means_by_it() {
-        let (text, tls) = with_tls("postgres://db/app?sslmode=verify-full&x=1");
-        assert_eq!((text.as_str(), tls), ("postgres://db/app?sslmode=require&x=1", Some(Tls::Verified)));
-        assert_eq!(with_tls("host=db sslmode=require").1, Some(Tls::Unverified));
-        assert_eq!(with_tls("host=db sslmode=disable dbname=x").1, Some(Tls::Off));
-        assert_eq!(with_tls("host=db").1, None);
+    fn words_about_tls_are_parted_from_what_the_driver_reads() {
+        let words = |mode: &str, root: &str| TlsWords {
+            mode: Some(mode.to_owned()),
+            root_cert: Some(root.to_owned()),
+            ..TlsWords::default()
+        };
+        for (connection, rest, said) in [
+            (
+                "postgres://a:b@db/app?sslmode=verify-full&x=1&sslrootcert=/etc/my%20ca.pem",
+                "postgres://a:b@db/app?x=1",
+                words("verify-full", "/etc/my ca.pem"),
+            ),
+            ("postgres://db/app?sslmode=require&sslrootcert=a", "postgres://db/app", words("require", "a")),
+            (
+                "host=a,b sslmode = 'verify-ca' password='it\\'s' sslrootcert='/my ca'",
+                r"host=a,b password=it\'s",
+                words("verify-ca", "/my ca"),
+            ),
+            ("host=db", "host=db", TlsWords::default()),
+            ("postgres://db/sslmode=x", "postgres://db/sslmode=x", TlsWords::default()),
+        ] {
+            let (text, found) = part_tls(connection);
+            assert_eq!(found, said, "{connection}");
+            assert_eq!(keywords(&text), keywords(rest), "{connection}");
+        }
     }
 }

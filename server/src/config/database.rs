@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use queen_engine::Tls;
+use anyhow::{Result, bail};
+use queen_engine::{Roots, Tls, TlsMode};
 
 use super::Settings;
-use super::connection::{part_password, place, quote, with_tls};
+use super::connection::{part_password, part_tls, place, quote};
 
 /// What the settings of your own server are when at least one of them is given. They are no defaults of the
 /// command line: with them, none would ever be missing, and the embedded server never run.
@@ -33,14 +34,13 @@ pub enum Database {
     /// Never shown as it is: it may hold a password.
     External {
         connection: String,
-        tls: Tls,
     },
 }
 
 impl Settings {
     /// Yours if anything says where it is, otherwise the embedded one.
     pub fn database(&self) -> Database {
-        let said = match &self.database_url {
+        let connection = match &self.database_url {
             Some(url) => url.clone(),
             None if self.names_a_server() => self.keywords(),
             None => {
@@ -48,14 +48,59 @@ impl Settings {
                 return Database::Embedded { data_dir, bin_dir: self.pg_bin_dir.clone() };
             }
         };
-        let (connection, asked) = with_tls(&said);
-        let tls = match self.pg_use_ssl {
-            None => asked.unwrap_or(Tls::Off),
-            Some(false) => Tls::Off,
-            Some(true) if self.pg_ssl_reject_unauthorized == Some(false) => Tls::Unverified,
-            Some(true) => Tls::Verified,
+        Database::External { connection }
+    }
+
+    /// What the driver is told: the string without words on TLS, and what they mean together with the settings. These may ask
+    /// for more than the string does, never for less, and what cannot be honoured is refused.
+    pub fn reach(&self, connection: &str) -> Result<(String, Tls)> {
+        let (driver, words) = part_tls(connection);
+        let said = words.mode.as_deref().map(mode).transpose()?;
+        let root_cert = self.pg_ssl_root_cert.as_ref().or(words.root_cert.as_ref());
+        let system = root_cert.is_some_and(|path| path == "system");
+        let asked = match (self.pg_use_ssl, self.pg_ssl_reject_unauthorized) {
+            (Some(false), _) => Some(TlsMode::Off),
+            (Some(true), Some(false)) => Some(TlsMode::Unverified),
+            (Some(true), _) => Some(TlsMode::VerifyFull),
+            (None, Some(true)) if said.is_some_and(|said| said > TlsMode::Off) => Some(TlsMode::VerifyFull),
+            (None, _) => None,
         };
-        Database::External { connection, tls }
+        if let (Some(asked), Some(said)) = (asked, said)
+            && asked < said
+            && said > TlsMode::Prefer
+        {
+            bail!(
+                "PG_USE_SSL and PG_SSL_REJECT_UNAUTHORIZED ask for less than the sslmode of the connection string"
+            );
+        }
+        let unsaid = if system { TlsMode::VerifyFull } else { TlsMode::Off };
+        let mut mode = asked.or(said).unwrap_or(unsaid);
+        if root_cert.is_some() && !system && mode == TlsMode::Unverified {
+            // As libpq has it: whoever names an authority wants it to be asked.
+            mode = TlsMode::VerifyCa;
+            if self.pg_ssl_reject_unauthorized == Some(false) {
+                bail!("a root certificate has no meaning with PG_SSL_REJECT_UNAUTHORIZED=false");
+            }
+        }
+        if self.pg_ssl_root_cert.is_some() && mode < TlsMode::VerifyCa {
+            bail!("PG_SSL_ROOT_CERT is given, but nothing asks for TLS: set PG_USE_SSL, or an sslmode");
+        }
+        if system && mode < TlsMode::VerifyFull {
+            bail!("the certificates of the system prove a name only: use sslmode verify-full with them");
+        }
+        if root_cert.is_none() && mode == TlsMode::VerifyCa {
+            bail!("sslmode verify-ca needs sslrootcert, the file of the authority to trust");
+        }
+        let roots = match root_cert {
+            Some(path) if !system => Roots::File(path.into()),
+            _ => Roots::System,
+        };
+        let client = match (words.cert, words.key) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            _ => bail!("sslcert and sslkey belong together"),
+        };
+        Ok((driver, Tls { mode, roots, client }))
     }
 
     /// Where the spool is, if nobody says otherwise. Never that of another database: what is in it would end up here.
@@ -78,12 +123,20 @@ impl Settings {
             || self.pg_db.is_some()
             || self.pg_use_ssl.is_some()
             || self.pg_ssl_reject_unauthorized.is_some()
+            || self.pg_ssl_root_cert.is_some()
     }
 
     fn keywords(&self) -> String {
         let or =
             |setting: &str, given: Option<&str>| quote(given.or(server_default(setting)).unwrap_or_default());
-        let sslmode = if self.pg_use_ssl == Some(true) { "require" } else { "disable" };
+        let sslmode = match (self.pg_use_ssl, self.pg_ssl_reject_unauthorized) {
+            (Some(true), Some(false)) => "require".to_owned(),
+            (Some(true), _) => {
+                let roots = self.pg_ssl_root_cert.as_deref().unwrap_or("system");
+                format!("verify-full sslrootcert={}", quote(roots))
+            }
+            _ => "disable".to_owned(),
+        };
         format!(
             "host={} port={} user={} password={} dbname={} sslmode={sslmode}",
             or("pg_host", self.pg_host.as_deref()),
@@ -100,7 +153,7 @@ impl Database {
     pub fn shown(&self) -> String {
         match self {
             Self::Embedded { data_dir, .. } => format!("embedded PostgreSQL in {}", data_dir.display()),
-            Self::External { connection, .. } => format!("PostgreSQL at {}", place(connection)),
+            Self::External { connection } => format!("PostgreSQL at {}", place(connection)),
         }
     }
 
@@ -134,6 +187,18 @@ impl Database {
     }
 }
 
+/// libpq's words. It also knows `allow`, which prefers not to encrypt; nobody should, and we cannot.
+fn mode(word: &str) -> Result<TlsMode> {
+    Ok(match word {
+        "disable" => TlsMode::Off,
+        "prefer" => TlsMode::Prefer,
+        "require" => TlsMode::Unverified,
+        "verify-ca" => TlsMode::VerifyCa,
+        "verify-full" => TlsMode::VerifyFull,
+        other => bail!("sslmode {other:?} is none of disable, prefer, require, verify-ca and verify-full"),
+    })
+}
+
 fn program(bin_dir: Option<&PathBuf>) -> Command {
     let beside = bin_dir.map(|dir| dir.join("psql")).filter(|psql| psql.exists());
     Command::new(beside.unwrap_or_else(|| PathBuf::from("psql")))
@@ -159,12 +224,12 @@ mod tests {
 
     #[test]
     fn one_pg_setting_is_enough_to_mean_your_own_server() {
-        let Database::External { connection, tls } = database(&["--pg-password", "it's"]) else {
+        let Database::External { connection } = database(&["--pg-password", "it's"]) else {
             panic!("not external")
         };
         let expected =
             r"host=localhost port=5432 user=postgres password='it\'s' dbname=postgres sslmode=disable";
-        assert_eq!((connection.as_str(), tls), (expected, Tls::Off));
+        assert_eq!(connection, expected);
         assert!(matches!(database(&["--data-dir", "here"]), Database::Embedded { .. }));
     }
 
@@ -182,16 +247,53 @@ mod tests {
         assert_ne!(dir(&["--pg-db", "a"]), dir(&["--pg-db", "b"]));
     }
 
+    fn tls(flags: &[&str]) -> Result<Tls, String> {
+        let settings = Cli::parse_from(["queen"].iter().chain(flags)).unwrap().settings;
+        let Database::External { connection } = settings.database() else { panic!("not external") };
+        settings.reach(&connection).map(|(_, tls)| tls).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn certificates_are_checked_unless_told_otherwise() {
-        let tls = |flags: &[&str]| match database(flags) {
-            Database::External { tls, .. } => tls,
-            Database::Embedded { .. } => panic!("not external"),
-        };
-        assert_eq!(tls(&["--pg-use-ssl"]), Tls::Verified);
-        assert_eq!(tls(&["--pg-use-ssl", "--pg-ssl-reject-unauthorized=false"]), Tls::Unverified);
-        assert_eq!(tls(&["--database-url", "postgres://h/d?sslmode=verify-full"]), Tls::Verified);
-        assert_eq!(tls(&["--database-url", "postgres://h/d"]), Tls::Off);
+        let url =
+            |query: &str| tls(&["--database-url", &format!("postgres://h/d{query}")]).map(|tls| tls.mode);
+        assert_eq!(tls(&["--pg-use-ssl"]).unwrap(), Tls::new(TlsMode::VerifyFull));
+        assert_eq!(
+            tls(&["--pg-use-ssl", "--pg-ssl-reject-unauthorized=false"]).unwrap().mode,
+            TlsMode::Unverified
+        );
+        assert_eq!(tls(&["--pg-db", "d"]).unwrap(), Tls::OFF);
+        let file = tls(&["--pg-use-ssl", "--pg-ssl-root-cert", "/my ca"]).unwrap();
+        assert_eq!((file.mode, file.roots), (TlsMode::VerifyFull, Roots::File("/my ca".into())));
+        assert_eq!(url(""), Ok(TlsMode::Off));
+        assert_eq!(url("?sslmode=prefer"), Ok(TlsMode::Prefer));
+        assert_eq!(url("?sslmode=require"), Ok(TlsMode::Unverified));
+        assert_eq!(url("?sslmode=require&sslrootcert=a"), Ok(TlsMode::VerifyCa));
+        assert_eq!(url("?sslmode=verify-ca&sslrootcert=a"), Ok(TlsMode::VerifyCa));
+        assert_eq!(url("?sslmode=verify-full"), Ok(TlsMode::VerifyFull));
+        assert_eq!(url("?sslrootcert=system"), Ok(TlsMode::VerifyFull));
+        let client = tls(&["--database-url", "host=h sslmode=require sslcert=c sslkey=k"]).unwrap();
+        assert_eq!(client.client, Some(("c".into(), "k".into())));
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused_and_never_less() {
+        let full = "postgres://h/d?sslmode=verify-full";
+        for flags in [
+            &["--database-url", "postgres://h/d?sslmode=allow"][..],
+            &["--database-url", "host=h sslmode=verify-all"],
+            &["--database-url", "host=h sslmode=verify-ca"],
+            &["--database-url", "host=h sslmode=require sslrootcert=system"],
+            &["--database-url", "host=h sslmode=require sslcert=c"],
+            &["--database-url", full, "--pg-use-ssl=false"],
+            &["--database-url", full, "--pg-use-ssl=true", "--pg-ssl-reject-unauthorized=false"],
+            &["--pg-ssl-root-cert", "a"],
+            &["--pg-use-ssl", "--pg-ssl-reject-unauthorized=false", "--pg-ssl-root-cert", "a"],
+        ] {
+            assert!(tls(flags).is_err(), "{flags:?}");
+        }
+        let more = tls(&["--database-url", "host=h sslmode=require", "--pg-ssl-reject-unauthorized=true"]);
+        assert_eq!(more.unwrap().mode, TlsMode::VerifyFull);
     }
 
     #[test]

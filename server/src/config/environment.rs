@@ -12,21 +12,26 @@ pub const ALIASES: [(&str, &str); 3] = [
     ("SIDECAR_MAX_ITEMS_PER_TX", "MAX_ITEMS_PER_TX"),
 ];
 
-const WITHOUT_MEANING: [&str; 9] = [
+const WITHOUT_MEANING: [&str; 7] = [
     "DB_IDLE_TIMEOUT",
     "DB_POOL_SIZE",
-    "DB_TCP_USER_TIMEOUT_MS",
     "EVICTION_BATCH_SIZE",
     "FILE_BUFFER_FLUSH_MS",
     "FILE_BUFFER_MAX_BATCH",
-    "QUEEN_ENCRYPTION_KEY",
     "USE_POP_STATE_MACHINE",
     "WEBAPP_ROOT",
 ];
-const PREFIXES_WITHOUT_MEANING: [&str; 5] =
-    ["DB_KEEPALIVES_", "JWT_", "POP_WAIT_", "QUEEN_SYNC_", "QUEEN_UDP_"];
+const PREFIXES_WITHOUT_MEANING: [&str; 4] = ["JWT_", "POP_WAIT_", "QUEEN_SYNC_", "QUEEN_UDP_"];
 const LANE_SUFFIXES_WITHOUT_MEANING: [&str; 3] = ["_PREFERRED_BATCH_SIZE", "_MAX_HOLD_MS", "_MAX_BATCH_SIZE"];
 const LANES: [&str; 5] = ["PUSH", "POP", "ACK", "TRANSACTION", "RENEW_LEASE"];
+
+/// Empty, these are more likely a secret that was not found than one not given: better not to start.
+const EMPTY_IS_WRONG: [&str; 4] = [
+    "QUEEN_ENCRYPTION_KEY",
+    "QUEEN_ENCRYPTION_KEY_FILE",
+    "QUEEN_ENCRYPTION_OLD_KEYS",
+    "QUEEN_ENCRYPTION_OLD_KEYS_FILE",
+];
 
 /// Makes every setting readable from its second name, hidden in `--help` when it holds a value, and unset
 /// when it is empty: compose files write `PG_HOST=` for "not given".
@@ -37,6 +42,7 @@ pub fn applied(command: Command) -> Command {
         let alias = ALIASES.iter().map(|(_, alias)| *alias).find(|alias| name_in_use(&name) == *alias);
         match alias {
             Some(alias) => arg.env(alias),
+            None if EMPTY_IS_WRONG.contains(&name.as_str()) => arg,
             None if std::env::var_os(&name).is_some_and(|value| value.is_empty()) => {
                 arg.env(None::<&'static str>)
             }
@@ -98,7 +104,15 @@ mod tests {
         ] {
             assert!(means_nothing(name), "{name}");
         }
-        for name in ["PORT", "QUEEN_DATA_DIR", "QUEEN_PUSH_MAX_CONCURRENT", "QUEEN_MAX_BODY_BYTES", "PATH"] {
+        for name in [
+            "PORT",
+            "QUEEN_DATA_DIR",
+            "QUEEN_PUSH_MAX_CONCURRENT",
+            "QUEEN_MAX_BODY_BYTES",
+            "PATH",
+            "QUEEN_ENCRYPTION_KEY",
+            "DB_KEEPALIVES_IDLE",
+        ] {
             assert!(!means_nothing(name), "{name}");
         }
     }

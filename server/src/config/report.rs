@@ -48,8 +48,8 @@ const INTRODUCTION: &str = "# Configuration
 
 Printed by `queen config --markdown` from `server/src/config.rs`; a test compares the two.
 
-A flag wins over a variable, a variable over the default. An empty variable counts as not given. A value
-that makes no sense ends the start with an error that names it. `queen config` prints what is in force and
+A flag wins over a variable, a variable over the default. An empty variable counts as not given, but for those of
+encryption. A value that makes no sense ends the start with an error that names it. `queen config` prints what is in force and
 where each value came from.
 
 The defaults of the `PG_*` settings count once one of them is given; without any, and without `DATABASE_URL`,
@@ -92,7 +92,7 @@ fn shown_value(arg: &Arg, matches: &ArgMatches, settings: &Settings) -> String {
     });
     match (id, value) {
         (_, None) => UNSET.to_owned(),
-        ("pg_password", Some(_)) => "***".to_owned(),
+        ("pg_password" | "encryption_key" | "encryption_old_keys", Some(_)) => "***".to_owned(),
         ("database_url", Some(value)) => part_password(&value).text,
         (_, Some(value)) => value,
     }
@@ -157,6 +157,10 @@ mod tests {
             "hush",
             "--database-url",
             "postgres://a:hush@h/d",
+            "--encryption-key",
+            "k:hush",
+            "--encryption-old-keys",
+            "hush",
         ];
         let (cli, matches) = Cli::parse_with_matches(arguments).unwrap();
         let text = in_force(&Cli::definition(), &matches, &cli.settings);

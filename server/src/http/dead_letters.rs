@@ -56,6 +56,10 @@ struct Entry<'a> {
     retry_count: i32,
     #[schema(value_type = serde_json::Value)]
     data: &'a RawValue,
+    /// Why that is null: the message is encrypted and cannot be decrypted here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    decryption_error: Option<String>,
     #[schema(required)]
     producer_sub: Option<&'a str>,
     #[schema(format = DateTime)]
@@ -106,6 +110,7 @@ impl<'a> From<&'a DeadLetter> for Entry<'a> {
             retry_count: letter.attempts,
             // It was JSON when it came in; only a hand in the table can have changed that.
             data: serde_json::from_str(&letter.payload).unwrap_or(RawValue::NULL),
+            decryption_error: letter.unreadable.as_ref().map(ToString::to_string),
             producer_sub: letter.producer_sub.as_deref(),
             created_at: format_millis(letter.created_at),
             failed_at: format_millis(letter.failed_at),

@@ -81,6 +81,10 @@ struct Listed<'a> {
     /// The same.
     #[schema(value_type = serde_json::Value)]
     payload: &'a RawValue,
+    /// Why both are null: the message is encrypted and cannot be decrypted here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    decryption_error: Option<String>,
 }
 
 /// Named groups.
@@ -109,6 +113,7 @@ struct ModeWords {
 struct Detail<'a> {
     #[serde(flatten)]
     listed: Listed<'a>,
+    /// Whether it is stored encrypted.
     is_encrypted: bool,
     /// Of its last dead letter.
     #[schema(required)]
@@ -437,6 +442,7 @@ impl<'a> From<&'a StoredMessage> for Listed<'a> {
             lease_expires_at: standing.lease_until().map(format_millis),
             data: raw(&message.payload),
             payload: raw(&message.payload),
+            decryption_error: message.unreadable.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -446,7 +452,7 @@ impl<'a> From<&'a StoredMessage> for Detail<'a> {
         let standing = &message.standing;
         Self {
             listed: Listed::from(message),
-            is_encrypted: is_encrypted(&message.payload),
+            is_encrypted: message.encrypted,
             error_message: message.error.as_deref(),
             retry_count: message.attempts,
             queue_config: QueueConfig {
@@ -508,19 +514,6 @@ fn path(message: &StoredMessage) -> String {
     format!("{}/{}", message.queue, message.partition)
 }
 
-/// By the shape of the envelope that earlier servers stored.
-fn is_encrypted(payload: &str) -> bool {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    #[expect(dead_code, reason = "only whether it is there matters")]
-    struct Envelope {
-        encrypted: String,
-        iv: String,
-        auth_tag: String,
-    }
-    serde_json::from_str::<Envelope>(payload).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -538,11 +531,5 @@ mod tests {
         for bad in ["from=soon", "to=later", "status=lost"] {
             assert!(read(&Query::parse(bad)).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn an_envelope_is_known_by_its_shape() {
-        assert!(is_encrypted(r#"{"encrypted":"a","iv":"b","authTag":"c"}"#));
-        assert!(!is_encrypted(r#"{"encrypted":true}"#) && !is_encrypted("1"));
     }
 }

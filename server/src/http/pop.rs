@@ -240,6 +240,7 @@ mod tests {
             pop_overload_empty: true,
             otlp_endpoint: None,
             bounds: Bounds::default(),
+            tls: None,
         }
     }
 

@@ -80,7 +80,7 @@ impl Server {
         let settings = Cli::parse_from(arguments).expect("flags are well-formed").settings;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
-        let mut config = settings.engine(connection.to_owned(), Tls::Off);
+        let mut config = settings.engine(connection.to_owned(), Tls::OFF).expect("settings make sense");
         config.name = queen_server::name(address.port());
         let engine = Engine::start(config).await.expect("the engine starts");
         let url = format!("http://{address}");

@@ -1,0 +1,88 @@
+//! The keys of encryption at rest, from settings or files. A bad one ends the start: nothing is stored readable by mistake.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use queen_engine::Keys;
+
+use super::Settings;
+
+pub fn read(settings: &Settings) -> Result<Keys> {
+    let current = one_of(
+        "QUEEN_ENCRYPTION_KEY",
+        settings.encryption_key.as_deref(),
+        settings.encryption_key_file.as_deref(),
+    )?;
+    let old = one_of(
+        "QUEEN_ENCRYPTION_OLD_KEYS",
+        settings.encryption_old_keys.as_deref(),
+        settings.encryption_old_keys_file.as_deref(),
+    )?;
+    let current_only = current.as_deref().map(|key| Keys::parse(Some(key), None)).transpose();
+    current_only.context("QUEEN_ENCRYPTION_KEY cannot be used")?;
+    Keys::parse(current.as_deref(), old.as_deref()).context("QUEEN_ENCRYPTION_OLD_KEYS cannot be used")
+}
+
+/// What the setting says, or the file that stands in for it.
+fn one_of(name: &str, said: Option<&str>, file: Option<&Path>) -> Result<Option<String>> {
+    match (said, file) {
+        (Some(_), Some(_)) => bail!("{name} and {name}_FILE are both given; which one counts?"),
+        (Some(said), None) => Ok(Some(said.to_owned())),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("{name}_FILE: {} cannot be read", path.display()))?;
+            let keys: Vec<&str> = text.split([',', '\n']).map(str::trim).collect();
+            let last = keys.iter().rposition(|key| !key.is_empty()).map_or(0, |last| last + 1);
+            Ok(Some(keys[..last].join(",")))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+
+    const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+    fn keys(flags: &[&str]) -> Result<Vec<String>, String> {
+        let settings = Cli::parse_from(["queen"].iter().chain(flags)).unwrap().settings;
+        let keys = read(&settings).map_err(|error| format!("{error:#}"))?;
+        Ok(keys.ids().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn keys_come_from_settings_or_from_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, many) = (dir.path().join("one"), dir.path().join("many"));
+        std::fs::write(&one, format!("a:{KEY}\n")).unwrap();
+        std::fs::write(&many, format!("b:{KEY}\nc:{KEY}, d:{KEY}\n\n")).unwrap();
+        let (one, many) = (one.to_str().unwrap(), many.to_str().unwrap());
+        assert_eq!(keys(&[]).unwrap(), Vec::<String>::new());
+        assert_eq!(keys(&["--encryption-key", KEY]).unwrap(), ["630dcd29"]);
+        assert_eq!(
+            keys(&["--encryption-key-file", one, "--encryption-old-keys-file", many]).unwrap(),
+            ["a", "b", "c", "d"]
+        );
+        let both = keys(&["--encryption-key-file", one, "--encryption-key", KEY]).unwrap_err();
+        assert!(both.contains("both given") && !both.contains(KEY), "{both}");
+        assert!(keys(&["--encryption-key-file", "/nowhere"]).unwrap_err().contains("/nowhere"));
+    }
+
+    #[test]
+    fn a_bad_key_is_refused_by_the_name_of_its_setting_and_not_shown() {
+        let bad = &KEY[1..];
+        for (flags, name) in [
+            (["--encryption-key", bad], "QUEEN_ENCRYPTION_KEY "),
+            (["--encryption-key", ""], "QUEEN_ENCRYPTION_KEY "),
+            (["--encryption-old-keys", bad], "QUEEN_ENCRYPTION_OLD_KEYS "),
+        ] {
+            let said = keys(&flags).unwrap_err();
+            assert!(said.contains(name) && !said.contains(&KEY[1..8]), "{said}");
+        }
+        assert!(
+            keys(&["--encryption-key", KEY, "--encryption-old-keys", KEY]).unwrap_err().contains("twice")
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! The listener's TLS: HTTPS only, with the certificate of today, and nobody harmed by those who speak something else.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use queen_server::tls::{Door, Files};
+use queen_testkit::{Authority, Broker, Certificate};
+use reqwest::{Client, Identity};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::support::eventually;
+
+const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
+
+fn write(dir: &Path, certificate: &Certificate) {
+    std::fs::write(dir.join("cert.pem"), &certificate.certificate).unwrap();
+    std::fs::write(dir.join("key.pem"), &certificate.key).unwrap();
+}
+
+fn paths(dir: &Path) -> [PathBuf; 2] {
+    [dir.join("cert.pem"), dir.join("key.pem")]
+}
+
+async fn start(url: &str, dir: &Path, more: &[&str]) -> anyhow::Result<Broker> {
+    let [certificate, key] = paths(dir).map(|path| path.to_str().unwrap().to_owned());
+    let mut args = vec!["--database-url", url, "--tls-cert", &certificate, "--tls-key", &key];
+    args.extend(more);
+    Broker::start(Path::new(QUEEN), &args, &[]).await
+}
+
+/// Trusts one authority and keeps its connections.
+fn client(authority: &Authority) -> Client {
+    let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).unwrap();
+    Client::builder().tls_certs_only([root]).build().unwrap()
+}
+
+async fn healthy(client: &Client, broker: &Broker) -> Result<(), String> {
+    let answer = client.get(format!("{}/health", broker.url())).send().await;
+    let answer = answer.map_err(|error| format!("{error:?}"))?;
+    if answer.status().as_u16() == 200 { Ok(()) } else { Err(answer.status().to_string()) }
+}
+
+#[tokio::test]
+async fn a_listener_with_a_certificate_speaks_https_and_takes_a_new_one_while_it_runs() {
+    let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
+    let (old, new) = (Authority::new(), Authority::new());
+    write(dir.path(), &old.issue(&["127.0.0.1"]));
+    let broker = start(database.url(), dir.path(), &[]).await.unwrap();
+    assert!(broker.url().starts_with("https://"), "{}", broker.output());
+    let (knows_old, knows_new) = (client(&old), client(&new));
+    healthy(&knows_old, &broker).await.unwrap();
+    assert!(healthy(&knows_new, &broker).await.is_err(), "it is not who it says it is");
+
+    // Somebody without TLS, and somebody who says nothing at all.
+    let address = broker.url().trim_start_matches("https://").to_owned();
+    let mut plain = TcpStream::connect(&address).await.unwrap();
+    let _silent = TcpStream::connect(&address).await.unwrap();
+    plain.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    _ = timeout(Duration::from_secs(10), plain.read_to_end(&mut answer)).await.expect("it is closed");
+    assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
+    healthy(&knows_old, &broker).await.unwrap();
+
+    // Half a change is none.
+    std::fs::write(dir.path().join("cert.pem"), &new.issue(&["127.0.0.1"]).certificate).unwrap();
+    hang_up(&broker);
+    broker.says("the old one stays").await;
+    healthy(&client(&old), &broker).await.unwrap();
+
+    write(dir.path(), &new.issue(&["127.0.0.1"]));
+    hang_up(&broker);
+    broker.says("new connections get the new certificate").await;
+    healthy(&knows_new, &broker).await.unwrap();
+    healthy(&knows_old, &broker).await.expect("an open connection goes on");
+    assert!(healthy(&client(&old), &broker).await.is_err(), "a new one has to trust the new certificate");
+}
+
+#[tokio::test]
+async fn a_changed_file_is_noticed_without_a_signal() {
+    let dir = TempDir::new().unwrap();
+    let authority = Authority::new();
+    write(dir.path(), &authority.issue(&["a.test"]));
+    let [certificate, key] = paths(dir.path());
+    let door = Arc::new(Door::open(Files { certificate, key, client_ca: None }).unwrap());
+    let first = Arc::as_ptr(door.acceptor().config());
+    let watching = door.clone();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move { watching.watch().await });
+    write(dir.path(), &authority.issue(&["b.test"]));
+    eventually("the new certificate is used", async || {
+        (Arc::as_ptr(door.acceptor().config()) != first).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn only_clients_of_the_named_authority_are_let_in() {
+    let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
+    let (servers, clients) = (Authority::new(), Authority::new());
+    write(dir.path(), &servers.issue(&["127.0.0.1"]));
+    let ca = dir.path().join("clients.pem");
+    std::fs::write(&ca, clients.pem()).unwrap();
+    let broker = start(database.url(), dir.path(), &["--tls-client-ca", ca.to_str().unwrap()]).await.unwrap();
+    let with = |certificate: Certificate| {
+        let root = reqwest::Certificate::from_pem(servers.pem().as_bytes()).unwrap();
+        let pem = format!("{}{}", certificate.certificate, certificate.key);
+        let identity = Identity::from_pem(pem.as_bytes()).unwrap();
+        Client::builder().tls_certs_only([root]).identity(identity).build().unwrap()
+    };
+    healthy(&with(clients.issue(&["app"])), &broker).await.unwrap();
+    assert!(healthy(&with(Authority::new().issue(&["app"])), &broker).await.is_err());
+    assert!(healthy(&client(&servers), &broker).await.is_err());
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_used_ends_the_start_with_its_name() {
+    let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
+    let authority = Authority::new();
+    let missing = start(database.url(), dir.path(), &[]).await.unwrap_err().to_string();
+    assert!(missing.contains("cert.pem"), "{missing}");
+    write(dir.path(), &authority.issue(&["127.0.0.1"]));
+    std::fs::write(dir.path().join("key.pem"), authority.issue(&["x"]).key).unwrap();
+    let unfit = start(database.url(), dir.path(), &[]).await.unwrap_err().to_string();
+    assert!(unfit.contains("do not fit"), "{unfit}");
+    std::fs::write(dir.path().join("key.pem"), "nothing").unwrap();
+    let empty = start(database.url(), dir.path(), &[]).await.unwrap_err().to_string();
+    assert!(empty.contains("key.pem holds no private key"), "{empty}");
+}
+
+fn hang_up(broker: &Broker) {
+    kill_process(Pid::from_raw(broker.pid().cast_signed()).unwrap(), Signal::HUP).unwrap();
+}
