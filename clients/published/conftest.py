@@ -34,7 +34,8 @@ def broker():
 
 
 @contextlib.contextmanager
-def running_broker():
+def running_broker(more={}):
+    """With these settings besides."""
     binary = os.environ.get("QUEEN_BIN", ROOT / "target/debug/queen")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="queen-published-"))
     # Root's PostgreSQL runs as somebody else, who has to get in.
@@ -46,7 +47,7 @@ def running_broker():
     with log.open("wb") as output:
         process = subprocess.Popen(
             [binary, "serve", "--data-dir", folder / "data"],
-            env={**kept, **settings},
+            env={**kept, **settings, **more},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -142,7 +142,7 @@ pub fn judge(facts: &Facts, here: &Circumstances) -> Vec<Finding> {
     found.0
 }
 
-async fn opened(connector: &Connector) -> Result<Client, StartError> {
+pub async fn opened(connector: &Connector) -> Result<Client, StartError> {
     let (client, mut driver) = connector.connect().await.map_err(|error| explain(connector, error))?;
     connector.tasks.spawn_driver(async move {
         while let Some(Ok(_)) = futures_util::StreamExt::next(&mut driver).await {}

@@ -80,6 +80,10 @@ pub enum StartError {
     Tls(String),
     #[error("migration {name} failed: {cause}")]
     Migration { name: String, cause: String },
+    #[error(
+        "this database has no schema of Queen, or an old one: start a broker of this version on it first"
+    )]
+    NoSchema,
     #[error("the database refused a statement at start: {0}")]
     Statement(String),
 }

@@ -37,6 +37,7 @@ pub use config::{Config, Deferring, Keepalive, Roots, Slots, SpoolConfig, Tls, T
 pub use crypt::{BadKey, Keys};
 pub use db::control::Operations;
 pub use db::history::{Broker, Metric, ParkedPoint, Point, QueuePoint, QueueRate, Worker};
+pub use db::keys::{ApiKey, NewKey};
 pub use db::redrive::{Redrive, RedriveAsk};
 pub use db::resources::{
     GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread, Trouble,
@@ -52,6 +53,7 @@ pub use load::LoadCounts;
 pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
 pub use ops::browse::{MessageFilter, MessagePage};
 pub use ops::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
+pub use ops::keys::{create_key, list_keys, revoke_key};
 pub use ops::life::{MessageLife, Reader, Recorded};
 pub use ops::maintenance::Maintenance;
 pub use ops::message_status::{GroupStanding, MessageStatus, Standing};

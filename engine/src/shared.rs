@@ -18,6 +18,7 @@ use crate::life::Life;
 use crate::load::Load;
 use crate::log::dedup::Dedup;
 use crate::log::segments::Segments;
+use crate::ops::owners::Owners;
 use crate::pop::leases::LeaseBook;
 use crate::spool::Spool;
 use crate::tally::Tally;
@@ -33,6 +34,7 @@ pub struct Shared {
     pub tasks: Tasks,
     pub connections: Connections,
     pub directory: Directory,
+    pub owners: Owners,
     pub watches: Watches,
     pub wake: Wake,
     pub load: Load,
@@ -65,6 +67,7 @@ impl Shared {
             partitions_refused: AtomicU64::new(0),
             redrives: Notify::new(),
             directory: Directory::new(),
+            owners: Owners::new(),
             watches: Watches::default(),
             life: Life::default(),
             troubles: Troubles::default(),

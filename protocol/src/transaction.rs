@@ -78,6 +78,14 @@ impl<'a> TransactionBody<'a> {
         })
     }
 
+    /// All acknowledgements, in order.
+    pub fn acks(&self) -> impl Iterator<Item = &AckItem> {
+        self.operations.iter().filter_map(|operation| match operation {
+            Operation::Ack(ack) => Some(ack),
+            _ => None,
+        })
+    }
+
     pub fn pushes_mut(&mut self) -> impl Iterator<Item = &mut PushItem<'a>> {
         self.operations.iter_mut().flat_map(|operation| match operation {
             Operation::Push(items) => items.as_mut_slice(),

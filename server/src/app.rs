@@ -11,6 +11,7 @@ use queen_protocol::Subscription;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
+use crate::auth::guard::{Checkpoint, Guard, admitted};
 use crate::http::{
     ack, analytics, cluster, cors, dead_letters, doctor, error, groups, health, life, maintenance, messages,
     metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, statistics,
@@ -20,6 +21,9 @@ use crate::limits::{Bounds, Limits, pace};
 use crate::meter::Meter;
 use crate::telemetry::Telemetry;
 use crate::tls::Door;
+
+/// Where the page is that `page` makes.
+pub const PAGE: &str = "/docs";
 
 /// What the HTTP side is told when it starts.
 #[derive(Debug, Clone)]
@@ -40,6 +44,8 @@ pub struct Options {
     pub bounds: Bounds,
     /// `None`: connections are not encrypted.
     pub tls: Option<Arc<Door>>,
+    /// Who lets callers in; without one everybody may do everything.
+    pub guard: Option<Arc<Guard>>,
 }
 
 #[derive(Clone)]
@@ -53,7 +59,7 @@ pub struct App {
     pub telemetry: Telemetry,
 }
 
-/// Every route, once. `openapi.rs` describes each of them; a test compares the two.
+/// Every route, once. `auth/marks.rs` says who may use it, and `openapi.rs` describes each of them; tests compare the three.
 pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![
         ("/api/v1/push", post(push::push)),
@@ -133,14 +139,47 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
 }
 
 pub fn router(app: App) -> Router {
-    let routed =
-        routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
-    // A page to try them, which needs nothing from anywhere else.
-    let page = SwaggerUi::new("/docs").config(Config::from("/openapi.json").try_it_out_enabled(true));
-    let mut routed =
-        routed.merge(page).fallback(error::no_such_route).method_not_allowed_fallback(error::no_such_method);
-    if app.limits.paces_clients() {
-        routed = routed.layer(from_fn_with_state(app.clone(), pace::pace));
-    }
+    let routed = match app.options.guard.clone() {
+        Some(guard) => guarded(&app, &guard),
+        None => {
+            let routed = routes()
+                .into_iter()
+                .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
+                .merge(page())
+                .fallback(error::no_such_route)
+                .method_not_allowed_fallback(error::no_such_method);
+            paced(&app, routed)
+        }
+    };
     routed.layer(CatchPanicLayer::custom(error::panicked)).layer(from_fn(cors::cors)).with_state(app)
+}
+
+/// The same with a check before each of them, which is told which route it is: nobody has to find that out a second time,
+/// and perhaps differently. Inside of CORS, so that a browser may read a refusal and its preflight needs no token.
+fn guarded(app: &App, guard: &Arc<Guard>) -> Router<App> {
+    let check = |router: Router<App>, route: Option<&'static str>| {
+        let checkpoint = Checkpoint { app: app.clone(), guard: guard.clone(), route };
+        // A rate is somebody's, so it counts behind the check.
+        paced(app, router.method_not_allowed_fallback(error::no_such_method))
+            .layer(from_fn_with_state(checkpoint, admitted))
+    };
+    let elsewhere = check(Router::new().fallback(error::no_such_route), None);
+    routes()
+        .into_iter()
+        .fold(elsewhere, |all, (path, methods)| {
+            all.merge(check(Router::new().route(path, methods), Some(path)))
+        })
+        .merge(check(page().into(), Some(PAGE)))
+}
+
+fn paced(app: &App, router: Router<App>) -> Router<App> {
+    match app.limits.paces_clients() {
+        true => router.layer(from_fn_with_state(app.clone(), pace::pace)),
+        false => router,
+    }
+}
+
+/// A page to try the routes, which needs nothing from anywhere else.
+fn page() -> SwaggerUi {
+    SwaggerUi::new(PAGE).config(Config::from("/openapi.json").try_it_out_enabled(true))
 }

@@ -1,4 +1,15 @@
-//! Who asks. It decides nothing by itself.
+//! Who asks, and what they may do. `guard.rs` lets a request in or not; handlers that learn only from a body which queues
+//! it is about ask `Caller`. With access control off nothing of this runs.
+
+pub mod grants;
+pub mod guard;
+pub mod jwks;
+pub mod keys;
+pub mod marks;
+mod refusal;
+pub mod role;
+mod seen;
+pub mod token;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,17 +17,35 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use queen_engine::Engine;
+use queen_protocol::{ErrorCode, LeaseId};
+use uuid::Uuid;
+
+use crate::http::error::ApiError;
+use grants::{Grants, Need};
+use role::Role;
 
 /// The other end of the connection, as `connections.rs` saw it.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
+/// What a token or a key says about who holds it.
+#[derive(Debug)]
+pub struct Identity {
+    pub subject: Option<Arc<str>>,
+    /// `None` if it names no role of ours.
+    pub role: Option<Role>,
+    /// `None` = all queues.
+    pub grants: Option<Arc<Grants>>,
+}
+
 /// Whoever sent the request.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The subject of its token; nobody without one.
+    /// The subject of its token, or the name of its API key; nobody without one.
     pub subject: Option<Arc<str>>,
     pub address: IpAddr,
+    grants: Option<Arc<Grants>>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
@@ -25,6 +54,70 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let peer = parts.extensions.get::<Peer>();
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip());
-        Ok(Self { subject: None, address })
+        let identity = parts.extensions.get::<Arc<Identity>>();
+        Ok(Self {
+            subject: identity.and_then(|identity| identity.subject.clone()),
+            grants: identity.and_then(|identity| identity.grants.clone()),
+            address,
+        })
     }
+}
+
+impl Caller {
+    /// Which queues may be touched; `None` = all.
+    pub fn grants(&self) -> Option<&Grants> {
+        self.grants.as_deref()
+    }
+
+    pub fn may(&self, need: Need, queue: &str) -> Result<(), ApiError> {
+        match &self.grants {
+            Some(grants) if !grants.allow(need, queue) => {
+                Err(forbidden(format!("no right to {} queue {queue:?}", need.words())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// One that does not exist is nobody's, and looks the same as one of another queue.
+    pub async fn may_partitions(
+        &self,
+        engine: &Engine,
+        need: Need,
+        partitions: &[Uuid],
+    ) -> Result<(), ApiError> {
+        let Some(grants) = &self.grants else { return Ok(()) };
+        let owners = engine.owners(partitions).await?;
+        for (partition, owner) in partitions.iter().zip(&owners) {
+            if !owner.as_deref().is_some_and(|queue| grants.allow(need, queue)) {
+                return Err(forbidden(format!(
+                    "no right to {} the queue of partition {partition}",
+                    need.words()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A text that is no lease covers nothing.
+    pub async fn may_leases<'a>(
+        &self,
+        engine: &Engine,
+        need: Need,
+        leases: impl Iterator<Item = &'a str> + Send,
+    ) -> Result<(), ApiError> {
+        let Some(grants) = &self.grants else { return Ok(()) };
+        let numbers: Vec<i64> =
+            leases.filter_map(LeaseId::parse).flat_map(|lease| lease.partitions).collect();
+        let owners = engine.owners_of_numbers(&numbers).await?;
+        let all = owners.iter().all(|owner| owner.as_deref().is_some_and(|queue| grants.allow(need, queue)));
+        if all {
+            Ok(())
+        } else {
+            Err(forbidden(format!("no right to {} the queue of this lease", need.words())))
+        }
+    }
+}
+
+pub fn forbidden(text: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::Forbidden, text)
 }

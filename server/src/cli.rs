@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Settings, environment};
+use crate::key::KeyAction;
 
 /// A partitioned message queue whose only durable state is PostgreSQL.
 #[derive(Debug, Parser)]
@@ -30,6 +31,11 @@ pub enum Action {
         /// Prints the findings as JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Makes, lists and revokes API keys.
+    Key {
+        #[command(subcommand)]
+        action: KeyAction,
     },
     /// Prints the settings in force and where each came from.
     Config {

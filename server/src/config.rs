@@ -1,5 +1,6 @@
 //! Every setting, once: its flag, its variable, its default and what it is for. It opens nothing.
 
+pub mod access;
 mod connection;
 mod database;
 pub(crate) mod environment;
@@ -16,8 +17,10 @@ use clap::{Args, ValueEnum, value_parser};
 use queen_engine::{Deferring, Keepalive, Slots, SpoolConfig, Tls};
 use queen_protocol::Subscription;
 
+pub use access::Access;
 pub use database::Database;
-use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds, some_seconds};
+pub use units::some_seconds;
+use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds};
 
 use crate::app::Options;
 use crate::connections;
@@ -76,6 +79,9 @@ pub struct Settings {
     /// Lets in only clients with a certificate of an authority in this file of PEM.
     #[arg(long, env = "QUEEN_TLS_CLIENT_CA", value_name = "FILE", help_heading = LISTENER)]
     pub tls_client_ca: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub access: Access,
 
     /// Your PostgreSQL, as a URL or keyword string. Without it, and without any PG_* setting, Queen runs its
     /// own.
@@ -507,9 +513,9 @@ impl Settings {
         (config.bytes_max > 0).then_some(config)
     }
 
-    /// What the HTTP side is told.
-    pub fn options(&self) -> Options {
-        Options {
+    /// What the HTTP side is told. Fails when nobody could be let in as asked.
+    pub fn options(&self) -> Result<Options> {
+        Ok(Options {
             body_bytes_max: self.max_body_bytes,
             pop_timeout: self.default_timeout,
             pop_batch: self.default_batch_size,
@@ -520,7 +526,8 @@ impl Settings {
             otlp_endpoint: self.otlp_endpoint.clone(),
             bounds: self.bounds(),
             tls: None,
-        }
+            guard: self.access.guard()?,
+        })
     }
 
     fn bounds(&self) -> Bounds {
@@ -600,7 +607,7 @@ mod tests {
         let settings = Cli::parse_from(["queen"]).unwrap().settings;
         let config = settings.engine("host=x".to_owned(), Tls::OFF).unwrap();
         assert_eq!(settings.port, 6632);
-        assert_eq!(settings.options().body_bytes_max, 67_108_864);
+        assert_eq!(settings.options().unwrap().body_bytes_max, 67_108_864);
         assert_eq!((config.flight_items_max, config.linger), (500, Duration::ZERO));
         assert_eq!(config.statement_timeout, Duration::from_secs(30));
         assert_eq!(config.retention_interval, Duration::from_millis(300_000));
@@ -639,6 +646,8 @@ mod tests {
             ("--max-header-bytes", "10"),
             ("--rate-queues", "orders"),
             ("--db-keepalives-count", "0"),
+            ("--jwt-algorithm", "none"),
+            ("--jwt-jwks-url", "https://user:pass@issuer/keys"),
         ] {
             let error = Cli::parse_from(["queen", flag, value]).unwrap_err();
             assert!(error.to_string().contains(flag), "{error}");

@@ -58,8 +58,12 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
         limits: limits.clone(),
         telemetry: telemetry.clone(),
     };
+    let guard = app.options.guard.clone();
     let router = app::router(app);
     let connections = TaskTracker::new();
+    if let Some(guard) = guard {
+        connections.spawn(shutdown.clone().run_until_cancelled_owned(guard.keep_fresh()));
+    }
     let abandoned = CancellationToken::new();
     if let Some(door) = tls.clone() {
         let watch = async move { door.watch().await };

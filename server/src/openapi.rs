@@ -1,5 +1,6 @@
 //! The API in words a machine reads. What a route takes and gives stands at its handler; this puts it together.
 
+mod access;
 pub mod postgres_stats;
 pub mod queries;
 pub mod words;
@@ -8,6 +9,8 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use utoipa::OpenApi;
+
+use access::Access;
 
 use crate::http::{
     ack, analytics, cluster, dead_letters, doctor, error, groups, health, life, maintenance, messages,
@@ -114,6 +117,7 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         openapi::openapi,
     ),
     components(schemas(error::ErrorBody)),
+    modifiers(&Access),
 )]
 struct Document;
 
@@ -121,7 +125,8 @@ const DESCRIPTION: &str = "A partitioned message queue on PostgreSQL. \
     Bodies are JSON in UTF-8; a missing Content-Type is taken for JSON. Unknown query keys and unknown fields \
     are ignored. Names are any text up to 255 characters without NUL; in a path they are percent-encoded. \
     Times are ISO 8601 in UTC. Every answer carries CORS headers, and OPTIONS on any path is a 204. \
-    What no route answers is a 404 with code `not_found`, a wrong method a 405 with code `method_not_allowed`.";
+    Where access control is on, every route but those of health wants a bearer token or an API key; the \
+    role it asks for stands with it. What no route answers is a 404 with code `not_found`, a wrong method a 405 with code `method_not_allowed`.";
 
 #[cfg(test)]
 mod tests {

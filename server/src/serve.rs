@@ -21,7 +21,7 @@ use crate::{connections, signals};
 
 /// The port comes first: finding it taken after a minute of recovery would waste the minute.
 pub async fn serve(settings: &Settings) -> Result<()> {
-    complain()?;
+    complain();
     allow_many_connections();
     let shutdown = signals::stop_requests().context("cannot listen for signals")?;
     // What is wrong with the settings is said before anything is started.
@@ -29,7 +29,7 @@ pub async fn serve(settings: &Settings) -> Result<()> {
     if let Database::External { connection } = settings.database() {
         settings.reach(&connection)?;
     }
-    let mut options = settings.options();
+    let mut options = settings.options()?;
     let files = settings.tls()?;
     options.tls = files.map(Door::open).transpose().context("TLS cannot be offered")?.map(Arc::new);
     let listener = bind(&settings.host, settings.port).await?;
@@ -38,7 +38,7 @@ pub async fn serve(settings: &Settings) -> Result<()> {
         Some(embedded) => embedded?,
         None => return Ok(()),
     };
-    let served = with_database(settings, &database, embedded.as_ref(), listener, options, shutdown).await;
+    let served = with_database(settings, options, &database, embedded.as_ref(), listener, shutdown).await;
     if let Some(embedded) = embedded {
         embedded.stop().await;
     }
@@ -50,10 +50,10 @@ pub async fn serve(settings: &Settings) -> Result<()> {
 
 async fn with_database(
     settings: &Settings,
+    options: Options,
     database: &Database,
     embedded: Option<&Embedded>,
     listener: TcpListener,
-    options: Options,
     shutdown: CancellationToken,
 ) -> Result<()> {
     let (connection, tls) = match (database, embedded) {
@@ -97,14 +97,10 @@ fn can_be_made(dir: &Path) -> bool {
     made.is_ok()
 }
 
-fn complain() -> Result<()> {
-    if environment::asks_for_tokens() {
-        bail!("JWT_ENABLED is set, but this version cannot check tokens; unset it to run without");
-    }
+fn complain() {
     for name in environment::without_meaning() {
         warn!(variable = name, "this variable has no meaning here");
     }
-    Ok(())
 }
 
 /// Every parked pop is a connection, and many systems allow a process only 1,024 unless it asks for more.

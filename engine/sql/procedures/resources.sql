@@ -273,13 +273,13 @@ begin
 end $$;
 
 -- queen.queue_list: queues in numbers, the newest first.
--- in:     p_name text, p_namespace text, p_task text, p_search text (a part of the name); null = any; p_limit bigint,
---         p_offset bigint
+-- in:     p_name text, p_namespace text, p_task text, p_search text (a part of the name), p_patterns text[] (as for like);
+--         null = any; p_limit bigint, p_offset bigint
 -- out:    the columns of queen.queue_figures
 -- locks:  none
 -- raises: never
 create or replace function queen.queue_list(
-    p_name text, p_namespace text, p_task text, p_search text, p_limit bigint, p_offset bigint)
+    p_name text, p_namespace text, p_task text, p_search text, p_patterns text[], p_limit bigint, p_offset bigint)
 returns setof queen.queue_figures
 language plpgsql set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set plan_cache_mode = force_custom_plan
 set jit = off as $$
@@ -289,6 +289,7 @@ begin
     where (p_name is null or f.name = p_name) and (p_namespace is null or f.namespace = p_namespace)
       and (p_task is null or f.task = p_task)
       and (p_search is null or position(lower(p_search) in lower(f.name)) > 0)
+      and (p_patterns is null or f.name like any (p_patterns))
     order by f.created_at desc, f.id
     limit p_limit offset p_offset;
 end $$;

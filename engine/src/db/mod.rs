@@ -6,6 +6,7 @@ mod connections;
 pub mod control;
 mod error;
 pub mod history;
+pub mod keys;
 pub mod life;
 pub mod messages;
 pub mod migrate;

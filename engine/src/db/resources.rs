@@ -35,15 +35,39 @@ pub struct QueueFilter {
     pub task: Option<String>,
     /// A part of the name.
     pub search: Option<String>,
+    /// The name is like one of these, in which `*` stands for any run of characters.
+    pub patterns: Option<Vec<String>>,
     pub limit: i64,
     pub offset: i64,
 }
 
+/// What SQL understands: everything else that is special there is not special here.
+fn like(pattern: &str) -> String {
+    let special = |character| matches!(character, '%' | '_' | '\\');
+    let mut text = String::with_capacity(pattern.len() + 8);
+    for character in pattern.chars() {
+        match character {
+            '*' => text.push('%'),
+            other => text.extend(special(other).then_some('\\').into_iter().chain([other])),
+        }
+    }
+    text
+}
+
 /// The newest first.
 pub async fn queues(connections: &Connections, filter: &QueueFilter) -> Result<Vec<QueueFigures>, Error> {
-    let sql = "select * from queen.queue_list($1, $2, $3, $4, $5, $6)";
-    let parameters: [&(dyn ToSql + Sync); 6] =
-        [&filter.name, &filter.namespace, &filter.task, &filter.search, &filter.limit, &filter.offset];
+    let sql = "select * from queen.queue_list($1, $2, $3, $4, $5, $6, $7)";
+    let patterns: Option<Vec<String>> =
+        filter.patterns.as_ref().map(|all| all.iter().map(|one| like(one)).collect());
+    let parameters: [&(dyn ToSql + Sync); 7] = [
+        &filter.name,
+        &filter.namespace,
+        &filter.task,
+        &filter.search,
+        &patterns,
+        &filter.limit,
+        &filter.offset,
+    ];
     let rows = many(connections, "queen.queue_list", sql, &parameters).await?;
     let figures = |row: &Row| QueueFigures {
         id: row.get("id"),

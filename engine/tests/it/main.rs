@@ -12,6 +12,7 @@ mod deferred_acks;
 mod doctor;
 mod history;
 mod inbox;
+mod keys;
 mod life;
 mod limits;
 mod lock_order;

@@ -21,7 +21,7 @@ const WITHOUT_MEANING: [&str; 7] = [
     "USE_POP_STATE_MACHINE",
     "WEBAPP_ROOT",
 ];
-const PREFIXES_WITHOUT_MEANING: [&str; 4] = ["JWT_", "POP_WAIT_", "QUEEN_SYNC_", "QUEEN_UDP_"];
+const PREFIXES_WITHOUT_MEANING: [&str; 3] = ["POP_WAIT_", "QUEEN_SYNC_", "QUEEN_UDP_"];
 const LANE_SUFFIXES_WITHOUT_MEANING: [&str; 3] = ["_PREFERRED_BATCH_SIZE", "_MAX_HOLD_MS", "_MAX_BATCH_SIZE"];
 const LANES: [&str; 5] = ["PUSH", "POP", "ACK", "TRANSACTION", "RENEW_LEASE"];
 
@@ -68,11 +68,6 @@ pub fn without_meaning() -> Vec<String> {
     found
 }
 
-/// Whether somebody asked for token checks. An open door where a locked one was ordered must not start.
-pub fn asks_for_tokens() -> bool {
-    std::env::var_os("JWT_ENABLED").is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1")
-}
-
 fn given(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
@@ -100,7 +95,6 @@ mod tests {
             "QUEEN_UDP_PEERS",
             "QUEEN_PUSH_MAX_HOLD_MS",
             "FILE_BUFFER_FLUSH_MS",
-            "JWT_SECRET",
         ] {
             assert!(means_nothing(name), "{name}");
         }
@@ -112,6 +106,7 @@ mod tests {
             "PATH",
             "QUEEN_ENCRYPTION_KEY",
             "DB_KEEPALIVES_IDLE",
+            "JWT_SECRET",
         ] {
             assert!(!means_nothing(name), "{name}");
         }

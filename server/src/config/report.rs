@@ -63,8 +63,7 @@ const CONCLUSION: &str = "
 ## Variables without a meaning
 
 Variables that earlier servers read and this one does not (`ALL_OPS_USE_SIDECAR`, `USE_POP_STATE_MACHINE`,
-`QUEEN_UDP_PEERS` and others) earn one warning each at start. `JWT_ENABLED=true` ends it: this
-version cannot check tokens, and a door that was meant to be locked must not stand open.
+`QUEEN_UDP_PEERS` and others) earn one warning each at start.
 ";
 
 const UNSET: &str = "–";
@@ -92,7 +91,10 @@ fn shown_value(arg: &Arg, matches: &ArgMatches, settings: &Settings) -> String {
     });
     match (id, value) {
         (_, None) => UNSET.to_owned(),
-        ("pg_password" | "encryption_key" | "encryption_old_keys", Some(_)) => "***".to_owned(),
+        (
+            "pg_password" | "encryption_key" | "encryption_old_keys" | "jwt_secret" | "jwt_public_key",
+            Some(_),
+        ) => "***".to_owned(),
         ("database_url", Some(value)) => part_password(&value).text,
         (_, Some(value)) => value,
     }
@@ -154,6 +156,8 @@ mod tests {
             "--port",
             "7000",
             "--pg-password",
+            "hush",
+            "--jwt-secret",
             "hush",
             "--database-url",
             "postgres://a:hush@h/d",

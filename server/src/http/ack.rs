@@ -7,12 +7,15 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use queen_protocol::{AckBatchBody, AckBody, AckItem, AckResult, BadRequest, QueuedOperation};
+use uuid::Uuid;
 
 use super::accepted::{self, Accepted};
 use super::answer;
 use super::error::{ApiError, Busy, Failures, TooLarge};
 use super::request::{Body, Query};
 use crate::app::App;
+use crate::auth::Caller;
+use crate::auth::grants::{Need, Right};
 use crate::openapi::words;
 use crate::telemetry::{Operation, Span};
 
@@ -30,11 +33,12 @@ const NOTE: &str = "the leases are held until the acknowledgements have landed";
         Failures, TooLarge, Busy))]
 pub async fn one(
     State(app): State<App>,
+    caller: Caller,
     headers: HeaderMap,
     query: Query,
     body: Body,
 ) -> Result<Response, ApiError> {
-    acknowledge(&app, &headers, &query, || Ok(vec![AckBody::parse(&body.0)?])).await
+    acknowledge(&app, &caller, &headers, &query, || Ok(vec![AckBody::parse(&body.0)?])).await
 }
 
 /// Acknowledges many messages, of any partitions.
@@ -51,22 +55,24 @@ pub async fn one(
         Failures, TooLarge, Busy))]
 pub async fn batch(
     State(app): State<App>,
+    caller: Caller,
     headers: HeaderMap,
     query: Query,
     body: Body,
 ) -> Result<Response, ApiError> {
-    acknowledge(&app, &headers, &query, || AckBatchBody::parse(&body.0)).await
+    acknowledge(&app, &caller, &headers, &query, || AckBatchBody::parse(&body.0)).await
 }
 
 async fn acknowledge(
     app: &App,
+    caller: &Caller,
     headers: &HeaderMap,
     query: &Query,
     read: impl FnOnce() -> Result<Vec<AckItem>, BadRequest>,
 ) -> Result<Response, ApiError> {
     let mut span = app.telemetry.span(Operation::Ack, headers);
     let answer = match read() {
-        Ok(items) => settle(app, headers, query, items, &mut span).await,
+        Ok(items) => settle(app, caller, headers, query, items, &mut span).await,
         Err(error) => Err(error.into()),
     };
     span.end(answer)
@@ -74,6 +80,7 @@ async fn acknowledge(
 
 async fn settle(
     app: &App,
+    caller: &Caller,
     headers: &HeaderMap,
     query: &Query,
     items: Vec<AckItem>,
@@ -82,6 +89,10 @@ async fn settle(
     span.messages(items.len());
     if items.is_empty() {
         return answer::json(StatusCode::OK, &Vec::<AckResult>::new());
+    }
+    if caller.grants().is_some() {
+        let partitions: Vec<Uuid> = items.iter().map(|item| item.partition_id).collect();
+        caller.may_partitions(&app.engine, Need::This(Right::Pop), &partitions).await?;
     }
     span.group(&items[0].group);
     let results = app.engine.ack(items).await?;

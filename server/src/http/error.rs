@@ -4,8 +4,8 @@ use std::any::Any;
 use std::error::Error as _;
 use std::time::Duration;
 
-use axum::http::header::RETRY_AFTER;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use queen_protocol::{BadRequest, ErrorCode};
 use serde::Serialize;
@@ -17,6 +17,9 @@ use super::answer;
 /// Never 0: clients would try again at once, all together.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
+/// What somebody is told who has shown nothing at all.
+pub const AUTHENTICATION_REQUIRED: &str = "Authentication required";
+
 /// The body of every failure.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Error, example = json!({
@@ -25,9 +28,9 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 pub struct ErrorBody<'a> {
     /// For people.
     error: &'a str,
-    /// For programs: `bad_request`, `not_found`, `method_not_allowed`, `request_timeout`, `conflict`,
-    /// `payload_too_large`, `unsupported_media_type`, `rate_limited`, `headers_too_large`, `internal`, `unavailable` or
-    /// `timeout`.
+    /// For programs: `bad_request`, `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`, `request_timeout`,
+    /// `conflict`, `payload_too_large`, `unsupported_media_type`, `rate_limited`, `headers_too_large`, `internal`,
+    /// `unavailable` or `timeout`.
     code: &'static str,
     /// Open operations, when that is why.
     #[serde(skip_serializing_if = "Option::is_none", rename = "queueDepth")]
@@ -110,6 +113,10 @@ impl ApiError {
         Self { retry_after: seconds.max(RETRY_AFTER_SECONDS), ..Self::new(ErrorCode::RateLimited, text) }
     }
 
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
@@ -163,6 +170,13 @@ impl IntoResponse for ApiError {
         let mut response = answer::written(status, bytes.into());
         if matches!(self.code, ErrorCode::RateLimited | ErrorCode::Unavailable) {
             response.headers_mut().insert(RETRY_AFTER, self.retry_after.into());
+        }
+        if self.code == ErrorCode::Unauthorized {
+            let said = format!("Bearer error=\"invalid_token\", error_description=\"{}\"", self.text);
+            let plain = self.text == AUTHENTICATION_REQUIRED;
+            let said = if plain { None } else { HeaderValue::from_str(&said).ok() };
+            let said = said.unwrap_or(HeaderValue::from_static("Bearer"));
+            response.headers_mut().insert(WWW_AUTHENTICATE, said);
         }
         response
     }

@@ -14,6 +14,8 @@ use super::answer;
 use super::error::{ApiError, Failures};
 use super::request::{Query, Segments};
 use crate::app::App;
+use crate::auth::Caller;
+use crate::auth::grants::{Need, Right};
 use crate::openapi::{queries, words};
 
 const LIMIT_DEFAULT: i64 = 100;
@@ -80,9 +82,16 @@ pub async fn stats(State(app): State<App>) -> Result<Response, ApiError> {
 #[utoipa::path(get, path = "/api/v1/operations/{operation}", operation_id = "getOperation", tag = "operations",
     params(("operation" = Uuid, Path)),
     responses((status = 200, description = "The operation", body = words::DeferredOperation), NoOperation, Failures))]
-pub async fn one(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+pub async fn one(
+    State(app): State<App>,
+    caller: Caller,
+    Segments(id): Segments<String>,
+) -> Result<Response, ApiError> {
     match app.engine.operation(operation_id(&id)?).await? {
-        Some(operation) => answer::json(StatusCode::OK, &operation),
+        Some(operation) => {
+            caller.may(Need::Any, &operation.queue_name)?;
+            answer::json(StatusCode::OK, &operation)
+        }
         None => Err(not_found()),
     }
 }
@@ -95,8 +104,13 @@ pub async fn one(State(app): State<App>, Segments(id): Segments<String>) -> Resu
     responses((status = 200, description = "Cancelled", body = words::OperationChanged),
         (status = 409, description = "It is neither pending nor failed", body = words::OperationChanged),
         NoOperation, Failures))]
-pub async fn cancel(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+pub async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    Segments(id): Segments<String>,
+) -> Result<Response, ApiError> {
     let id = operation_id(&id)?;
+    check(&app, &caller, id).await?;
     let status = app.engine.cancel_operation(id).await?;
     changed(id, status.as_deref(), "cancelled", "only a pending or failed operation can be cancelled")
 }
@@ -109,10 +123,23 @@ pub async fn cancel(State(app): State<App>, Segments(id): Segments<String>) -> R
     responses((status = 200, description = "Pending again", body = words::OperationChanged),
         (status = 409, description = "It has not failed", body = words::OperationChanged),
         NoOperation, Failures))]
-pub async fn retry(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+pub async fn retry(
+    State(app): State<App>,
+    caller: Caller,
+    Segments(id): Segments<String>,
+) -> Result<Response, ApiError> {
     let id = operation_id(&id)?;
+    check(&app, &caller, id).await?;
     let status = app.engine.retry_operation(id).await?;
     changed(id, status.as_deref(), "pending", "only a failed operation can be tried again")
+}
+
+async fn check(app: &App, caller: &Caller, id: Uuid) -> Result<(), ApiError> {
+    if caller.grants().is_none() {
+        return Ok(());
+    }
+    let operation = app.engine.operation(id).await?.ok_or_else(not_found)?;
+    caller.may(Need::This(Right::Admin), &operation.queue_name)
 }
 
 fn changed(

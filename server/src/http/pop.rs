@@ -241,6 +241,7 @@ mod tests {
             otlp_endpoint: None,
             bounds: Bounds::default(),
             tls: None,
+            guard: None,
         }
     }
 

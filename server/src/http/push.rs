@@ -11,6 +11,7 @@ use super::request::{Body, Query};
 use super::{accepted, answer, trace};
 use crate::app::App;
 use crate::auth::Caller;
+use crate::auth::grants::{Need, Right};
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
@@ -54,6 +55,9 @@ async fn store(
     let mut push = PushBody::parse(&body.0)?;
     if push.items.is_empty() {
         return answer::json(StatusCode::CREATED, &Vec::<PushResult>::new());
+    }
+    for item in &push.items {
+        caller.may(Need::This(Right::Push), &item.queue)?;
     }
     app.limits.admit_push(|| push.items.iter())?;
     span.messages(push.items.len());

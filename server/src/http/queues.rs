@@ -12,6 +12,8 @@ use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, SMALL, Segments};
 use crate::app::App;
+use crate::auth::Caller;
+use crate::auth::grants::{Need, Right};
 use crate::openapi::words;
 
 #[derive(Serialize, ToSchema)]
@@ -62,8 +64,9 @@ struct Deleted<'a> {
     responses(
         (status = 200, description = "The queue as it is now", body = Configured<'static>),
         Failures, TooLarge))]
-pub async fn configure(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
+pub async fn configure(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> Result<Response, ApiError> {
     let configure = Configure::parse(&body.0)?;
+    caller.may(Need::This(Right::Admin), &configure.queue)?;
     let stored = app.engine.configure(&configure).await?;
     let (namespace, task) = (stored.namespace.as_str(), stored.task.as_str());
     let answer = Configured {

@@ -14,6 +14,8 @@ use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Query, SMALL, Segments};
 use super::resources::Pagination;
 use crate::app::App;
+use crate::auth::Caller;
+use crate::auth::grants::{Need, Right};
 use crate::openapi::queries;
 
 const LIMIT_DEFAULT: i64 = 50;
@@ -135,9 +137,13 @@ pub enum NoRedrive {
 #[utoipa::path(post, path = "/api/v1/dlq/redrive", operation_id = "startRedrive", tag = "messages", request_body = StartBody,
     responses((status = 200, description = "Counted", body = Counted),
         (status = 202, description = "Started", body = Entry<'static>), NoRedrive, Failures, TooLarge))]
-pub async fn start(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
+pub async fn start(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> Result<Response, ApiError> {
     let wanted: StartBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
     let ask = wanted.ask()?;
+    caller.may(Need::This(Right::Admin), &ask.queue)?;
+    if let Some(target) = &ask.target_queue {
+        caller.may(Need::This(Right::Push), target)?;
+    }
     if wanted.dry_run == Some(true) {
         let total = app.engine.count_redrive(&ask).await?.ok_or_else(no_queue)?;
         return answer::json(StatusCode::OK, &Counted { dry_run: true, total });
@@ -162,7 +168,12 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
 #[utoipa::path(get, path = "/api/v1/dlq/redrives/{redrive}", operation_id = "getRedrive", tag = "messages",
     params(("redrive" = Uuid, Path)),
     responses((status = 200, description = "The redrive", body = Entry<'static>), NoRedrive, Failures))]
-pub async fn one(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+pub async fn one(
+    State(app): State<App>,
+    caller: Caller,
+    Segments(id): Segments<String>,
+) -> Result<Response, ApiError> {
+    check(&app, &caller, Need::Any, &id).await?;
     told(app.engine.redrive(redrive_id(&id)?).await?.as_ref())
 }
 
@@ -172,8 +183,23 @@ pub async fn one(State(app): State<App>, Segments(id): Segments<String>) -> Resu
 #[utoipa::path(delete, path = "/api/v1/dlq/redrives/{redrive}", operation_id = "cancelRedrive", tag = "messages",
     params(("redrive" = Uuid, Path)),
     responses((status = 200, description = "The redrive as it is now", body = Entry<'static>), NoRedrive, Failures))]
-pub async fn cancel(State(app): State<App>, Segments(id): Segments<String>) -> Result<Response, ApiError> {
+pub async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    Segments(id): Segments<String>,
+) -> Result<Response, ApiError> {
+    check(&app, &caller, Need::This(Right::Admin), &id).await?;
     told(app.engine.cancel_redrive(redrive_id(&id)?).await?.as_ref())
+}
+
+/// Both queues, if it has two: what is told names them.
+async fn check(app: &App, caller: &Caller, need: Need, id: &str) -> Result<(), ApiError> {
+    if caller.grants().is_none() {
+        return Ok(());
+    }
+    let Some(redrive) = app.engine.redrive(redrive_id(id)?).await? else { return told(None).map(|_| ()) };
+    caller.may(need, &redrive.queue)?;
+    caller.may(Need::Any, redrive.target_queue.as_deref().unwrap_or(&redrive.queue))
 }
 
 fn told(redrive: Option<&Redrive>) -> Result<Response, ApiError> {

@@ -75,7 +75,7 @@ async fn read(
         let chunk = chunk.map_err(|error| BadRequest(format!("the body broke off: {error}")))?;
         if claimed > limit || body.len() + chunk.len() > limit {
             drop((body, chunk));
-            discard(chunks).await;
+            discard(chunks, DISCARD_BYTES_MAX, DISCARD_FOR).await;
             return Err(too_large(limit));
         }
         if chunk.len() == claimed {
@@ -173,18 +173,19 @@ fn too_large(limit: usize) -> ApiError {
     ApiError::new(ErrorCode::PayloadTooLarge, format!("the body is larger than {limit} bytes"))
 }
 
-async fn discard(mut chunks: BodyDataStream) {
+/// Reads on for a while, for a client that listens only once it has sent everything.
+pub async fn discard(mut chunks: BodyDataStream, bytes_max: usize, patience: Duration) {
     let all = async {
         let mut discarded = 0;
         while let Some(Ok(chunk)) = chunks.next().await {
             discarded += chunk.len();
-            if discarded > DISCARD_BYTES_MAX {
+            if discarded > bytes_max {
                 return;
             }
         }
     };
     // Too slow is answered all the same.
-    _ = timeout(DISCARD_FOR, all).await;
+    _ = timeout(patience, all).await;
 }
 
 fn number(headers: &HeaderMap, name: &HeaderName) -> Option<usize> {

@@ -14,6 +14,7 @@ use super::answer;
 use super::error::{ApiError, Failures, Missing};
 use super::request::{Query, Segments};
 use crate::app::App;
+use crate::auth::Caller;
 use crate::openapi::queries;
 
 const QUEUES_DEFAULT: i64 = 1_000;
@@ -301,8 +302,8 @@ struct Throughput {
 /// Lists queues, the newest first.
 #[utoipa::path(get, path = "/api/v1/resources/queues", operation_id = "listQueues", tag = "queues", params(queries::QueuesQuery),
     responses((status = 200, description = "A page", body = Queues), Failures))]
-pub async fn queues(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    let filter = filter(&query, QUEUES_DEFAULT)?;
+pub async fn queues(State(app): State<App>, caller: Caller, query: Query) -> Result<Response, ApiError> {
+    let filter = filter(&query, &caller, QUEUES_DEFAULT)?;
     let queues = app.engine.queues(&filter).await?.iter().map(Queue::from).collect();
     answer::json(StatusCode::OK, &Queues { queues })
 }
@@ -481,7 +482,7 @@ pub async fn overview(State(app): State<App>) -> Result<Response, ApiError> {
 }
 
 /// The filter that lists of queues share.
-pub fn filter(query: &Query, limit: i64) -> Result<QueueFilter, BadRequest> {
+pub fn filter(query: &Query, caller: &Caller, limit: i64) -> Result<QueueFilter, BadRequest> {
     let text = |key: &'static str| {
         let value = query.filled(key).map(str::to_owned);
         value.map(|value| check_name(key, &value).map(|()| value)).transpose()
@@ -491,6 +492,7 @@ pub fn filter(query: &Query, limit: i64) -> Result<QueueFilter, BadRequest> {
         namespace: text("namespace")?,
         task: text("task")?,
         search: text("search")?,
+        patterns: caller.grants().map(|grants| grants.patterns().map(str::to_owned).collect()),
         limit: query.number("limit").unwrap_or(limit).clamp(1, QUEUES_MAX),
         offset: query.number("offset").unwrap_or(0).max(0),
     })

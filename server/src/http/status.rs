@@ -16,6 +16,7 @@ use super::resources::{Counts, Pagination, Queue, filter, find, missing_queue, p
 use super::series::{self, TimeRange, WorkerState};
 use super::throughput::{BatchEfficiency, ErrorCounts, RequestCounts, Throughput};
 use crate::app::App;
+use crate::auth::Caller;
 use crate::openapi::queries;
 
 const QUEUES_DEFAULT: i64 = 100;
@@ -184,9 +185,9 @@ struct Totals {
 /// How everything is: what went in and out, what is stored, what is wrong.
 #[utoipa::path(get, path = "/api/v1/status", operation_id = "status", tag = "broker", params(queries::HistoryQuery),
     responses((status = 200, description = "One page", body = Status<'static>), Failures))]
-pub async fn status(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+pub async fn status(State(app): State<App>, caller: Caller, query: Query) -> Result<Response, ApiError> {
     let history = app.engine.history(&series::read(&query)?).await?;
-    let mut named = filter(&query, STATUS_QUEUES)?;
+    let mut named = filter(&query, &caller, STATUS_QUEUES)?;
     (named.limit, named.offset) = (STATUS_QUEUES, 0);
     named.name = query.filled("queue").map(str::to_owned);
     let some = named.name.is_some() || named.namespace.is_some() || named.task.is_some();
@@ -242,8 +243,8 @@ pub async fn status(State(app): State<App>, query: Query) -> Result<Response, Ap
 /// Lists queues, the newest first.
 #[utoipa::path(get, path = "/api/v1/status/queues", operation_id = "statusQueues", tag = "queues",
     params(queries::QueuesQuery), responses((status = 200, description = "A page", body = Queues), Failures))]
-pub async fn queues(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    let filter = filter(&query, QUEUES_DEFAULT)?;
+pub async fn queues(State(app): State<App>, caller: Caller, query: Query) -> Result<Response, ApiError> {
+    let filter = filter(&query, &caller, QUEUES_DEFAULT)?;
     let queues = app.engine.queues(&filter).await?.iter().map(Queue::from).collect();
     let pagination = Pagination { limit: filter.limit, offset: filter.offset };
     answer::json(StatusCode::OK, &Queues { queues, pagination })

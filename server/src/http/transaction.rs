@@ -5,12 +5,15 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use queen_protocol::TransactionBody;
+use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Busy, Failures, TooLarge};
 use super::request::Body;
 use super::trace::{self, TraceHeaders};
 use crate::app::App;
+use crate::auth::Caller;
+use crate::auth::grants::{Need, Right};
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
@@ -26,20 +29,42 @@ use crate::telemetry::{Operation, Span};
         Failures, TooLarge, Busy))]
 pub async fn transaction(
     State(app): State<App>,
+    caller: Caller,
     TraceHeaders(headers): TraceHeaders,
     body: Body,
 ) -> Result<Response, ApiError> {
     let mut span = app.telemetry.span(Operation::Transaction, &headers);
-    let answer = run(&app, &headers, &body, &mut span).await;
+    let answer = run(&app, &caller, &headers, &body, &mut span).await;
     span.end(answer)
 }
 
-async fn run(app: &App, headers: &HeaderMap, body: &Body, span: &mut Span) -> Result<Response, ApiError> {
+async fn run(
+    app: &App,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: &Body,
+    span: &mut Span,
+) -> Result<Response, ApiError> {
     let mut transaction = TransactionBody::parse(&body.0)?;
+    check(app, caller, &transaction).await?;
     app.limits.admit_push(|| transaction.pushes())?;
     span.messages(transaction.pushes().count());
     span.destination(transaction.pushes().map(|item| item.queue.as_ref()));
     trace::hand_on(headers, span, transaction.pushes_mut());
-    let outcome = app.engine.transaction(&transaction, None).await?;
+    let outcome = app.engine.transaction(&transaction, caller.subject.as_deref()).await?;
     answer::json(StatusCode::OK, &outcome)
+}
+
+/// All queues it touches, before anything is done.
+async fn check(app: &App, caller: &Caller, transaction: &TransactionBody<'_>) -> Result<(), ApiError> {
+    if caller.grants().is_none() {
+        return Ok(());
+    }
+    for item in transaction.pushes() {
+        caller.may(Need::This(Right::Push), &item.queue)?;
+    }
+    let partitions: Vec<Uuid> = transaction.acks().map(|ack| ack.partition_id).collect();
+    caller.may_partitions(&app.engine, Need::This(Right::Pop), &partitions).await?;
+    let leases = transaction.required_leases.iter().map(String::as_str);
+    caller.may_leases(&app.engine, Need::This(Right::Pop), leases).await
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -21,13 +21,13 @@ use opentelemetry_otlp::{SpanExporter as Exporter, WithExportConfig, WithHttpCon
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Counts;
+use crate::outgoing::connector;
 
 /// Finished spans that wait, about 4 MB.
 const WAITING_MAX: usize = 4_096;
@@ -52,20 +52,6 @@ pub fn exporter(endpoint: &str, resource: &Resource) -> Result<Exporter> {
         .context("the exporter cannot be made")?;
     exporter.set_resource(resource);
     Ok(exporter)
-}
-
-fn connector(endpoint: &str) -> Result<HttpsConnector<HttpConnector>> {
-    let mut roots = RootCertStore::empty();
-    if endpoint.starts_with("https:") {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("TLS cannot be set up")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build())
 }
 
 struct Collector(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);

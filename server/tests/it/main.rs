@@ -4,6 +4,7 @@
 
 mod ack;
 mod analytics;
+mod auth;
 mod bad_input;
 mod brokers;
 mod conventions;

@@ -85,7 +85,12 @@ impl Server {
         let engine = Engine::start(config).await.expect("the engine starts");
         let url = format!("http://{address}");
         let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
-        tasks.spawn(queen_server::run(listener, engine, settings.options(), shutdown.clone()));
+        tasks.spawn(queen_server::run(
+            listener,
+            engine,
+            settings.options().expect("usable settings"),
+            shutdown.clone(),
+        ));
         Self { url, database, http: reqwest::Client::new(), shutdown, tasks }
     }
 

@@ -1,0 +1,46 @@
+//! API keys: what a broker reads, and what people create and revoke, with or without a running broker. What a key is
+//! worth is decided elsewhere.
+
+use tokio_postgres::Client;
+
+use crate::Engine;
+use crate::config::Config;
+use crate::db::Connector;
+use crate::db::keys::{self, ApiKey, NewKey};
+use crate::doctor::opened;
+use crate::error::{Error, StartError};
+use crate::tasks::Tasks;
+
+impl Engine {
+    /// The keys that may be used now.
+    pub async fn live_keys(&self) -> Result<Vec<ApiKey>, Error> {
+        Ok(keys::live(&self.shared.connections).await?)
+    }
+}
+
+/// Answers when it expires, in microseconds since 1970.
+pub async fn create_key(config: &Config, new: &NewKey<'_>) -> Result<Option<i64>, StartError> {
+    let client = desk(config).await?;
+    keys::create(&client, new).await.map_err(StartError::Statement)
+}
+
+/// All there ever were, the oldest first.
+pub async fn list_keys(config: &Config) -> Result<Vec<ApiKey>, StartError> {
+    let client = desk(config).await?;
+    keys::all(&client).await.map_err(StartError::Statement)
+}
+
+/// False if there is no such key, or it was revoked before.
+pub async fn revoke_key(config: &Config, id: &str) -> Result<bool, StartError> {
+    let client = desk(config).await?;
+    keys::revoke(&client, id).await.map_err(StartError::Statement)
+}
+
+async fn desk(config: &Config) -> Result<Client, StartError> {
+    let connector = Connector::new(config, Tasks::default())?;
+    let client = opened(&connector).await?;
+    match keys::known(&client).await.map_err(StartError::Statement)? {
+        true => Ok(client),
+        false => Err(StartError::NoSchema),
+    }
+}

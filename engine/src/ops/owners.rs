@@ -1,0 +1,93 @@
+//! Whose a partition is, for callers who may not touch all queues. A partition never changes its queue and its id is
+//! never used again, so what was looked up once stays true.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use uuid::Uuid;
+
+use crate::Engine;
+use crate::cache::Cache;
+use crate::db::keys;
+use crate::error::Error;
+
+/// About 100 bytes each: 10 MB for both.
+const PARTITIONS_MAX: usize = 50_000;
+
+pub struct Owners {
+    known: Mutex<Known>,
+}
+
+struct Known {
+    ids: Cache<Uuid, Arc<str>>,
+    numbers: Cache<i64, Arc<str>>,
+}
+
+impl Owners {
+    pub fn new() -> Self {
+        let known = Known { ids: Cache::new(PARTITIONS_MAX), numbers: Cache::new(PARTITIONS_MAX) };
+        Self { known: Mutex::new(known) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine {
+    /// The queue of each partition, in the order asked; `None` for one that does not exist.
+    pub async fn owners(&self, partitions: &[Uuid]) -> Result<Vec<Option<Arc<str>>>, Error> {
+        let mut found = look_up(&mut self.shared.owners.lock().ids, partitions);
+        let unknown = unknown(partitions, &found);
+        if !unknown.is_empty() {
+            let rows = self.learn(keys::owners(&self.shared.connections, &unknown, &[]).await?);
+            let learnt: HashMap<Uuid, Arc<str>> = rows.map(|(id, _, queue)| (id, queue)).collect();
+            fill_in(&mut found, partitions, &learnt);
+        }
+        Ok(found)
+    }
+
+    /// The same by the numbers that a lease id carries.
+    pub async fn owners_of_numbers(&self, numbers: &[i64]) -> Result<Vec<Option<Arc<str>>>, Error> {
+        let mut found = look_up(&mut self.shared.owners.lock().numbers, numbers);
+        let unknown = unknown(numbers, &found);
+        if !unknown.is_empty() {
+            let rows = self.learn(keys::owners(&self.shared.connections, &[], &unknown).await?);
+            let learnt: HashMap<i64, Arc<str>> = rows.map(|(_, number, queue)| (number, queue)).collect();
+            fill_in(&mut found, numbers, &learnt);
+        }
+        Ok(found)
+    }
+
+    fn learn(&self, rows: Vec<(Uuid, i64, String)>) -> impl Iterator<Item = (Uuid, i64, Arc<str>)> {
+        let rows: Vec<_> = rows.into_iter().map(|(id, number, queue)| (id, number, queue.into())).collect();
+        let mut known = self.shared.owners.lock();
+        for (id, number, queue) in &rows {
+            known.ids.insert(*id, Arc::clone(queue), 1);
+            known.numbers.insert(*number, Arc::clone(queue), 1);
+        }
+        rows.into_iter()
+    }
+}
+
+fn look_up<K: Hash + Eq>(cache: &mut Cache<K, Arc<str>>, asked: &[K]) -> Vec<Option<Arc<str>>> {
+    asked.iter().map(|key| cache.get(key).cloned()).collect()
+}
+
+fn fill_in<K: Hash + Eq>(found: &mut [Option<Arc<str>>], asked: &[K], learnt: &HashMap<K, Arc<str>>) {
+    for (owner, key) in found.iter_mut().zip(asked) {
+        if owner.is_none() {
+            *owner = learnt.get(key).cloned();
+        }
+    }
+}
+
+/// Each once.
+fn unknown<K: Ord + Copy>(asked: &[K], found: &[Option<Arc<str>>]) -> Vec<K> {
+    let missing = asked.iter().zip(found).filter(|(_, owner)| owner.is_none());
+    let mut missing: Vec<K> = missing.map(|(key, _)| *key).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    missing
+}

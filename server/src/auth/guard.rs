@@ -1,0 +1,226 @@
+//! The check before every handler: who is it, is that enough for this route, and for the queues it is about. Nothing of
+//! a body is looked at before.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::extract::{FromRequestParts, RawPathParams, Request, State};
+use axum::http::HeaderMap;
+use axum::http::header::{AUTHORIZATION, EXPECT};
+use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use queen_engine::Engine;
+use queen_protocol::BadRequest;
+use tracing::debug;
+use uuid::Uuid;
+
+use super::keys::{KeyRing, PREFIX};
+use super::marks::{self, Mark, Scope};
+use super::refusal::Refusal;
+use super::seen::Seen;
+use super::token::Tokens;
+use super::{Caller, Identity, forbidden};
+use crate::app::App;
+use crate::http::error::ApiError;
+use crate::http::request::{Query, discard};
+
+/// What is read of the body of somebody who is not let in, so that the client reads the answer and not a broken
+/// connection.
+const DISCARD_BYTES_MAX: usize = 1 << 20;
+const DISCARD_FOR: Duration = Duration::from_secs(1);
+
+pub struct Guard {
+    /// `None`: only API keys count.
+    pub tokens: Option<Tokens>,
+    pub skip: SkipPaths,
+    keys: KeyRing,
+    seen: Seen,
+}
+
+/// Keys and secrets are in it.
+impl fmt::Debug for Guard {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Guard")
+    }
+}
+
+/// Paths that are open to everybody: as they are, or all below one that ends in `/`.
+#[derive(Debug, Clone)]
+pub struct SkipPaths(pub Vec<String>);
+
+impl SkipPaths {
+    fn holds(&self, path: &str) -> bool {
+        self.0.iter().any(|skip| match skip.ends_with('/') && skip != "/" {
+            true => path.starts_with(skip.as_str()),
+            false => path == skip,
+        })
+    }
+}
+
+impl Guard {
+    pub fn new(tokens: Option<Tokens>, skip: SkipPaths) -> Self {
+        Self { tokens, skip, keys: KeyRing::default(), seen: Seen::default() }
+    }
+
+    /// Fetches the issuer's keys as long as it is polled; ends at once if there is no issuer.
+    pub async fn keep_fresh(self: Arc<Self>) {
+        if let Some(jwks) = self.tokens.as_ref().and_then(|tokens| tokens.jwks.as_ref()) {
+            jwks.keep_fresh().await;
+        }
+    }
+
+    async fn identify(&self, engine: &Engine, headers: &HeaderMap) -> Result<Arc<Identity>, Refusal> {
+        let token = presented(headers)?;
+        let now = wall();
+        if token.starts_with(PREFIX) {
+            return self.keys.check(engine, token, now).await;
+        }
+        let tokens = self.tokens.as_ref().ok_or(Refusal::TokensOff)?;
+        let mut key = [0; 32];
+        key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        if let Some(known) = self.seen.get(&key, Instant::now()) {
+            return Ok(known);
+        }
+        let (identity, left) = tokens.verify(token, now).await?;
+        let identity = Arc::new(identity);
+        self.seen.put(key, identity.clone(), left, Instant::now());
+        Ok(identity)
+    }
+}
+
+/// Where the check stands.
+#[derive(Clone)]
+pub struct Checkpoint {
+    pub app: App,
+    pub guard: Arc<Guard>,
+    /// As `app.rs` spells it; `None` before what no route answers.
+    pub route: Option<&'static str>,
+}
+
+pub async fn admitted(State(point): State<Checkpoint>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    match admit(&point.app, &point.guard, point.route, &mut parts).await {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(error) => {
+            let Ok(caller) = Caller::from_request_parts(&mut parts, &()).await;
+            debug!(address = %caller.address, method = %parts.method, path = parts.uri.path(), reason = error.text(), "not let in");
+            // Who waits for a word before sending has sent nothing.
+            if !parts.headers.contains_key(EXPECT) {
+                discard(body.into_data_stream(), DISCARD_BYTES_MAX, DISCARD_FOR).await;
+            }
+            error.into_response()
+        }
+    }
+}
+
+async fn admit(app: &App, guard: &Guard, route: Option<&str>, parts: &mut Parts) -> Result<(), ApiError> {
+    if guard.skip.holds(parts.uri.path()) {
+        return Ok(());
+    }
+    let Mark::Needs(role, scope) = marks::of(&parts.method, route) else { return Ok(()) };
+    let identity = guard.identify(&app.engine, &parts.headers).await?;
+    let restricted = identity.grants.is_some();
+    let enough = identity.role.is_some_and(|held| held >= role);
+    parts.extensions.insert(identity);
+    if !enough {
+        return Err(forbidden("Insufficient permissions"));
+    }
+    if restricted { within_grants(app, scope, parts).await } else { Ok(()) }
+}
+
+async fn within_grants(app: &App, scope: Scope, parts: &mut Parts) -> Result<(), ApiError> {
+    let Ok(caller) = Caller::from_request_parts(parts, &()).await;
+    match scope {
+        Scope::Nothing | Scope::Handler => Ok(()),
+        Scope::All => Err(forbidden("this is about all queues, and you are limited to some")),
+        Scope::Queue(need) => caller.may(need, &segment(parts, "queue").await?),
+        Scope::Nameless(need) => caller.may(need, ""),
+        Scope::Asked(need) => {
+            // The same reader as the handlers have: both see the same queue if there are two in the query.
+            let query = Query::from_request_parts(parts, &()).await?;
+            match query.filled("queue") {
+                Some(queue) => caller.may(need, queue),
+                None => Err(forbidden("you are limited to some queues: say which with ?queue=")),
+            }
+        }
+        Scope::Partition(need) => {
+            let text = segment(parts, "partition").await?;
+            let partition = Uuid::try_parse(&text)
+                .map_err(|_| BadRequest(format!("a partition id is a UUID, and not {text:?}")))?;
+            caller.may_partitions(&app.engine, need, &[partition]).await
+        }
+        Scope::Lease(need) => {
+            let lease = segment(parts, "lease").await?;
+            caller.may_leases(&app.engine, need, std::iter::once(lease.as_str())).await
+        }
+    }
+}
+
+/// A parameter of the path, decoded as the handlers decode it.
+async fn segment(parts: &mut Parts, name: &str) -> Result<String, ApiError> {
+    let parameters = RawPathParams::from_request_parts(parts, &()).await;
+    let parameters = parameters.map_err(|rejection| BadRequest(rejection.body_text()))?;
+    let found = parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
+    found.ok_or_else(|| forbidden("this is about all queues, and you are limited to some"))
+}
+
+/// `Bearer` and a token, or the token alone.
+fn presented(headers: &HeaderMap) -> Result<&str, Refusal> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Err(Refusal::Missing) };
+    // Two of them, and who knows which the one before us has checked.
+    let (None, Ok(text)) = (values.next(), value.to_str()) else { return Err(Refusal::Scheme) };
+    let token = match text.trim().split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
+        Some(_) => return Err(Refusal::Scheme),
+        None if text.trim().eq_ignore_ascii_case("bearer") => "",
+        None => text.trim(),
+    };
+    match token {
+        "" => Err(Refusal::Missing),
+        token if token.contains(' ') => Err(Refusal::Scheme),
+        token => Ok(token),
+    }
+}
+
+/// Seconds since 1970.
+fn wall() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_may_stand_alone_and_nothing_else_may() {
+        let read = |values: &[&str]| {
+            let headers: HeaderMap =
+                values.iter().map(|value| (AUTHORIZATION, value.parse().unwrap())).collect();
+            presented(&headers).map(str::to_owned)
+        };
+        for good in ["Bearer t.o.k", "bearer  t.o.k", "BEARER t.o.k ", "t.o.k"] {
+            assert_eq!(read(&[good]).as_deref(), Ok("t.o.k"), "{good}");
+        }
+        for missing in [&[][..], &[""], &["Bearer"], &["Bearer  "]] {
+            assert_eq!(read(missing), Err(Refusal::Missing));
+        }
+        for bad in
+            [&["Basic dXNlcjpwYXNz"][..], &["Bearer a b"], &["Bearer a", "Bearer a"], &["Bearer \u{e4}"]]
+        {
+            assert_eq!(read(bad), Err(Refusal::Scheme), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_skip_path_is_one_path_unless_it_ends_in_a_slash() {
+        let skip = SkipPaths(["/health", "/", "/docs/"].map(str::to_owned).to_vec());
+        assert!(skip.holds("/health") && skip.holds("/") && skip.holds("/docs/") && skip.holds("/docs/a/b"));
+        assert!(
+            !skip.holds("/health/") && !skip.holds("/api") && !skip.holds("/docs") && !skip.holds("/healthy")
+        );
+    }
+}

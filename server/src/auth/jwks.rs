@@ -1,0 +1,214 @@
+//! The public keys of an issuer, fetched from its key set (JWKS) and kept while it is away. It verifies nothing.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{Request, StatusCode, Uri};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::refusal::Refusal;
+use crate::outgoing::connector;
+
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// A key is below 1 kB, and nobody has a hundred.
+const ANSWER_BYTES_MAX: usize = 256 << 10;
+const KEYS_MAX: usize = 100;
+/// Between two fetches because of a token: strangers can make up key ids, and the issuer shall not suffer from it.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+pub struct Jwks {
+    url: Uri,
+    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    every: Duration,
+    /// `None` until it was fetched once.
+    keys: RwLock<Option<Arc<Vec<Arc<Key>>>>>,
+    /// When a token last made somebody fetch. Held while fetching, so that one does it for all.
+    asked: Mutex<Asked>,
+}
+
+/// Apart, so that a token which comes before the first fetch does not spend what a new key id needs.
+#[derive(Default)]
+struct Asked {
+    without_any: Option<Instant>,
+    unknown: Option<Instant>,
+}
+
+pub struct Key {
+    pub kid: Option<String>,
+    pub algorithm: Algorithm,
+    pub key: DecodingKey,
+}
+
+impl Jwks {
+    pub fn new(url: &str, every: Duration) -> Result<Self> {
+        let client = Client::builder(TokioExecutor::new()).build(connector(url)?);
+        let url = url.parse().context("JWT_JWKS_URL must be a URL")?;
+        Ok(Self { url, client, every, keys: RwLock::default(), asked: Mutex::default() })
+    }
+
+    /// The key a token names, or the only one there is if it names none. An unknown name makes it look again.
+    pub async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<Key>, Refusal> {
+        let first = self.look(kid, algorithm);
+        if !matches!(first, Err(Refusal::UnknownKey | Refusal::NoIssuer)) {
+            return first;
+        }
+        let mut asked = self.asked.lock().await;
+        // Somebody else may have fetched it meanwhile.
+        let second = self.look(kid, algorithm);
+        let last = match second {
+            Err(Refusal::UnknownKey) => &mut asked.unknown,
+            Err(Refusal::NoIssuer) => &mut asked.without_any,
+            _ => return second,
+        };
+        if last.is_some_and(|last| last.elapsed() < ASK_AGAIN) {
+            return second;
+        }
+        *last = Some(Instant::now());
+        self.refresh().await;
+        self.look(kid, algorithm)
+    }
+
+    fn look(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<Key>, Refusal> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let keys = keys.ok_or(Refusal::NoIssuer)?;
+        let mut fitting = keys.iter().filter(|key| key.algorithm == algorithm);
+        match kid {
+            Some(kid) => {
+                fitting.find(|key| key.kid.as_deref() == Some(kid)).cloned().ok_or(Refusal::UnknownKey)
+            }
+            None => match (fitting.next(), fitting.next()) {
+                (Some(key), None) => Ok(key.clone()),
+                _ => Err(Refusal::UnnamedKey),
+            },
+        }
+    }
+
+    /// Fetches at once, and then every now and then. Never returns.
+    pub async fn keep_fresh(&self) {
+        loop {
+            self.refresh().await;
+            sleep(self.every).await;
+        }
+    }
+
+    /// What was known before stays if the issuer does not answer, or not with keys.
+    async fn refresh(&self) {
+        let fetched = match timeout(FETCH_TIMEOUT, self.fetch()).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err(anyhow::anyhow!("it takes too long")),
+        };
+        match fetched {
+            Ok(keys) => {
+                let count = keys.len();
+                let before =
+                    self.keys.write().unwrap_or_else(PoisonError::into_inner).replace(Arc::new(keys));
+                if before.is_none() {
+                    info!(keys = count, "fetched the keys of the issuer");
+                }
+            }
+            Err(error) => {
+                warn!(url = %self.url, error = format!("{error:#}"), "cannot fetch the keys of the issuer");
+            }
+        }
+    }
+
+    async fn fetch(&self) -> Result<Vec<Arc<Key>>> {
+        let request = Request::get(self.url.clone()).header("Accept", "application/json");
+        let response = self.client.request(request.body(Empty::new())?).await?;
+        if response.status() != StatusCode::OK {
+            bail!("it answers {}", response.status());
+        }
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
+        let keys = read(&body)?;
+        if keys.is_empty() {
+            bail!("its key set holds no key for RS256 or EdDSA");
+        }
+        Ok(keys)
+    }
+}
+
+#[derive(Deserialize)]
+struct Set {
+    keys: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct Jwk {
+    kty: String,
+    kid: Option<String>,
+    alg: Option<String>,
+    r#use: Option<String>,
+    key_ops: Option<Vec<String>>,
+    crv: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+}
+
+/// The keys that verify signatures with an algorithm of ours. Others are for others.
+fn read(body: &[u8]) -> Result<Vec<Arc<Key>>> {
+    let set: Set = serde_json::from_slice(body).context("its answer is no key set")?;
+    let keys = set.keys.into_iter().take(KEYS_MAX);
+    Ok(keys.filter_map(|key| key_of(serde_json::from_value(key).ok()?)).map(Arc::new).collect())
+}
+
+fn key_of(jwk: Jwk) -> Option<Key> {
+    if jwk.r#use.is_some_and(|usage| usage != "sig")
+        || jwk.key_ops.is_some_and(|operations| !operations.iter().any(|operation| operation == "verify"))
+    {
+        return None;
+    }
+    let (name, algorithm, key) = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
+        ("RSA", _) => ("RS256", Algorithm::RS256, DecodingKey::from_rsa_components(&jwk.n?, &jwk.e?).ok()?),
+        ("OKP", Some("Ed25519")) => {
+            ("EdDSA", Algorithm::EdDSA, DecodingKey::from_ed_components(&jwk.x?).ok()?)
+        }
+        _ => return None,
+    };
+    if jwk.alg.is_some_and(|alg| alg != name) {
+        return None;
+    }
+    Some(Key { kid: jwk.kid, algorithm, key })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_keys_that_verify_with_an_algorithm_of_ours_are_taken() {
+        let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+        let set = json!({"keys": [
+            {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": "good"},
+            {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": "told", "use": "sig", "alg": "EdDSA", "key_ops": ["verify"]},
+            {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": "encrypts", "use": "enc"},
+            {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": "signs", "key_ops": ["sign"]},
+            {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": "other", "alg": "RS256"},
+            {"kty": "OKP", "crv": "X25519", "x": x, "kid": "curve"},
+            {"kty": "RSA", "n": "AQAB", "e": "AQAB", "alg": "PS256", "kid": "pss"},
+            {"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "rsa"},
+            {"kty": "RSA", "kid": "half"},
+            {"kty": "oct", "k": "c2VjcmV0", "kid": "secret"},
+            "nonsense",
+        ]});
+        let keys = read(set.to_string().as_bytes()).unwrap();
+        let names: Vec<_> = keys.iter().map(|key| key.kid.as_deref().unwrap()).collect();
+        assert_eq!(names, ["good", "told", "rsa"]);
+        assert!(read(b"[]").is_err() && read(b"<html>").is_err());
+    }
+}

@@ -1,0 +1,300 @@
+//! Verifies a signed token (JWT) and reads what it claims. Which algorithms count is decided by the settings and by the
+//! keys that are there, never by the token.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, DecodingKey, crypto};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::Identity;
+use super::grants::Grants;
+use super::jwks::Jwks;
+use super::refusal::Refusal;
+use super::role::Role;
+
+const SUBJECT_CHARS_MAX: usize = 255;
+/// Of a token that need not expire: it is looked at again all the same.
+const FOREVER: Duration = Duration::from_secs(86_400);
+
+/// # Invariants
+/// - `secret` verifies HS256 only, the others verify what they are the public key for: a public key can never be taken
+///   for a secret.
+pub struct Tokens {
+    pub algorithms: Vec<Algorithm>,
+    pub secret: Option<DecodingKey>,
+    pub public: Option<(Algorithm, DecodingKey)>,
+    pub jwks: Option<Jwks>,
+    pub rules: Rules,
+}
+
+/// What is expected of the claims.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    pub issuer: Option<String>,
+    pub audience: Option<String>,
+    pub skew: Duration,
+    pub must_expire: bool,
+    pub role_claim: String,
+    pub roles_claim: String,
+    pub grants_claim: String,
+    pub roles: [(String, Role); 3],
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    crit: Option<Value>,
+}
+
+impl Tokens {
+    /// Who it is, and how long that holds. `now`: seconds since 1970.
+    pub async fn verify(&self, token: &str, now: f64) -> Result<(Identity, Duration), Refusal> {
+        let mut parts = token.split('.');
+        let (Some(head), Some(body), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(Refusal::Malformed);
+        };
+        let header: Header = decoded(head).ok_or(Refusal::Malformed)?;
+        if header.crit.is_some() {
+            return Err(Refusal::Critical);
+        }
+        let algorithm = self.algorithm(&header.alg).ok_or(Refusal::Algorithm)?;
+        let signed = &token[..head.len() + 1 + body.len()];
+        self.verify_signature(algorithm, header.kid.as_deref(), signed, signature).await?;
+        let claims: Map<String, Value> = decoded(body).ok_or(Refusal::Malformed)?;
+        self.rules.identity(&claims, now)
+    }
+
+    fn algorithm(&self, name: &str) -> Option<Algorithm> {
+        let known = match name {
+            "HS256" => Algorithm::HS256,
+            "RS256" => Algorithm::RS256,
+            "EdDSA" => Algorithm::EdDSA,
+            _ => return None,
+        };
+        self.algorithms.contains(&known).then_some(known)
+    }
+
+    async fn verify_signature(
+        &self,
+        algorithm: Algorithm,
+        kid: Option<&str>,
+        signed: &str,
+        signature: &str,
+    ) -> Result<(), Refusal> {
+        let matches = |key: &DecodingKey| {
+            // An error is a signature that is no base64, or a key that does not fit.
+            crypto::verify(signature, signed.as_bytes(), key, algorithm).unwrap_or(false)
+        };
+        if algorithm == Algorithm::HS256 {
+            let secret = self.secret.as_ref().ok_or(Refusal::Algorithm)?;
+            return matches(secret).then_some(()).ok_or(Refusal::Signature);
+        }
+        let own = self.public.as_ref().filter(|(kind, _)| *kind == algorithm).map(|(_, key)| key);
+        if own.is_some_and(matches) {
+            return Ok(());
+        }
+        match &self.jwks {
+            Some(jwks) => {
+                let key = jwks.find(kid, algorithm).await?;
+                matches(&key.key).then_some(()).ok_or(Refusal::Signature)
+            }
+            None if own.is_some() => Err(Refusal::Signature),
+            None => Err(Refusal::Algorithm),
+        }
+    }
+}
+
+impl Rules {
+    fn identity(&self, claims: &Map<String, Value>, now: f64) -> Result<(Identity, Duration), Refusal> {
+        let skew = self.skew.as_secs_f64();
+        let exp = time(claims, "exp", Refusal::Claim("exp is not a time"))?;
+        if exp.is_none() && self.must_expire {
+            return Err(Refusal::NoExpiry);
+        }
+        let left = exp.map(|exp| exp + skew - now);
+        if left.is_some_and(|left| left <= 0.0) {
+            return Err(Refusal::Expired);
+        }
+        let begins = time(claims, "nbf", Refusal::Claim("nbf is not a time"))?;
+        if begins.is_some_and(|begins| now + skew < begins) {
+            return Err(Refusal::NotYet);
+        }
+        let issued = time(claims, "iat", Refusal::Claim("iat is not a time"))?;
+        if issued.is_some_and(|issued| now + skew < issued) {
+            return Err(Refusal::FromTheFuture);
+        }
+        if let Some(issuer) = &self.issuer
+            && claims.get("iss").and_then(Value::as_str) != Some(issuer)
+        {
+            return Err(Refusal::Issuer);
+        }
+        if let Some(audience) = &self.audience
+            && !texts(claims.get("aud")).any(|text| text == audience)
+        {
+            return Err(Refusal::Audience);
+        }
+        let identity = Identity {
+            subject: subject(claims.get("sub"))?,
+            role: self.role(claims),
+            grants: self.grants(claims)?,
+        };
+        let left = left.map_or(FOREVER, |left| Duration::try_from_secs_f64(left).unwrap_or(FOREVER));
+        Ok((identity, left))
+    }
+
+    /// The highest that either claim names.
+    fn role(&self, claims: &Map<String, Value>) -> Option<Role> {
+        let named = [&self.role_claim, &self.roles_claim].into_iter();
+        let named = named.flat_map(|name| texts(claim(claims, name)));
+        named.filter_map(|word| self.roles.iter().find(|(name, _)| name == word).map(|(_, role)| *role)).max()
+    }
+
+    fn grants(&self, claims: &Map<String, Value>) -> Result<Option<Arc<Grants>>, Refusal> {
+        let Some(value) = claim(claims, &self.grants_claim) else { return Ok(None) };
+        let grants = Grants::deserialize(value).map_err(|_| Refusal::Grants)?;
+        Ok(Some(Arc::new(grants)))
+    }
+}
+
+/// By its name, or else by a path of names with dots in between: identity providers nest what they add.
+fn claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    claims.get(name).or_else(|| {
+        let (first, rest) = name.split_once('.')?;
+        claim(claims.get(first)?.as_object()?, rest)
+    })
+}
+
+/// One text or an array of them.
+fn texts(value: Option<&Value>) -> impl Iterator<Item = &str> {
+    let one = value.and_then(Value::as_str);
+    let many = value.and_then(Value::as_array).into_iter().flatten();
+    one.into_iter().chain(many.filter_map(Value::as_str))
+}
+
+fn time(claims: &Map<String, Value>, name: &str, refusal: Refusal) -> Result<Option<f64>, Refusal> {
+    match claims.get(name) {
+        None => Ok(None),
+        Some(value) => value.as_f64().map(Some).ok_or(refusal),
+    }
+}
+
+fn subject(value: Option<&Value>) -> Result<Option<Arc<str>>, Refusal> {
+    match value {
+        None => Ok(None),
+        Some(Value::String(text)) if text.is_empty() => Ok(None),
+        Some(Value::String(text)) if usable(text) => Ok(Some(text.as_str().into())),
+        Some(_) => Err(Refusal::Subject),
+    }
+}
+
+/// It is stored with messages, where PostgreSQL takes no NUL.
+pub fn usable(subject: &str) -> bool {
+    !subject.contains('\0') && subject.chars().count() <= SUBJECT_CHARS_MAX
+}
+
+fn decoded<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rules() -> Rules {
+        Rules {
+            issuer: None,
+            audience: None,
+            skew: Duration::from_secs(30),
+            must_expire: true,
+            role_claim: "role".to_owned(),
+            roles_claim: "roles".to_owned(),
+            grants_claim: "queen".to_owned(),
+            roles: [
+                ("admin".to_owned(), Role::Admin),
+                ("read-write".to_owned(), Role::ReadWrite),
+                ("read-only".to_owned(), Role::ReadOnly),
+            ],
+        }
+    }
+
+    fn read(rules: &Rules, claims: &Value) -> Result<(Identity, Duration), Refusal> {
+        rules.identity(claims.as_object().unwrap(), 1_000.0)
+    }
+
+    #[test]
+    fn times_are_taken_with_a_grain_of_salt() {
+        let outcome = |claims: Value| read(&rules(), &claims).map(|(_, left)| left.as_secs());
+        assert_eq!(outcome(json!({"exp": 2_000})), Ok(1_030));
+        assert_eq!(outcome(json!({"exp": 971.5, "nbf": 1_030, "iat": 1_030})), Ok(1));
+        assert_eq!(outcome(json!({"exp": 970})), Err(Refusal::Expired));
+        assert_eq!(outcome(json!({"exp": 2_000, "nbf": 1_031})), Err(Refusal::NotYet));
+        assert_eq!(outcome(json!({"exp": 2_000, "iat": 1_031})), Err(Refusal::FromTheFuture));
+        assert_eq!(outcome(json!({"exp": "2000"})), Err(Refusal::Claim("exp is not a time")));
+        assert_eq!(outcome(json!({"exp": null})), Err(Refusal::Claim("exp is not a time")));
+        assert_eq!(outcome(json!({})), Err(Refusal::NoExpiry));
+        let lenient = Rules { must_expire: false, ..rules() };
+        assert!(read(&lenient, &json!({})).is_ok());
+        assert!(read(&lenient, &json!({"exp": 1e300})).is_ok());
+    }
+
+    #[test]
+    fn issuer_and_audience_count_if_they_are_asked_for() {
+        let asked = Rules { issuer: Some("me".to_owned()), audience: Some("queen".to_owned()), ..rules() };
+        let outcome = |claims: Value| read(&asked, &claims).map(|_| ());
+        assert_eq!(outcome(json!({"exp": 2_000, "iss": "me", "aud": "queen"})), Ok(()));
+        assert_eq!(outcome(json!({"exp": 2_000, "iss": "me", "aud": ["x", "queen"]})), Ok(()));
+        for iss in [json!("you"), json!(["me"]), Value::Null] {
+            assert_eq!(outcome(json!({"exp": 2_000, "iss": iss, "aud": "queen"})), Err(Refusal::Issuer));
+        }
+        for aud in [json!("x"), json!([]), json!({"queen": 1}), Value::Null] {
+            assert_eq!(outcome(json!({"exp": 2_000, "iss": "me", "aud": aud})), Err(Refusal::Audience));
+        }
+        assert!(read(&rules(), &json!({"exp": 2_000, "iss": 7, "aud": "else"})).is_ok());
+    }
+
+    #[test]
+    fn the_highest_role_counts_and_unknown_ones_do_not() {
+        let role = |claims: Value| read(&rules(), &claims).unwrap().0.role;
+        assert_eq!(role(json!({"exp": 2_000, "role": "read-only"})), Some(Role::ReadOnly));
+        assert_eq!(
+            role(json!({"exp": 2_000, "roles": ["x", "read-write", "read-only"]})),
+            Some(Role::ReadWrite)
+        );
+        assert_eq!(role(json!({"exp": 2_000, "role": "read-only", "roles": ["admin"]})), Some(Role::Admin));
+        assert_eq!(role(json!({"exp": 2_000, "role": "Admin", "roles": "root"})), None);
+        let nested = Rules { roles_claim: "realm_access.roles".to_owned(), ..rules() };
+        let claims = json!({"exp": 2_000, "realm_access": {"roles": ["admin"]}});
+        assert_eq!(read(&nested, &claims).unwrap().0.role, Some(Role::Admin));
+    }
+
+    #[test]
+    fn a_subject_that_cannot_be_stored_is_refused() {
+        let subject =
+            |sub: Value| read(&rules(), &json!({"exp": 2_000, "sub": sub})).map(|(who, _)| who.subject);
+        assert_eq!(subject(json!("ann")).unwrap().as_deref(), Some("ann"));
+        assert_eq!(subject(json!("")), Ok(None));
+        for bad in [json!("a\0b"), json!("x".repeat(256)), json!(7), Value::Null] {
+            assert_eq!(subject(bad), Err(Refusal::Subject));
+        }
+    }
+
+    #[test]
+    fn grants_that_cannot_be_read_are_no_freedom() {
+        let grants = |queen: Value| {
+            read(&rules(), &json!({"exp": 2_000, "queen": queen})).map(|(who, _)| who.grants.is_some())
+        };
+        assert_eq!(grants(json!([])), Ok(true));
+        for bad in [Value::Null, json!({}), json!("orders"), json!([{"queues": ["a"]}])] {
+            assert_eq!(grants(bad), Err(Refusal::Grants));
+        }
+    }
+}

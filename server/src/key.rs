@@ -1,0 +1,159 @@
+//! `queen key`: API keys are made, listed and revoked here. Needs no running broker unless the database is its own.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use queen_engine::{ApiKey, NewKey, Tls};
+use queen_protocol::format_millis;
+
+use crate::auth::grants::{Grant, Grants, Right};
+use crate::auth::keys::mint;
+use crate::auth::role::Role;
+use crate::auth::token::usable;
+use crate::config::{Database, Settings, some_seconds};
+
+#[derive(Debug, Subcommand)]
+pub enum KeyAction {
+    /// Makes a key and prints it, once: nobody can show it again.
+    Create {
+        /// Whose it is; messages pushed with it carry this as `producerSub`.
+        #[arg(long)]
+        name: String,
+        /// What it may do at all.
+        #[arg(long, value_enum)]
+        role: Role,
+        /// Limits it to queues: a pattern, a colon, and what it may do there (`push`, `pop`, `admin`, with commas in
+        /// between). `*` in the pattern stands for anything. May be repeated.
+        #[arg(long = "queue", value_name = "PATTERN:RIGHTS", value_parser = grant)]
+        queues: Vec<Grant>,
+        /// When it ends: `30d`, `12h`. Without this it does not.
+        #[arg(long, value_name = "TIME", value_parser = some_seconds)]
+        expires: Option<Duration>,
+    },
+    /// Lists the keys there are and were. Nothing secret is shown.
+    List {
+        /// Prints them as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ends a key; brokers notice within seconds.
+    Revoke {
+        /// As `queen key list` shows it.
+        id: String,
+    },
+}
+
+pub fn run(settings: &Settings, action: &KeyAction) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (connection, tls) = match settings.database() {
+        Database::External { connection } => settings.reach(&connection)?,
+        Database::Embedded { data_dir, .. } => {
+            let running = queen_postgres::describe(&data_dir).context("start it with `queen serve`")?;
+            (running.url(), Tls::OFF)
+        }
+    };
+    let config = settings.engine(connection, tls)?;
+    let mut out = io::stdout().lock();
+    match action {
+        KeyAction::Create { name, role, queues, expires } => {
+            if name.is_empty() || !usable(name) {
+                bail!("a name has 1 to 255 characters");
+            }
+            let grants = Grants(queues.clone());
+            let grants = (!queues.is_empty()).then(|| serde_json::to_string(&grants)).transpose()?;
+            let key = mint().ok().context("no randomness to be had")?;
+            let new = NewKey {
+                id: &key.id,
+                name,
+                role: role.word(),
+                grants: grants.as_deref(),
+                hash: &key.hash,
+                seconds: expires.map(|expires| i64::try_from(expires.as_secs().max(1))).transpose()?,
+            };
+            let until = runtime.block_on(queen_engine::create_key(&config, &new))?;
+            let until =
+                until.map_or("never expires".to_owned(), |until| format!("expires {}", format_millis(until)));
+            writeln!(
+                io::stderr(),
+                "key {} of {name:?} ({}), {until}; this is the only time it is shown:",
+                key.id,
+                role.word()
+            )?;
+            writeln!(out, "{}", key.text)?;
+        }
+        KeyAction::List { json } => {
+            let keys = runtime.block_on(queen_engine::list_keys(&config))?;
+            match json {
+                true => writeln!(
+                    out,
+                    "{}",
+                    serde_json::to_string_pretty(&keys.iter().map(described).collect::<Vec<_>>())?
+                )?,
+                false => out.write_all(table(&keys).as_bytes())?,
+            }
+        }
+        KeyAction::Revoke { id } => {
+            if !runtime.block_on(queen_engine::revoke_key(&config, id))? {
+                bail!("there is no key {id:?}, or it was revoked before");
+            }
+            writeln!(out, "revoked {id}")?;
+        }
+    }
+    Ok(())
+}
+
+fn described(key: &ApiKey) -> serde_json::Value {
+    let grants =
+        key.grants.as_deref().and_then(|grants| serde_json::from_str::<serde_json::Value>(grants).ok());
+    serde_json::json!({
+        "id": key.id,
+        "name": key.name,
+        "role": key.role,
+        "grants": grants,
+        "createdAt": format_millis(key.created_at),
+        "expiresAt": key.expires_at.map(format_millis),
+        "revokedAt": key.revoked_at.map(format_millis),
+    })
+}
+
+fn table(keys: &[ApiKey]) -> String {
+    if keys.is_empty() {
+        return "there are no keys; make one with `queen key create`\n".to_owned();
+    }
+    let until = |key: &ApiKey| match (key.revoked_at, key.expires_at) {
+        (Some(revoked), _) => format!("revoked {}", format_millis(revoked)),
+        (None, Some(expires)) => format!("expires {}", format_millis(expires)),
+        (None, None) => "never expires".to_owned(),
+    };
+    let line = |key: &ApiKey| {
+        let grants = key.grants.as_deref().unwrap_or("all queues");
+        format!("{}  {:<10}  {:<34}  {:?}  {grants}\n", key.id, key.role, until(key), key.name)
+    };
+    keys.iter().map(line).collect()
+}
+
+/// `orders.*:push,pop`. The colon is the last one: names may hold others.
+fn grant(text: &str) -> Result<Grant, String> {
+    let (pattern, rights) = text.rsplit_once(':').ok_or("must be PATTERN:RIGHTS, as in orders.*:push,pop")?;
+    let right = |word: &str| {
+        Right::parse(word.trim()).ok_or_else(|| format!("unknown right {word:?}, use push, pop or admin"))
+    };
+    let rights = rights.split(',').map(right).collect::<Result<Vec<_>, _>>()?;
+    Ok(Grant { queues: vec![pattern.to_owned()], rights })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_is_a_pattern_and_rights() {
+        let read = grant("a:b.*:push, pop").unwrap();
+        assert_eq!((read.queues, read.rights), (vec!["a:b.*".to_owned()], vec![Right::Push, Right::Pop]));
+        for bad in ["orders", "orders:", "orders:write", "orders:push,"] {
+            assert!(grant(bad).is_err(), "{bad}");
+        }
+    }
+}

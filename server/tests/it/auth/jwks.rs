@@ -1,0 +1,71 @@
+//! Keys that come from an issuer: found, changed, and kept while it is away.
+
+use super::issuer::{KeySet, Signer};
+use super::{Holder, claims};
+use crate::support::{Server, eventually};
+
+async fn server(keys: &KeySet, more: &[&str]) -> Server {
+    let flags = [&["--jwt-enabled", "--jwt-algorithm", "auto", "--jwt-jwks-url", &keys.url], more].concat();
+    Server::start_with(&flags).await
+}
+
+async fn status(server: &Server, signer: &Signer) -> u16 {
+    let token = signer.sign(&claims("read-only"));
+    Holder::new(server, &token).get("/api/v1/resources/overview").await.status
+}
+
+#[tokio::test]
+async fn a_new_key_counts_at_once_and_an_old_one_while_the_issuer_is_away() {
+    let (old, new, rsa) = (Signer::ed(Some("old")), Signer::ed(Some("new")), Signer::rsa(Some("rsa")));
+    let keys = KeySet::start(Some(vec![old.jwk.clone()])).await;
+    let server = server(&keys, &[]).await;
+    assert_eq!(status(&server, &old).await, 200);
+    keys.set(Some(vec![old.jwk.clone(), new.jwk.clone(), rsa.jwk.clone()]));
+    assert_eq!(status(&server, &new).await, 200);
+    assert_eq!(status(&server, &rsa).await, 200);
+    assert_eq!(status(&server, &old).await, 200);
+
+    keys.set(None);
+    assert_eq!(status(&server, &old).await, 200);
+    // A key of that name, but another one; and names that nobody has given.
+    assert_eq!(status(&server, &Signer::ed(Some("new"))).await, 401);
+    let asked = keys.asked();
+    for n in 0..20 {
+        assert_eq!(status(&server, &Signer::ed(Some(&format!("made up {n}")))).await, 401);
+    }
+    assert!(keys.asked() <= asked + 1, "strangers cannot make it ask again and again");
+    let nobody = Signer::ed(None);
+    assert_eq!(status(&server, &nobody).await, 401);
+}
+
+#[tokio::test]
+async fn a_key_that_was_taken_back_ends_with_the_next_look() {
+    let (old, new) = (Signer::ed(Some("old")), Signer::ed(Some("new")));
+    let keys = KeySet::start(Some(vec![old.jwk.clone()])).await;
+    let server = server(&keys, &["--jwt-jwks-refresh", "1s"]).await;
+    assert_eq!(status(&server, &old).await, 200);
+    keys.set(Some(vec![new.jwk.clone()]));
+    // Another token each time: one that was let in is remembered for a minute.
+    let mut n = 0;
+    eventually("it ends", async || {
+        n += 1;
+        let token = old.sign(&super::with(claims("read-only"), "jti", n.into()));
+        let reply = Holder::new(&server, &token).get("/api/v1/resources/overview").await;
+        (reply.status == 401).then(|| assert_eq!(reply.json()["error"], "unknown key id"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_any_key_yet_a_caller_is_told_to_come_back_and_a_lone_key_needs_no_name() {
+    let signer = Signer::ed(Some("x"));
+    let keys = KeySet::start(None).await;
+    let server = server(&keys, &["--jwt-jwks-refresh", "1s"]).await;
+    let nameless = Signer::ed(None);
+    assert_eq!(status(&server, &signer).await, 503);
+    assert_eq!(status(&server, &nameless).await, 503);
+    keys.set(Some(vec![nameless.jwk.clone()]));
+    eventually("it comes back", async || (status(&server, &nameless).await == 200).then_some(())).await;
+    // It has a name, and there is no such key.
+    assert_eq!(status(&server, &signer).await, 401);
+}

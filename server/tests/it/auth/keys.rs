@@ -1,0 +1,143 @@
+//! API keys, made and revoked with the program as people do it.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::issuer::Signer;
+use super::{Holder, SECRET, claims, send};
+use crate::support::{Server, eventually};
+
+pub async fn queen(server: &Server, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_queen"));
+    command
+        .env_clear()
+        .args(arguments)
+        .args(["--database-url", server.database.url()])
+        .output()
+        .await
+        .unwrap()
+}
+
+/// What was printed, of a command that must succeed.
+pub async fn printed(server: &Server, arguments: &[&str]) -> String {
+    let output = queen(server, arguments).await;
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+pub async fn created(server: &Server, role: &str, more: &[&str]) -> String {
+    printed(server, &[&["key", "create", "--name", "ci", "--role", role], more].concat()).await
+}
+
+pub fn id(key: &str) -> &str {
+    key.split('_').nth(1).unwrap()
+}
+
+#[tokio::test]
+async fn a_key_is_shown_once_works_at_once_and_ends_when_it_is_revoked() {
+    let server = Server::start_with(&["--auth-enabled"]).await;
+    assert_eq!(send(&server, None, "GET", "/api/v1/resources/queues", None).await.status, 401);
+    let key = created(&server, "read-write", &[]).await;
+    let holder = Holder::new(&server, &key);
+    assert_eq!(holder.push("q").await.status, 201);
+    assert_eq!(send(&server, Some(&key), "GET", "/api/v1/resources/queues", None).await.status, 200);
+    assert_eq!(holder.delete("/api/v1/resources/queues/q").await.status, 403);
+    let popped = holder.get("/api/v1/pop/queue/q").await.json();
+    assert_eq!(popped["messages"][0]["producerSub"], "ci");
+
+    // One made after the broker has read the keys.
+    let second = created(&server, "admin", &["--expires", "30d"]).await;
+    let works = async || {
+        (Holder::new(&server, &second).delete("/api/v1/resources/queues/q").await.status == 200).then_some(())
+    };
+    eventually("it is known", works).await;
+
+    // Only the hash is left of it, and the list has not even that.
+    let secret = key.rsplit('_').next().unwrap();
+    let rows =
+        server.database.client().await.query("select k::text from queen.api_keys k", &[]).await.unwrap();
+    assert!(rows.iter().all(|row| !row.get::<_, String>(0).contains(secret)));
+    let listed: Value = serde_json::from_str(&printed(&server, &["key", "list", "--json"]).await).unwrap();
+    assert_eq!((listed[0]["id"].as_str(), listed[0]["role"].as_str()), (Some(id(&key)), Some("read-write")));
+    assert_eq!((&listed[0]["expiresAt"], listed[1]["expiresAt"].is_string()), (&Value::Null, true));
+    assert!(!listed.to_string().contains(secret) && listed[0].get("hash").is_none());
+
+    assert_eq!(printed(&server, &["key", "revoke", id(&key)]).await, format!("revoked {}", id(&key)));
+    eventually("it ends", async || (holder.push("q").await.status == 401).then_some(())).await;
+    assert!(!queen(&server, &["key", "revoke", id(&key)]).await.status.success());
+    assert!(printed(&server, &["key", "list"]).await.contains("revoked"));
+}
+
+#[tokio::test]
+async fn what_is_no_key_opens_nothing() {
+    let server = Server::start_with(&["--auth-enabled", "--jwt-secret", SECRET]).await;
+    let key = created(&server, "admin", &[]).await;
+    let (start, secret) = key.rsplit_once('_').unwrap();
+    let other = created(&server, "admin", &[]).await;
+    let swapped = format!("{start}_{}", other.rsplit('_').next().unwrap());
+    let flipped = format!("{start}_{}{}", if secret.starts_with('0') { '1' } else { '0' }, &secret[1..]);
+    for bad in [swapped, flipped, start.to_owned(), format!("{key}0"), key.to_uppercase(), "qk_".to_owned()] {
+        let reply = Holder::new(&server, &bad).get("/api/v1/resources/queues").await;
+        assert!(reply.is_error(401, "unauthorized"), "{bad}: {}", reply.text);
+        assert!(!reply.text.contains(secret), "{}", reply.text);
+    }
+    // Tokens were not asked for.
+    let token = Signer::secret(SECRET).sign(&claims("admin"));
+    let reply = Holder::new(&server, &token).get("/api/v1/resources/queues").await;
+    assert_eq!(reply.json()["error"], "tokens are not accepted here, only API keys");
+    for arguments in [
+        &["key", "create", "--name", "", "--role", "admin"][..],
+        &["key", "create", "--name", "x", "--role", "root"],
+        &["key", "create", "--name", "x", "--role", "admin", "--queue", "orders"],
+        &["key", "revoke", "nobody"],
+    ] {
+        assert!(!queen(&server, arguments).await.status.success(), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn keys_work_beside_tokens_and_may_be_limited_and_expire() {
+    let server = super::server().await;
+    let key = created(&server, "read-write", &["--queue", "orders.*:push", "--queue", "jobs:push,pop"]).await;
+    let holder = Holder::new(&server, &key);
+    assert_eq!(holder.push("orders.eu").await.status, 201);
+    let reply = holder.push("payments").await;
+    assert!(reply.is_error(403, "forbidden"));
+    assert_eq!(reply.json()["error"], "no right to push to queue \"payments\"");
+    assert_eq!(holder.get("/api/v1/pop/queue/orders.eu").await.status, 403);
+    assert_eq!(holder.get("/api/v1/pop/queue/jobs").await.status, 204);
+
+    let short = created(&server, "read-only", &["--expires", "1s"]).await;
+    let ended = async || {
+        (Holder::new(&server, &short).get("/api/v1/resources/queues").await.status == 401).then_some(())
+    };
+    eventually("it expires", ended).await;
+    let token = Signer::secret(SECRET).sign(&claims("read-only"));
+    assert_eq!(Holder::new(&server, &token).get("/api/v1/resources/queues").await.status, 200);
+}
+
+#[tokio::test]
+async fn known_keys_keep_working_while_the_database_is_away() {
+    let database = queen_testkit::database().await;
+    let proxy = queen_testkit::Proxy::to_postgres(database.url()).await;
+    let connection = proxy.url().to_owned();
+    let server = Server::start_on(database.into(), &connection, &["--auth-enabled"]).await;
+    let key = created(&server, "admin", &[]).await;
+    let holder = Holder::new(&server, &key);
+    assert_eq!(holder.get("/api/v1/system/maintenance").await.status, 200);
+    proxy.refuse(true);
+    proxy.cut();
+    // Longer than keys are fresh: by then it has to do without reading them again.
+    eventually("the broker has noticed", async || {
+        (send(&server, None, "GET", "/health", None).await.status == 503).then_some(())
+    })
+    .await;
+    let unknown = format!("{}{}", &key[..key.len() - 64], "0".repeat(64));
+    for _ in 0..2 {
+        let reply = holder.post("/internal/api/notify", json!({})).await;
+        assert_eq!(reply.status, 400, "let in: {}", reply.text);
+        assert_eq!(Holder::new(&server, &unknown).get("/api/v1/system/maintenance").await.status, 401);
+    }
+}
