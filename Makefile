@@ -23,6 +23,14 @@ check: ## formatting and lint
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
+deny: ## licences, duplicates and sources of all crates, and known holes where the list of them can be reached
+	@scripts/setup deny
+	scripts/deny
+
+fuzz: ## a million made-up inputs for everything that reads bytes from outside (RUNS, TARGETS), about ten minutes
+	@scripts/setup fuzz
+	fuzz/run $(TARGETS)
+
 bench: setup-run ## the benchmark, about four minutes; see docs/benchmarks.md
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench run --queen target/release/queen --json target/bench.json
@@ -87,4 +95,4 @@ setup-run:
 setup-test:
 	@scripts/setup postgres nextest python
 
-.PHONY: help run test check bench bench-quick bench-ceiling bench-growth bench-pinned bench-admin soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-test
+.PHONY: help run test check deny fuzz bench bench-quick bench-ceiling bench-growth bench-pinned bench-admin soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-test

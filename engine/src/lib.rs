@@ -11,6 +11,8 @@ mod db;
 mod directory;
 mod doctor;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod histogram;
 mod history;
 mod jobs;

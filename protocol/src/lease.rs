@@ -29,9 +29,15 @@ impl LeaseId {
         };
         let mut parts = numbers.split('.');
         let id = Uuid::try_parse(parts.next()?).ok()?;
-        let partitions = parts.map(|part| i64::from_str_radix(part, 16).ok()).collect::<Option<Vec<_>>>()?;
+        let partitions = parts.map(number).collect::<Option<Vec<_>>>()?;
         Some(Self { id, partitions, traced })
     }
+}
+
+/// As it is written: no sign, nothing left out.
+fn number(hex: &str) -> Option<i64> {
+    let digits = !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    i64::from_str_radix(hex, 16).ok().filter(|_| digits)
 }
 
 impl fmt::Display for LeaseId {
@@ -108,7 +114,14 @@ mod tests {
             let lease = LeaseId { id: Uuid::from_u128(7), partitions, traced };
             assert_eq!(LeaseId::parse(&lease.to_string()), Some(lease));
         }
-        for text in ["", "x", "not-a-lease", "00000000-0000-0000-0000-000000000007.zz", ".t"] {
+        for text in [
+            "",
+            "x",
+            "not-a-lease",
+            "00000000-0000-0000-0000-000000000007.zz",
+            "00000000-0000-0000-0000-000000000007.-1",
+            ".t",
+        ] {
             assert_eq!(LeaseId::parse(text), None);
         }
     }

@@ -1,12 +1,12 @@
 //! Every setting, once: its flag, its variable, its default and what it is for. It opens nothing.
 
 pub mod access;
-mod connection;
+pub(crate) mod connection;
 mod database;
 pub(crate) mod environment;
 mod keys;
 pub mod report;
-mod units;
+pub(crate) mod units;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -6,6 +6,8 @@ pub mod cli;
 pub mod config;
 mod connections;
 pub mod doctor;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 pub mod key;
 mod limits;

@@ -177,6 +177,9 @@ fn optional<'a>(rest: &'a str, key: &str) -> Option<(Option<&'a str>, &'a str)> 
 /// The JSON string at the start, quotes included, and what follows it.
 fn split_string(text: &str) -> Option<(&str, &str)> {
     let bytes = text.as_bytes();
+    if *bytes.first()? != b'"' {
+        return None;
+    }
     let mut end = 1;
     while *bytes.get(end)? != b'"' {
         end += if bytes[end] == b'\\' { 2 } else { 1 };

@@ -70,18 +70,21 @@ impl Files {
                 let file = path.display();
                 warn!(%file, bytes = bytes.len() - contents.end, "the spool ends in the middle of a record: cut off");
             }
-            let (Some(first), Some(last)) = (contents.records.first(), contents.records.last()) else {
+            // A name that is taken is not given again, whatever the file holds.
+            files.next = files.next.max(number(&path).map_or(0, |number| number + 1));
+            let numbers = || contents.records.iter().map(|record| record.number);
+            let (Some(first), Some(last)) = (numbers().min(), numbers().max()) else {
                 set_aside(&path, !bytes.is_empty());
                 continue;
             };
             files.files.push(Stored {
                 path: path.clone(),
-                first: first.number,
-                end: last.number + 1,
+                first,
+                end: last + 1,
                 bytes: bytes.len() as u64,
                 damaged: !contents.damaged.is_empty(),
             });
-            files.next = files.next.max(last.number + 1);
+            files.next = files.next.max(last + 1);
             contents.records.iter().for_each(&mut found);
         }
         Ok(files)
@@ -187,6 +190,10 @@ fn paths(dir: &Path) -> io::Result<Vec<PathBuf>> {
 /// In the order of their first records.
 fn name(first: u64) -> String {
     format!("{first:020}.{EXTENSION}")
+}
+
+fn number(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.parse().ok().filter(|&number: &u64| number < i64::MAX as u64)
 }
 
 /// Removes a file, or keeps it under another name.

@@ -1,8 +1,8 @@
 //! The spool: pushes that are accepted while the database cannot be asked, on the local disk. Synced before the answer,
 //! handed in by `jobs/replay.rs` in the order they came.
 
-mod files;
-mod record;
+pub mod files;
+pub mod record;
 
 use std::borrow::Cow;
 use std::collections::HashMap;

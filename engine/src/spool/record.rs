@@ -12,6 +12,9 @@ const HEADER_BYTES: usize = 4 + 4 + 4 + 8;
 /// Larger than any request body can be.
 pub const BODY_BYTES_MAX: usize = 1 << 30;
 
+/// The database remembers them as `bigint`, and there must be a next one.
+const NUMBER_MAX: u64 = i64::MAX as u64 - 1;
+
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Counts up from record to record, through all files of a spool.
@@ -71,7 +74,7 @@ fn record_at(bytes: &[u8], at: usize) -> Option<Record<'_>> {
     let (sum, rest) = rest.split_first_chunk::<4>()?;
     let number = u64::from_le_bytes(*rest.first_chunk::<8>()?);
     let length = u32::from_le_bytes(*length) as usize;
-    if *mark != MARK || length > BODY_BYTES_MAX {
+    if *mark != MARK || length > BODY_BYTES_MAX || number > NUMBER_MAX {
         return None;
     }
     let body = bytes.get(at + HEADER_BYTES..)?.get(..length)?;
@@ -96,6 +99,16 @@ mod tests {
             write(&mut out, number as u64, body);
         }
         out
+    }
+
+    #[test]
+    fn a_number_that_nothing_can_follow_is_damage() {
+        let mut bytes = file(&[b"kept".to_vec()]);
+        write(&mut bytes, u64::MAX, b"checksum and all");
+        write(&mut bytes, 1, b"kept as well");
+        let contents = read(&bytes);
+        assert_eq!(contents.records.iter().map(|record| record.number).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(contents.damaged.len(), 1);
     }
 
     #[test]

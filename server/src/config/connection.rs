@@ -10,7 +10,7 @@ pub struct Parted {
 
 /// `host:port/database`, for people.
 pub fn place(connection: &str) -> String {
-    if let Some((_, rest)) = connection.split_once("://") {
+    if let Some((_, rest)) = url(connection) {
         let rest = &rest[user_info_end(rest)..];
         let end = rest.find('?').unwrap_or(rest.len());
         return if end == 0 { "localhost".to_owned() } else { rest[..end].to_owned() };
@@ -28,11 +28,14 @@ pub fn place(connection: &str) -> String {
 }
 
 pub fn part_password(connection: &str) -> Parted {
-    let Some((scheme, rest)) = connection.split_once("://") else {
+    let Some((scheme, rest)) = url(connection) else {
         let (secret, open): (Vec<_>, Vec<_>) =
             keywords(connection).into_iter().partition(|(key, _)| key == "password");
         let text: Vec<_> = open.iter().map(|(key, value)| format!("{key}={}", quote(value))).collect();
-        return Parted { text: text.join(" "), password: secret.into_iter().next().map(|(_, value)| value) };
+        return Parted {
+            text: text.join(" "),
+            password: secret.into_iter().next_back().map(|(_, value)| value),
+        };
     };
     let (user_info, rest) = rest.split_at(user_info_end(rest));
     let user_info = user_info.trim_end_matches('@');
@@ -43,9 +46,9 @@ pub fn part_password(connection: &str) -> Parted {
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut open = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.strip_prefix("password=") {
-            Some(secret) => password = Some(secret),
-            None => open.push(pair),
+        match pair.split_once('=') {
+            Some((key, secret)) if percent_decoded(key) == "password" => password = Some(secret),
+            _ => open.push(pair),
         }
     }
     let at = if user.is_empty() { "" } else { "@" };
@@ -104,9 +107,16 @@ pub fn quote(value: &str) -> String {
     if plain { value.to_owned() } else { format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'")) }
 }
 
-/// Where `user:password@` ends. The last `@` counts: showing too little is better than half a password.
+/// Scheme and rest. Only what the driver takes for one: a password of a keyword string may hold anything.
+fn url(connection: &str) -> Option<(&str, &str)> {
+    connection.split_once("://").filter(|(scheme, _)| matches!(*scheme, "postgres" | "postgresql"))
+}
+
+/// Where `user:password@` ends. The last `@` before the query counts: showing too little is better than half a password.
+/// And the driver lets a password hold a `?`.
 fn user_info_end(rest: &str) -> usize {
-    let end = rest.find('?').unwrap_or(rest.len());
+    let Some(first) = rest.find('@') else { return 0 };
+    let end = rest[first..].find('?').map_or(rest.len(), |at| first + at);
     rest[..end].rfind('@').map_or(0, |at| at + 1)
 }
 
@@ -170,6 +180,10 @@ mod tests {
                 "host=db dbname=app port=1",
                 Some("it's secret"),
             ),
+            ("postgres://ann:a?b@db/app?x=1", "db/app", "postgres://ann@db/app?x=1", Some("a?b")),
+            ("postgres://db/app?pass%77ord=no", "db/app", "postgres://db/app", Some("no")),
+            ("host=db password=a://hush", "db", "host=db", Some("a://hush")),
+            ("password=one host=db password=two", "db", "host=db", Some("two")),
             ("host=/run/x user=q dbname=q", "/run/x/q", "host=/run/x user=q dbname=q", None),
         ] {
             assert_eq!(place(connection), shown);

@@ -62,7 +62,7 @@ struct Subscribed<'a> {
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Seek, example = json!({"timestamp": "2026-01-01T00:00:00Z"}))]
-struct SeekBody {
+pub struct SeekBody {
     #[serde(default)]
     to_end: Option<bool>,
     #[serde(default)]
@@ -373,7 +373,7 @@ pub async fn seek(
 }
 
 impl SeekBody {
-    fn target(&self) -> Result<SeekTo, BadRequest> {
+    pub fn target(&self) -> Result<SeekTo, BadRequest> {
         match (self.to_end, &self.timestamp) {
             (Some(true), _) => Ok(SeekTo::End),
             (_, Some(time)) => parse_time("timestamp", time).map(SeekTo::Time),

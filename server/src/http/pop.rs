@@ -20,11 +20,11 @@ use crate::telemetry::{Operation, Span};
 /// More than any client can work off within one lease.
 pub const BATCH_MAX: u32 = 10_000;
 /// Every claimed partition makes the lease id longer, and it travels with each message.
-const PARTITIONS_MAX: i64 = 100;
+pub const PARTITIONS_MAX: i64 = 100;
 /// Proxies give up on a silent connection long before this.
-const WAIT_MAX: Duration = Duration::from_secs(600);
+pub const WAIT_MAX: Duration = Duration::from_secs(600);
 /// A day, as for renewals: a lease that long is a lost partition.
-const LEASE_SECONDS_MAX: i64 = 86_400;
+pub const LEASE_SECONDS_MAX: i64 = 86_400;
 /// When the client leaves the size to us.
 const AUTOPILOT_BATCH: u32 = 100;
 
@@ -165,7 +165,7 @@ async fn take(
     }
 }
 
-fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRequest, BadRequest> {
+pub fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRequest, BadRequest> {
     check_names(&filter)?;
     let group = query.filled("consumerGroup").unwrap_or(QUEUE_MODE);
     check_name("consumerGroup", group)?;

@@ -64,7 +64,11 @@ struct Deleted<'a> {
     responses(
         (status = 200, description = "The queue as it is now", body = Configured<'static>),
         Failures, TooLarge))]
-pub async fn configure(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> Result<Response, ApiError> {
+pub async fn configure(
+    State(app): State<App>,
+    caller: Caller,
+    body: Body<SMALL>,
+) -> Result<Response, ApiError> {
     let configure = Configure::parse(&body.0)?;
     caller.may(Need::This(Right::Admin), &configure.queue)?;
     let stored = app.engine.configure(&configure).await?;

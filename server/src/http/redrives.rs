@@ -218,7 +218,7 @@ fn no_queue() -> ApiError {
 }
 
 impl StartBody {
-    fn ask(&self) -> Result<RedriveAsk, BadRequest> {
+    pub fn ask(&self) -> Result<RedriveAsk, BadRequest> {
         let filled = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
         let (partition, group) = (filled(&self.partition), filled(&self.consumer_group));
         let (target_queue, error) = (filled(&self.target_queue), filled(&self.error));

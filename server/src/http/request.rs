@@ -156,10 +156,15 @@ impl Query {
         self.text(key).and_then(|value| value.parse().ok())
     }
 
+    /// As it stands behind the `?` of an address. `None` where no request gets so far.
+    pub fn read(text: &str) -> Option<Self> {
+        let uri = format!("/?{text}").parse().ok()?;
+        AxumQuery::try_from_uri(&uri).ok().map(|AxumQuery(pairs)| Self(pairs))
+    }
+
     #[cfg(test)]
     pub fn parse(text: &str) -> Self {
-        let uri = format!("/?{text}").parse().unwrap();
-        Self(AxumQuery::try_from_uri(&uri).unwrap().0)
+        Self::read(text).unwrap()
     }
 }
 

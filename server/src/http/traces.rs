@@ -196,7 +196,7 @@ fn pagination(query: &Query, limit: i64) -> Pagination {
     }
 }
 
-fn read(body: &[u8]) -> Result<NewTrace, BadRequest> {
+pub fn read(body: &[u8]) -> Result<NewTrace, BadRequest> {
     let told: TraceBody<'_> = serde_json::from_slice(body)?;
     let partition = place(&told.partition_id, &told.transaction_id)?;
     let mut names = match told.trace_names {

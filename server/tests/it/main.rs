@@ -28,6 +28,7 @@ mod pop;
 mod process;
 mod push;
 mod queues;
+mod raw_socket;
 mod redrives;
 mod renew;
 mod resources;
