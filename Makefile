@@ -8,6 +8,9 @@ DATA ?= $(if $(filter 0,$(shell id -u)),/var/lib/queen,$(CURDIR)/data)
 # What `make bench-compare` compares with: the strongest broker on PostgreSQL before this one.
 PEER ?= target/peer/bin/queen
 
+# Where `make chaos` starts; each run takes the next one.
+SEED ?= 1
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -35,7 +38,7 @@ bench: setup-run ## the benchmark, about four minutes; see docs/benchmarks.md
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench run --queen target/release/queen --json target/bench.json
 
-bench-quick: setup-run ## a short run of every scenario and of every other command, so that none rots
+bench-quick: setup-chaos ## a short run of every scenario and of every other command, so that none rots
 	cargo build --locked -p queen-server -p queen-bench
 	target/debug/queen-bench run --queen target/debug/queen --quick
 	target/debug/queen-bench compare --queen target/debug/queen --peer 'target/debug/queen serve' --quick \
@@ -46,8 +49,17 @@ bench-quick: setup-run ## a short run of every scenario and of every other comma
 	target/debug/queen-bench pinned --queen target/debug/queen --quick
 	target/debug/queen-bench admin --queen target/debug/queen --quick
 	target/debug/queen-bench soak --queen target/debug/queen --quick
+	target/debug/queen-bench chaos --queen target/debug/queen --quick
+	target/debug/queen-bench chaos --queen target/debug/queen --quick --failover
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
+
+chaos: setup-chaos ## everything breaks around two brokers, 20 runs of a minute, then 5 failovers; see docs/reliability.md
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 20 \
+		--json target/chaos.json --markdown target/chaos.md
+	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 5 --failover \
+		--json target/failover.json --markdown target/failover.md
 
 bench-ceiling: setup-run ## what part of PostgreSQL's own speed is left behind the broker, about half an hour
 	cargo build --release --locked -p queen-server -p queen-bench
@@ -92,7 +104,10 @@ docs: ## write the generated pages in docs/
 setup-run:
 	@scripts/setup postgres
 
+setup-chaos: setup-run
+	@scripts/setup faketime
+
 setup-test:
 	@scripts/setup postgres nextest python
 
-.PHONY: help run test check deny fuzz bench bench-quick bench-ceiling bench-growth bench-pinned bench-admin soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-test
+.PHONY: help run test check deny fuzz bench bench-quick chaos bench-ceiling bench-growth bench-pinned bench-admin soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test

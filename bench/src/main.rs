@@ -28,8 +28,8 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{
-    AdminOptions, CeilingOptions, CompareOptions, GrowthOptions, Options, PinnedOptions, RunOptions,
-    SoakOptions,
+    AdminOptions, CeilingOptions, ChaosOptions, CompareOptions, GrowthOptions, Options, PinnedOptions,
+    RunOptions, SoakOptions,
 };
 
 /// Room for the 20,000 parked connections of `growth`.
@@ -58,6 +58,8 @@ enum Action {
     Admin(AdminOptions),
     /// Keeps a broker busy for long, with retention, and tells whether anything grows or slows down.
     Soak(SoakOptions),
+    /// Breaks everything around two brokers under load, and accounts for every promise they made.
+    Chaos(ChaosOptions),
 }
 
 fn main() -> Result<ExitCode> {
@@ -88,7 +90,7 @@ impl Action {
             Action::Run(run) => run.options.runtime(),
             Action::Compare(compare) => compare.options.runtime(),
             Action::Ceiling(ceiling) => ceiling.options.runtime(),
-            Action::Growth(_) | Action::Pinned(_) | Action::Admin(_) | Action::Soak(_) => {
+            Action::Growth(_) | Action::Pinned(_) | Action::Admin(_) | Action::Soak(_) | Action::Chaos(_) => {
                 Options::standard().runtime()
             }
         }
@@ -103,6 +105,7 @@ impl Action {
             Action::Pinned(options) => Box::pin(commands::pinned::run(options)).await,
             Action::Admin(options) => Box::pin(commands::admin::run(options)).await,
             Action::Soak(options) => Box::pin(commands::soak::run(options)).await,
+            Action::Chaos(options) => Box::pin(commands::chaos::run(options)).await,
         }
     }
 }

@@ -186,6 +186,38 @@ pub struct AdminOptions {
     pub markdown: Option<PathBuf>,
 }
 
+/// Two brokers, and everything that may happen to them.
+#[derive(Args, Clone, Debug)]
+pub struct ChaosOptions {
+    /// Our binary.
+    #[arg(long)]
+    pub queen: PathBuf,
+    /// Decides on the faults and on what the workers do [default: a new one].
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Runs, each with the seed after the last one's.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Time under load of each run [default: 60, quick: 14; with a failover: 20, quick: 6].
+    #[arg(long, value_parser = seconds)]
+    pub seconds: Option<Duration>,
+    /// Keeps the logs of brokers and PostgreSQL, which a run without a violation removes.
+    #[arg(long)]
+    pub keep_logs: bool,
+    /// Instead of the faults: the primary is killed, and its synchronous standby promoted.
+    #[arg(long)]
+    pub failover: bool,
+    /// Short faults and a short run, for a smoke test.
+    #[arg(long)]
+    pub quick: bool,
+    /// File for the full results.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// File for the tables as Markdown.
+    #[arg(long)]
+    pub markdown: Option<PathBuf>,
+}
+
 /// The load, the same for every broker.
 #[derive(Args, Clone, Debug)]
 pub struct Options {

@@ -264,6 +264,10 @@ impl Random {
         Random(Uuid::new_v4().as_u64_pair().1)
     }
 
+    pub fn seeded(seed: u64) -> Random {
+        Random(seed)
+    }
+
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;

@@ -13,6 +13,8 @@ from queen import Queen
 
 from conftest import running_broker
 
+pytestmark = pytest.mark.usefixtures("loop")
+
 SECRET = "a secret that is only used here, and long enough"
 
 

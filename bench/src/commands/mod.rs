@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod ceiling;
+pub mod chaos;
 pub mod compare;
 pub mod growth;
 pub mod pinned;

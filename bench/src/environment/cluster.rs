@@ -148,7 +148,7 @@ fn data_folder(folder: &TempDir) -> PathBuf {
 }
 
 /// The folder of `initdb` and `postgres`: what is on the PATH, else Debian's newest.
-fn programs() -> Result<PathBuf> {
+pub fn programs() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     places.extend(newest_first("/usr/lib/postgresql").into_iter().map(|version| version.join("bin")));

@@ -7,6 +7,8 @@ mod machine;
 mod session;
 mod site;
 
+pub use account::Account;
+pub use cluster::{free_port, programs};
 pub use machine::{Machine, kilobytes};
 pub use session::Session;
 pub use site::{Site, Source};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::DbError;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -90,8 +91,11 @@ impl Connector {
         let (client, mut driver) = self.raw().await?;
         self.tasks.spawn_driver(async move {
             while let Some(Ok(message)) = futures_util::StreamExt::next(&mut driver).await {
-                if matches!(message, AsyncMessage::Notification(_)) {
-                    heard();
+                match message {
+                    AsyncMessage::Notification(_) => heard(),
+                    // Before the success that it takes back: the connection ends with the outcome unknown.
+                    AsyncMessage::Notice(notice) if is_unreplicated(&notice) => break,
+                    _ => {}
                 }
             }
         });
@@ -124,6 +128,12 @@ impl Connector {
             Err(_) => Err(ConnectError::Timeout(self.timeout)),
         }
     }
+}
+
+/// A commit was to wait for a synchronous standby, and the wait was cancelled. PostgreSQL reports success, but the commit is
+/// lost if the standby takes over now. Told by the name of the function, since the text may be in any language.
+fn is_unreplicated(notice: &DbError) -> bool {
+    notice.routine() == Some("SyncRepWaitForLSN")
 }
 
 #[derive(Debug, thiserror::Error)]

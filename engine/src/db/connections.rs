@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
 use super::connect::{Connector, error_chain};
+use super::control;
 use super::error::Error;
 use super::procedures::Statements;
 use crate::clock;
@@ -31,6 +32,8 @@ pub enum Priority {
 pub struct Connection {
     pub client: tokio_postgres::Client,
     pub statements: Statements,
+    /// Of the server. A connection ends with it, so it is asked for once.
+    pub life: String,
     deadline: Duration,
     broken: AtomicBool,
 }
@@ -46,7 +49,7 @@ impl Connection {
             Ok(result) => result.map_err(|error| Error::from_postgres(procedure, error)),
             Err(_) => Err(Error::Lost(format!("{procedure}: no answer within {:?}", self.deadline))),
         };
-        if let Err(Error::Lost(_)) = result {
+        if result.as_ref().is_err_and(Error::ends_connection) {
             self.broken.store(true, Relaxed);
         }
         result
@@ -260,7 +263,11 @@ impl Connections {
             Ok(statements) => statements.map_err(|error| Error::Unreachable(error_chain(&error)))?,
             Err(_) => return Err(Error::Unreachable("no answer to prepare".to_owned())),
         };
-        Ok(Connection { client, statements, deadline: self.0.deadline, broken: AtomicBool::new(false) })
+        let life = match tokio::time::timeout(self.0.deadline, control::life(&client)).await {
+            Ok(life) => life.map_err(|error| Error::Unreachable(error.to_string()))?,
+            Err(_) => return Err(Error::Unreachable("no answer".to_owned())),
+        };
+        Ok(Connection { client, statements, life, deadline: self.0.deadline, broken: AtomicBool::new(false) })
     }
 
     /// A connection beside the others, for one who keeps it. `heard` is told of what it listens to.

@@ -373,10 +373,27 @@ pub async fn notify(connections: &Connections, notes: &[String]) -> Result<(), E
     many(connections, "pg_notify", sql, &[&notes]).await.map(drop)
 }
 
-/// What became of a transaction: `committed`, `aborted` or `in progress`. On a connection of its own: whoever asks
-/// still holds the one that broke, and it may be the only one.
-pub async fn transaction_status(connector: &Connector, number: &str) -> Result<Option<String>, Error> {
+/// What became of a transaction (`committed`, `aborted` or `in progress`), and the life of the server that says so. On a
+/// connection of its own: whoever asks still holds the one that broke, and it may be the only one.
+///
+/// It writes a little, so that its own commit waits for the synchronous standby, and with it for all that was committed
+/// before: the wait of the transaction in question may have been cut short.
+pub async fn transaction_status(
+    connector: &Connector,
+    number: &str,
+) -> Result<(Option<String>, String), Error> {
     let client = connector.client().await?;
-    let row = client.query_one("select pg_xact_status($1::text::xid8)", &[&number]).await;
-    row.map(|row| row.get(0)).map_err(|error| Error::from_postgres("pg_xact_status", error))
+    let life = life(&client).await?;
+    let sql = "select pg_xact_status($1::text::xid8), pg_logical_emit_message(true, 'queen', '')::text";
+    let row = client.query_one(sql, &[&number]).await;
+    row.map(|row| (row.get(0), life)).map_err(|error| Error::from_postgres("pg_xact_status", error))
+}
+
+/// Another text after every crash and every promotion of a standby. The statistics start over with a crash, and each server
+/// has its own; whoever resets them by hand only makes it look like one.
+pub async fn life(client: &Client) -> Result<String, Error> {
+    let sql = "select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || ' ' ||
+        coalesce((select extract(epoch from b.stats_reset)::text from pg_stat_bgwriter b), '')";
+    let row = client.query_one(sql, &[]).await;
+    row.map(|row| row.get(0)).map_err(|error| Error::from_postgres("life", error))
 }

@@ -56,6 +56,12 @@ impl Error {
         matches!(self, Self::Lost(_))
     }
 
+    /// The connection is of no use any more. A server that takes no writes was demoted, or is a standby: another connection
+    /// may lead to the right one.
+    pub fn ends_connection(&self) -> bool {
+        matches!(self, Self::Lost(_)) || self.state() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+    }
+
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Lost(_) | Self::Unknown | Self::Full | Self::Stopping => true,
@@ -104,6 +110,10 @@ fn is_transient(state: &SqlState) -> bool {
         SqlState::LOCK_NOT_AVAILABLE,
         SqlState::QUERY_CANCELED,
         SqlState::TOO_MANY_CONNECTIONS,
+        // Somebody has to make room. Nothing is wrong with the request.
+        SqlState::DISK_FULL,
+        SqlState::OUT_OF_MEMORY,
+        SqlState::INSUFFICIENT_RESOURCES,
         SqlState::READ_ONLY_SQL_TRANSACTION,
         // The queue or partition was deleted in the same moment.
         SqlState::FOREIGN_KEY_VIOLATION,

@@ -11,7 +11,8 @@ use crate::clock;
 
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The database's name for a transaction.
+/// The database's name for a transaction. Only within one life of the server: numbers that left no trace on disk are given
+/// away again after a crash, and a standby that takes over counts on its own.
 pub struct Number(String);
 
 pub async fn begin(db: &Connection) -> Result<Number, Error> {
@@ -38,7 +39,8 @@ pub async fn rollback(db: &Connection) {
     }
 }
 
-/// `Error::Lost` if it was rolled back, `Error::Unknown` if nobody could be asked for as long as patience lasts.
+/// `Error::Lost` if it was rolled back, `Error::Unknown` if nobody could be asked for as long as patience lasts, or nobody
+/// knows any more.
 pub async fn commit(
     db: &Connection,
     connector: &Connector,
@@ -46,20 +48,21 @@ pub async fn commit(
     patience: Duration,
 ) -> Result<(), Error> {
     match db.within("commit", db.client.batch_execute("commit")).await {
-        Err(Error::Lost(_)) => confirm(connector, &number.0, patience).await,
+        Err(Error::Lost(_)) => confirm(connector, &number.0, &db.life, patience).await,
         other => other,
     }
 }
 
-/// The connection broke during the commit: only the database knows. Asked by transaction number, it says so even
-/// after a crash.
-async fn confirm(connector: &Connector, number: &str, patience: Duration) -> Result<(), Error> {
+/// The connection broke during the commit: only the database knows. Asked by transaction number, it says so as long as it
+/// lives: `life` is the one in which the transaction began.
+async fn confirm(connector: &Connector, number: &str, life: &str, patience: Duration) -> Result<(), Error> {
     let started = clock::now();
     loop {
         match control::transaction_status(connector, number).await {
-            Ok(Some(status)) if status == "committed" => return Ok(()),
-            Ok(Some(status)) if status == "aborted" => {
-                return Err(Error::Lost("rolled back by a crash".to_owned()));
+            Ok((_, now)) if now != life => return Err(Error::Unknown),
+            Ok((Some(status), _)) if status == "committed" => return Ok(()),
+            Ok((Some(status), _)) if status == "aborted" => {
+                return Err(Error::Lost("rolled back".to_owned()));
             }
             _ if clock::now() - started > patience => return Err(Error::Unknown),
             _ => tokio::time::sleep(ASK_AGAIN).await,

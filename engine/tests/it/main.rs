@@ -34,6 +34,7 @@ mod retention;
 mod skips;
 mod spool;
 mod sql_face;
+mod standby;
 mod statistics;
 mod subscription;
 mod support;

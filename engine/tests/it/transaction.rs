@@ -7,14 +7,15 @@ use std::time::Duration;
 use queen_engine::{Config, Engine};
 use queen_protocol::AckStatus::{Completed, Retry};
 use queen_protocol::PushStatus::{Duplicate, Queued};
-use queen_protocol::{TransactionOutcome, TransactionResult};
-use queen_testkit::{Proxy, database};
+use queen_protocol::{TransactionBody, TransactionOutcome, TransactionResult};
+use queen_testkit::{Proxy, cluster, database};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::support::{
     Ask, Message, Popped, ack, ack_operation, any, at_once, config, configure, data, dead_letters, drain,
-    engine, engine_with, named, number, pop, push, push_ids, push_operation, transact, travel, twins,
+    engine, engine_with, eventually, named, number, pop, push, push_ids, push_operation, transact, travel,
+    twins,
 };
 
 /// One message of a source queue, popped by a group.
@@ -287,6 +288,31 @@ async fn a_commit_whose_answer_was_lost_is_told_as_success_and_done_once() {
     assert_eq!(drain(&broker, "target", "p", "check").await.len(), 1, "pushed once");
     assert_eq!(data(&broker, any("target")).await, ["moved needle"]);
     assert_eq!(data(&broker, any("source").group("g")).await, [1]);
+}
+
+/// Numbers that left no trace on disk are given away again after a crash: another's commit must not be taken for this one's.
+#[tokio::test]
+async fn what_became_of_a_commit_is_not_asked_by_number_after_a_crash() {
+    let mut cluster = cluster().await;
+    let proxy = Proxy::to_postgres(&cluster.url()).await;
+    let broker = engine(proxy.url()).await;
+    let held = source(&broker).await;
+    proxy.cut_before_reply(Some(b"commit"));
+    // Nobody can be asked before it has crashed.
+    proxy.refuse(true);
+    let body = moving(&held.messages[0], &[&held.lease_id]);
+    let text = body.to_string();
+    let parsed = TransactionBody::parse(text.as_bytes()).unwrap();
+    let crash = async {
+        eventually("the answer is lost", async || (proxy.replies_withheld() == 1).then_some(())).await;
+        cluster.restart_immediate().await;
+        proxy.refuse(false);
+    };
+    let (outcome, ()) = tokio::join!(broker.transaction(&parsed, None), crash);
+    assert!(outcome.is_err(), "told as known: {outcome:?}");
+    // It was done, as sending it again shows: its lease is over.
+    rolled_back(&transact(&broker, &body).await, "lease");
+    assert_eq!(drain(&broker, "target", "p", "check").await.len(), 1);
 }
 
 #[tokio::test]

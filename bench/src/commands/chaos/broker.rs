@@ -1,0 +1,158 @@
+//! A broker that can be killed, stopped and started again: on the same port, with the same spool, with a clock that jumps.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use tokio::process::{Child, Command};
+
+use super::postgres::send;
+use crate::client::{Client, Target};
+use crate::environment::free_port;
+
+/// Its database may be away for a while.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+/// In a folder for each architecture, below `/usr/lib`.
+const FAKETIME: &str = "faketime/libfaketimeMT.so.1";
+
+pub struct Broker {
+    pub port: u16,
+    program: PathBuf,
+    database: String,
+    spool: PathBuf,
+    log: PathBuf,
+    clock: Clock,
+    child: Option<Child>,
+}
+
+impl Broker {
+    /// It is not started. `disk` is where its spool goes.
+    pub fn new(
+        program: &Path,
+        number: usize,
+        database: String,
+        folder: &Path,
+        disk: &Path,
+    ) -> Result<Broker> {
+        Ok(Broker {
+            port: free_port()?,
+            program: program.to_owned(),
+            database,
+            spool: disk.join(format!("spool-{number}")),
+            log: folder.join(format!("broker-{number}.log")),
+            clock: Clock::new(folder.join(format!("clock-{number}")))?,
+            child: None,
+        })
+    }
+
+    /// Returns when it is healthy. A broker that finds no database ends: then another one is tried.
+    pub async fn start(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_PATIENCE;
+        let mut client = Client::new(Target::from_url(&format!("http://127.0.0.1:{}", self.port))?);
+        client.answer_timeout = Duration::from_secs(2);
+        loop {
+            if Instant::now() > deadline {
+                bail!("broker on port {} does not start; see {}", self.port, self.log.display());
+            }
+            if !self.is_running() {
+                self.spawn()?;
+            }
+            if client.get("/health").await.is_ok_and(|reply| reply.status == 200) {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn spawn(&mut self) -> Result<()> {
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        let mut command = Command::new(&self.program);
+        command
+            .arg("serve")
+            .env("DATABASE_URL", &self.database)
+            .env("PORT", self.port.to_string())
+            .envs([("HOST", "127.0.0.1"), ("LOG_LEVEL", "info")])
+            .env("FILE_BUFFER_DIR", &self.spool)
+            // Small enough to be full after some seconds without a database.
+            .env("FILE_BUFFER_MAX_BYTES", "256KiB")
+            .envs([("SIDECAR_POOL_SIZE", "8"), ("DB_STATEMENT_TIMEOUT", "4s"), ("DB_LOCK_TIMEOUT", "1500ms")])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true);
+        self.clock.preload(&mut command);
+        let child = command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Returns when it is gone.
+    pub async fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().await?;
+        }
+        Ok(())
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.child.as_ref().and_then(Child::id) {
+            send(pid, signal);
+        }
+    }
+
+    /// Its wall clock is this many seconds ahead from now on.
+    pub fn jump(&self, seconds: i32) -> Result<()> {
+        self.clock.set(seconds)
+    }
+
+    pub fn can_jump(&self) -> bool {
+        self.clock.is_available()
+    }
+}
+
+/// What libfaketime reads whenever the broker asks for the time of day. The monotonic clock is left alone, as a real
+/// jump would.
+struct Clock {
+    file: PathBuf,
+    /// None if it is not installed.
+    library: Option<PathBuf>,
+}
+
+impl Clock {
+    fn new(file: PathBuf) -> Result<Clock> {
+        let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+        let library = folders.map(|folder| folder.path().join(FAKETIME)).find(|library| library.exists());
+        let clock = Clock { file, library };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    fn is_available(&self) -> bool {
+        self.library.is_some()
+    }
+
+    fn preload(&self, command: &mut Command) {
+        if let Some(library) = &self.library {
+            command
+                .env("LD_PRELOAD", library)
+                .env("FAKETIME_TIMESTAMP_FILE", &self.file)
+                .envs([("FAKETIME_NO_CACHE", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")])
+                .env("DONT_FAKE_MONOTONIC", "1");
+        }
+    }
+
+    /// By renaming, so that nobody reads half of it.
+    fn set(&self, seconds: i32) -> Result<()> {
+        let next = self.file.with_extension("next");
+        fs::write(&next, format!("{seconds:+}\n"))?;
+        Ok(fs::rename(next, &self.file)?)
+    }
+}

@@ -1,0 +1,189 @@
+//! How workers reach the brokers: one at a time, the other one when it fails, and sometimes without the patience for an
+//! answer.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use bytes::Bytes;
+
+use super::history::{History, Time};
+use super::statuses::Statuses;
+use crate::client::{Client, Target};
+use crate::wire::Random;
+
+/// Beyond the lease, so that a broker that was stopped for longer than one answers some requests late.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Shorter than many requests take: the answer is lost, what was asked for may be done.
+const IMPATIENCE_MS: Range<u32> = 1..30;
+const IMPATIENT_PERCENT: u32 = 3;
+const WANDERING_PERCENT: u32 = 4;
+
+/// What all workers of a run share.
+pub struct Run {
+    started: Instant,
+    history: Mutex<History>,
+    statuses: Mutex<Statuses>,
+    phase: tokio::sync::watch::Sender<Phase>,
+    pub targets: Vec<Target>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Everything goes.
+    Load,
+    /// No new messages; consumers do their best.
+    Drain,
+    Over,
+}
+
+impl Run {
+    pub fn new(targets: Vec<Target>) -> Arc<Run> {
+        Arc::new(Run {
+            started: Instant::now(),
+            history: Mutex::default(),
+            statuses: Mutex::default(),
+            phase: tokio::sync::watch::Sender::new(Phase::Load),
+            targets,
+        })
+    }
+
+    pub fn now(&self) -> Time {
+        self.started.elapsed()
+    }
+
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().expect("nobody panics while holding the history")
+    }
+
+    pub fn statuses(&self) -> MutexGuard<'_, Statuses> {
+        self.statuses.lock().expect("nobody panics while holding the statuses")
+    }
+
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    pub fn enter(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+    }
+
+    /// Sleeps, but not into the end of the run.
+    pub async fn pause(&self, time: Duration) {
+        let mut phase = self.phase.subscribe();
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            _ = phase.wait_for(|&phase| phase == Phase::Over) => {}
+        }
+    }
+}
+
+/// What came back.
+pub struct Answer {
+    pub sent: Time,
+    pub ended: Time,
+    pub broker: usize,
+    /// None when nothing came.
+    pub reply: Option<(u16, Bytes)>,
+}
+
+impl Answer {
+    /// The body of a 2xx.
+    pub fn body(&self) -> Option<&[u8]> {
+        self.reply.as_ref().filter(|(status, _)| (200..300).contains(status)).map(|(_, body)| &**body)
+    }
+
+    pub fn status(&self) -> Option<u16> {
+        self.reply.as_ref().map(|(status, _)| *status)
+    }
+}
+
+pub struct Caller {
+    pub run: Arc<Run>,
+    pub random: Random,
+    clients: Vec<Client>,
+    at: usize,
+}
+
+impl Caller {
+    pub fn new(run: &Arc<Run>, seed: u64) -> Caller {
+        let clients = run.targets.iter().cloned().map(Client::new).collect();
+        let mut random = Random::seeded(seed);
+        let at = random.below(run.targets.len() as u32) as usize;
+        Caller { run: Arc::clone(run), random, clients, at }
+    }
+
+    pub fn percent(&mut self, percent: u32) -> bool {
+        self.random.below(100) < percent
+    }
+
+    pub fn between(&mut self, range: Range<u32>) -> u32 {
+        range.start + self.random.below(range.end - range.start)
+    }
+
+    pub fn is_loading(&self) -> bool {
+        self.run.phase() == Phase::Load
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.run.phase() == Phase::Over
+    }
+
+    pub async fn get(&mut self, path: &str, wait: Duration) -> Answer {
+        self.call(path, None, wait).await
+    }
+
+    pub async fn post(&mut self, path: &str, body: &[u8]) -> Answer {
+        self.call(path, Some(body), Duration::ZERO).await
+    }
+
+    async fn call(&mut self, path: &str, body: Option<&[u8]>, wait: Duration) -> Answer {
+        if self.percent(WANDERING_PERCENT) {
+            self.turn_away();
+        }
+        let impatient = self.is_loading() && self.percent(IMPATIENT_PERCENT);
+        let patience = match impatient {
+            true => Duration::from_millis(self.between(IMPATIENCE_MS).into()),
+            false => PATIENCE + wait,
+        };
+        let broker = self.at;
+        let client = &mut self.clients[broker];
+        let sent = self.run.now();
+        let exchange = async {
+            match body {
+                Some(body) => client.post(path, body).await,
+                None => client.get(path).await,
+            }
+        };
+        // A request that is given up leaves a closed connection behind, as a client that hangs up does.
+        let reply = match tokio::time::timeout(patience, exchange).await {
+            Ok(Ok(reply)) => Some((reply.status, reply.body)),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let ended = self.run.now();
+        let route = path.split('/').nth(3).unwrap_or("").split('?').next().unwrap_or("");
+        self.run.statuses().add(route, reply.as_ref().map(|(status, _)| *status));
+        let answer = Answer { sent, ended, broker, reply };
+        match answer.status() {
+            Some(status) if status < 500 && status != 429 => {}
+            _ if impatient => {}
+            _ => {
+                self.turn_away();
+                // A broker that is down refuses at once: do not hammer on it.
+                self.run.pause(Duration::from_millis(50)).await;
+            }
+        }
+        answer
+    }
+
+    fn turn_away(&mut self) {
+        self.at = (self.at + 1) % self.clients.len();
+    }
+}
+
+/// Checks an answer as the contract has it; what cannot be read is an error of the run.
+pub fn parse<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(body)
+        .map_err(|error| anyhow::anyhow!("{error}: {}", String::from_utf8_lossy(body)))
+}

@@ -1,0 +1,118 @@
+//! Messages: none is lost, none is overtaken, none is stored twice.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use uuid::Uuid;
+
+use super::index::{Grant, Index, Message};
+use super::{Findings, Rule};
+use crate::commands::chaos::history::{GROUPS, Group, Key, Time, groups_of};
+
+pub fn check(index: &Index, findings: &mut Findings) {
+    lost(index, findings);
+    stored_twice(index, findings);
+    for (&(group, _), grants) in &index.by_lane {
+        let grants: Vec<&Grant> = grants.iter().map(|&at| &index.grants[at]).collect();
+        order(index, group, &grants, findings);
+    }
+}
+
+fn lost(index: &Index, findings: &mut Findings) {
+    let delivered: HashSet<(Group, Key)> =
+        index.grants.iter().flat_map(|grant| grant.keys.iter().map(|&key| (grant.group, key))).collect();
+    for (&key, message) in &index.messages {
+        let Some(accepted) = message.accepted else { continue };
+        for group in groups_of(key.lane.queue) {
+            findings.case(Rule::Lost);
+            if !delivered.contains(&(group, key)) {
+                let group = GROUPS[group].0;
+                let how = if accepted.buffered { "into a spool " } else { "" };
+                let text =
+                    format!("{key:?}, accepted {how}by broker {}, never came to {group}", accepted.broker);
+                findings.violation(Rule::Lost, text);
+            }
+        }
+    }
+}
+
+/// Every delivery of a message carries the same id, and it is the one its sender was told.
+fn stored_twice(index: &Index, findings: &mut Findings) {
+    let mut ids: BTreeMap<Key, Uuid> = BTreeMap::new();
+    let deliveries = index.grants.iter().flat_map(|grant| grant.keys.iter().copied().zip(&grant.ids));
+    for (key, &id) in deliveries {
+        let first = *ids.entry(key).or_insert(id);
+        if first != id {
+            findings.violation(Rule::StoredTwice, format!("{key:?} is stored as {first} and as {id}"));
+        }
+        if !index.messages.contains_key(&key) {
+            findings.violation(Rule::StoredTwice, format!("{key:?} was delivered and never sent"));
+        }
+    }
+    for (key, message) in &index.messages {
+        if message.tries > 1 {
+            findings.case(Rule::StoredTwice);
+            // Two brokers may have given it an id each, of which one was told: a try whose answer was lost counts too.
+            continue;
+        }
+        let told = message.accepted.and_then(|accepted| accepted.id);
+        if let (Some(told), Some(&id)) = (told, ids.get(key))
+            && told != id
+        {
+            let text = format!("{key:?} was accepted as {told} and delivered as {id}");
+            findings.violation(Rule::StoredTwice, text);
+        }
+    }
+}
+
+/// Whatever the writer had been told is stored when it sent a message comes to each group before that message: in the same
+/// answer, or completed by an earlier one.
+fn order(index: &Index, group: Group, grants: &[&Grant], findings: &mut Findings) {
+    let completed = completed(grants);
+    for grant in grants {
+        let mut before: HashSet<Key> = HashSet::new();
+        let mut looked_at: Option<Key> = None;
+        for &key in &grant.keys {
+            if !before.insert(key) {
+                let text = format!("{key:?} came twice in one answer to {}", GROUPS[group].0);
+                findings.violation(Rule::Duplicate, text);
+            }
+            let Some(message) = index.messages.get(&key) else { continue };
+            // Those below were looked at with the last one.
+            let from = looked_at.unwrap_or(Key { seq: 0, ..key });
+            for (&other, predecessor) in index.messages.range(from..key.max(from)) {
+                if !must_precede(predecessor, message) || before.contains(&other) {
+                    continue;
+                }
+                findings.case(Rule::Order);
+                if completed.get(&other).is_none_or(|&sent| sent > grant.ended) {
+                    let group = GROUPS[group].0;
+                    findings.violation(
+                        Rule::Order,
+                        format!("{key:?} came to {group} at {:?} before {other:?} was done", grant.ended),
+                    );
+                }
+            }
+            looked_at = looked_at.max(Some(key));
+        }
+    }
+}
+
+fn must_precede(predecessor: &Message, message: &Message) -> bool {
+    let Some(accepted) = predecessor.accepted else { return false };
+    // A broker cannot know of what is in the spool of another. Who changes brokers may overtake itself.
+    !accepted.buffered || message.brokers == 1 << accepted.broker
+}
+
+/// When each message may have been completed at the earliest.
+fn completed(grants: &[&Grant]) -> HashMap<Key, Time> {
+    let mut completed = HashMap::new();
+    for grant in grants {
+        for act in grant.acts.iter().filter(|act| !act.is_refused()) {
+            for &key in &grant.keys[..act.completes] {
+                let earliest = completed.entry(key).or_insert(act.sent);
+                *earliest = act.sent.min(*earliest);
+            }
+        }
+    }
+    completed
+}

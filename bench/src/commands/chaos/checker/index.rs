@@ -1,0 +1,242 @@
+//! A history by message and by lease.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::commands::chaos::history::{
+    Group, History, Key, Lane, MOVERS, Outcome, Receipt, Settled, Time, Verdict,
+};
+
+/// A message as its writer knows it.
+#[derive(Debug)]
+pub struct Message {
+    pub first_sent: Time,
+    pub tries: u32,
+    /// Where it was sent, a bit for each broker.
+    pub brokers: u32,
+    pub accepted: Option<Accepted>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Accepted {
+    pub broker: usize,
+    pub buffered: bool,
+    /// Told by a push, not looked at for transactions.
+    pub id: Option<Uuid>,
+}
+
+/// A lease on one lane: the part of a pop that concerns it.
+#[derive(Debug)]
+pub struct Grant {
+    pub group: Group,
+    pub lane: Lane,
+    pub lease: String,
+    pub sent: Time,
+    pub ended: Time,
+    pub keys: Vec<Key>,
+    pub ids: Vec<Uuid>,
+    /// It is live at least until then, unless its holder ends it.
+    pub live_until: Time,
+    /// It has run out by then for sure. None when nobody knows.
+    pub over_by: Option<Time>,
+    /// The holder sent something that ends it.
+    pub end_sent: Option<Time>,
+    /// The holder sent a nack.
+    pub nack_sent: Option<Time>,
+    pub acts: Vec<Act>,
+}
+
+/// An acknowledgement as one lane sees it, by itself or in a transaction.
+#[derive(Debug)]
+pub struct Act {
+    pub sent: Time,
+    pub ended: Time,
+    /// So many messages of the grant, from its first, are completed if it is done.
+    pub completes: usize,
+    pub nacks: bool,
+    pub result: Outcome<Settled>,
+}
+
+impl Act {
+    pub fn is_refused(&self) -> bool {
+        matches!(self.result, Outcome::Answered(Settled { success: false, .. }))
+    }
+
+    /// Done, and because of this very request.
+    pub fn is_done(&self) -> bool {
+        matches!(self.result, Outcome::Answered(Settled { success: true, noop: false, .. }))
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Index {
+    pub messages: BTreeMap<Key, Message>,
+    pub grants: Vec<Grant>,
+    /// In the order of their answers.
+    pub by_lane: BTreeMap<(Group, Lane), Vec<usize>>,
+    by_lease: HashMap<(Lane, String), usize>,
+    /// How many lanes a lease is for.
+    pub lanes_of: HashMap<String, u32>,
+}
+
+impl Index {
+    pub fn of(history: &History) -> Index {
+        let mut index = Index::default();
+        index.add_pushes(history);
+        index.add_grants(history);
+        index.add_acts(history);
+        index.add_renewals(history);
+        index
+    }
+
+    fn add_pushes(&mut self, history: &History) {
+        for push in &history.pushes {
+            for (at, &key) in push.items.iter().enumerate() {
+                let message = self.message(key, push.sent, push.broker);
+                let Outcome::Answered(receipts) = &push.outcome else { continue };
+                let (id, buffered) = match receipts[at] {
+                    Receipt::Stored(id) => (id, false),
+                    Receipt::Buffered(id) => (id, true),
+                    Receipt::Failed => continue,
+                };
+                message.accepted = Some(Accepted { broker: push.broker, buffered, id: Some(id) });
+            }
+        }
+        for transaction in &history.transactions {
+            for &key in &transaction.outputs {
+                let message = self.message(key, transaction.sent, transaction.broker);
+                if transaction.outcome == Outcome::Answered(true) {
+                    message.accepted =
+                        Some(Accepted { broker: transaction.broker, buffered: false, id: None });
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, key: Key, sent: Time, broker: usize) -> &mut Message {
+        let new = Message { first_sent: sent, tries: 0, brokers: 0, accepted: None };
+        let message = self.messages.entry(key).or_insert(new);
+        message.first_sent = message.first_sent.min(sent);
+        message.tries += 1;
+        message.brokers |= 1 << broker;
+        message
+    }
+
+    fn add_grants(&mut self, history: &History) {
+        for pop in &history.pops {
+            let mut lanes: BTreeMap<Lane, (Vec<Key>, Vec<Uuid>)> = BTreeMap::new();
+            for &(key, id) in &pop.messages {
+                let (keys, ids) = lanes.entry(key.lane).or_default();
+                keys.push(key);
+                ids.push(id);
+            }
+            self.lanes_of.insert(pop.lease.clone(), lanes.len() as u32);
+            for (lane, (keys, ids)) in lanes {
+                let at = self.grants.len();
+                self.by_lease.insert((lane, pop.lease.clone()), at);
+                self.by_lane.entry((pop.group, lane)).or_default().push(at);
+                self.grants.push(Grant {
+                    group: pop.group,
+                    lane,
+                    lease: pop.lease.clone(),
+                    sent: pop.sent,
+                    ended: pop.ended,
+                    keys,
+                    ids,
+                    live_until: pop.sent + pop.lease_time,
+                    over_by: Some(pop.ended + pop.lease_time),
+                    end_sent: None,
+                    nack_sent: None,
+                    acts: Vec::new(),
+                });
+            }
+        }
+        let grants = &self.grants;
+        for lane in self.by_lane.values_mut() {
+            lane.sort_by_key(|&at| grants[at].ended);
+        }
+    }
+
+    fn add_acts(&mut self, history: &History) {
+        for settle in &history.settles {
+            let Some(&at) = self.by_lease.get(&(settle.lane, settle.lease.clone())) else { continue };
+            let grant = &mut self.grants[at];
+            let place = |key: Key| grant.keys.iter().position(|&other| other == key);
+            let completed = settle.items.iter().enumerate().filter(|(_, item)| item.1 == Verdict::Completed);
+            // The one that counts: it completes all before it.
+            let last = completed.filter_map(|(item, &(key, _))| Some((place(key)?, item))).max();
+            let nacks = settle.items.iter().any(|item| item.1 == Verdict::Again);
+            let deciding = last.map_or(0, |(_, item)| item);
+            let result = match &settle.outcome {
+                Outcome::Answered(answers) => Outcome::Answered(answers[deciding]),
+                Outcome::Unknown => Outcome::Unknown,
+            };
+            let completes = last.map_or(0, |(place, _)| place + 1);
+            grant.add(Act { sent: settle.sent, ended: settle.ended, completes, nacks, result });
+        }
+        for transaction in &history.transactions {
+            let Some(lane) = transaction.sources.first().map(|key| key.lane) else { continue };
+            let Some(&at) = self.by_lease.get(&(lane, transaction.lease.clone())) else { continue };
+            let result = match transaction.outcome {
+                Outcome::Answered(success) => {
+                    Outcome::Answered(Settled { success, noop: false, deferred: false })
+                }
+                Outcome::Unknown => Outcome::Unknown,
+            };
+            let (sent, ended) = (transaction.sent, transaction.ended);
+            let completes = transaction.sources.len();
+            debug_assert_eq!(self.grants[at].group, MOVERS);
+            self.grants[at].add(Act { sent, ended, completes, nacks: false, result });
+        }
+        for grant in &mut self.grants {
+            grant.acts.sort_by_key(|act| act.sent);
+        }
+    }
+
+    fn add_renewals(&mut self, history: &History) {
+        for renewal in &history.renewals {
+            let lanes = self.lanes_of.get(&renewal.lease).copied();
+            for grant in self.grants.iter_mut().filter(|grant| grant.lease == renewal.lease) {
+                match renewal.outcome {
+                    Outcome::Answered(0) => {}
+                    Outcome::Answered(renewed) => {
+                        // Fewer than all: it may be this one that was over.
+                        if Some(renewed) == lanes {
+                            grant.live_until = grant.live_until.max(renewal.sent + renewal.extension);
+                        }
+                        let over_by = renewal.ended + renewal.extension;
+                        grant.over_by = grant.over_by.map(|time: Duration| time.max(over_by));
+                    }
+                    Outcome::Unknown => grant.over_by = None,
+                }
+            }
+        }
+    }
+}
+
+impl Grant {
+    fn add(&mut self, act: Act) {
+        if act.nacks || act.completes == self.keys.len() {
+            self.end_sent = Some(self.end_sent.map_or(act.sent, |sent| sent.min(act.sent)));
+        }
+        if act.nacks {
+            self.nack_sent = Some(self.nack_sent.map_or(act.sent, |sent| sent.min(act.sent)));
+        }
+        // One that was deferred holds the lease until it has landed, and then for its usual time.
+        let holds = match act.result {
+            Outcome::Answered(settled) => settled.deferred,
+            Outcome::Unknown => true,
+        };
+        if holds {
+            self.over_by = None;
+        }
+        self.acts.push(act);
+    }
+
+    /// Live in any case until here, and known to its holder.
+    pub fn surely_live_until(&self) -> Time {
+        self.end_sent.map_or(self.live_until, |sent| sent.min(self.live_until))
+    }
+}

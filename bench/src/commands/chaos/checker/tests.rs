@@ -1,0 +1,344 @@
+//! Every rule, on histories that keep it and on histories that do not.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Findings, Rule, check};
+use crate::commands::chaos::history::{
+    History, Key, Lane, MOVERS, Outcome, Pop, Push, Receipt, Renewal, SINK, SOURCE, Settle, Settled,
+    Transaction, Verdict, groups_of,
+};
+
+const LEASE: Duration = Duration::from_secs(2);
+const ALPHA: usize = 0;
+const DONE: Settled = Settled { success: true, noop: false, deferred: false };
+const NOOP: Settled = Settled { success: true, noop: true, deferred: false };
+const REFUSED: Settled = Settled { success: false, noop: false, deferred: false };
+
+fn ms(time: u64) -> Duration {
+    Duration::from_millis(time)
+}
+
+fn key(seq: u32) -> Key {
+    Key { lane: Lane { queue: SOURCE, number: 1 }, seq }
+}
+
+fn output(seq: u32) -> Key {
+    Key { lane: Lane { queue: SINK, number: 1 }, seq }
+}
+
+fn id(key: Key) -> Uuid {
+    Uuid::from_u128(u128::from(key.seq) + (u128::from(key.lane.queue) << 64))
+}
+
+/// Requests take 10 ms; times are in milliseconds.
+#[derive(Default)]
+struct Story(History);
+
+impl Story {
+    fn push(mut self, at: u64, seqs: &[u32]) -> Story {
+        let items: Vec<Key> = seqs.iter().map(|&seq| key(seq)).collect();
+        let receipts = items.iter().map(|&key| Receipt::Stored(id(key))).collect();
+        self.0.push(Push { sent: ms(at), broker: 0, items, outcome: Outcome::Answered(receipts) });
+        self
+    }
+
+    fn push_to(mut self, at: u64, broker: usize, seq: u32, outcome: Outcome<Receipt>) -> Story {
+        let outcome = match outcome {
+            Outcome::Answered(receipt) => Outcome::Answered(vec![receipt]),
+            Outcome::Unknown => Outcome::Unknown,
+        };
+        self.0.push(Push { sent: ms(at), broker, items: vec![key(seq)], outcome });
+        self
+    }
+
+    fn pop_as(mut self, at: u64, group: usize, lease: &str, messages: Vec<(Key, Uuid)>) -> Story {
+        let lease = lease.to_owned();
+        self.0.pop(Pop { sent: ms(at), ended: ms(at + 10), group, lease, lease_time: LEASE, messages });
+        self
+    }
+
+    fn pop(self, at: u64, lease: &str, seqs: &[u32]) -> Story {
+        let messages = seqs.iter().map(|&seq| (key(seq), id(key(seq)))).collect();
+        self.pop_as(at, ALPHA, lease, messages)
+    }
+
+    /// Completes what was delivered up to this one.
+    fn ack(self, at: u64, lease: &str, seq: u32, answer: Settled) -> Story {
+        self.settle(at, lease, &[(seq, Verdict::Completed)], Outcome::Answered(answer))
+    }
+
+    fn nack(self, at: u64, lease: &str, seq: u32) -> Story {
+        self.settle(at, lease, &[(seq, Verdict::Again)], Outcome::Answered(DONE))
+    }
+
+    fn settle(mut self, at: u64, lease: &str, items: &[(u32, Verdict)], outcome: Outcome<Settled>) -> Story {
+        let outcome = match outcome {
+            Outcome::Answered(answer) => Outcome::Answered(vec![answer; items.len()]),
+            Outcome::Unknown => Outcome::Unknown,
+        };
+        let items: Vec<(Key, Verdict)> = items.iter().map(|&(seq, verdict)| (key(seq), verdict)).collect();
+        let (lease, lane) = (lease.to_owned(), key(0).lane);
+        self.0.settles.push(Settle { sent: ms(at), ended: ms(at + 10), lease, lane, items, outcome });
+        self
+    }
+
+    fn renew(mut self, at: u64, lease: &str, outcome: Outcome<u32>) -> Story {
+        let (sent, ended) = (ms(at), ms(at + 10));
+        self.0.renewals.push(Renewal { sent, ended, lease: lease.to_owned(), extension: LEASE, outcome });
+        self
+    }
+
+    /// Moves these messages into two of the sink.
+    fn transaction(
+        mut self,
+        at: u64,
+        number: u32,
+        lease: &str,
+        seqs: &[u32],
+        outcome: Outcome<bool>,
+    ) -> Story {
+        self.0.transaction(Transaction {
+            sent: ms(at),
+            ended: ms(at + 10),
+            number,
+            broker: 0,
+            lease: lease.to_owned(),
+            sources: seqs.iter().map(|&seq| key(seq)).collect(),
+            outputs: vec![output(number * 2), output(number * 2 + 1)],
+            outcome,
+        });
+        self
+    }
+
+    /// Delivers these messages of the sink to both its groups.
+    fn sink(mut self, at: u64, outputs: &[u32]) -> Story {
+        for group in groups_of(SINK) {
+            let messages = outputs.iter().map(|&seq| (output(seq), id(output(seq)))).collect();
+            self = self.pop_as(at, group, &format!("sink-{at}-{group}"), messages);
+        }
+        self
+    }
+
+    fn check(self) -> Findings {
+        check(&self.0)
+    }
+
+    /// Those of this rule; the stories are too short to keep all others.
+    fn breaks(self, rule: Rule) -> usize {
+        self.check().violations_of(rule)
+    }
+}
+
+#[test]
+fn a_history_in_which_all_goes_well_has_no_violation() {
+    let mut story = Story::default().push(0, &[0, 1]).push(20, &[2]);
+    for group in groups_of(SOURCE) {
+        let messages = [0, 1, 2].map(|seq| (key(seq), id(key(seq)))).to_vec();
+        story = story.pop_as(40, group, &format!("lease-{group}"), messages);
+    }
+    let story = story
+        .ack(60, "lease-0", 2, DONE)
+        .ack(60, "lease-1", 2, DONE)
+        .transaction(60, 0, &format!("lease-{MOVERS}"), &[0, 1, 2], Outcome::Answered(true))
+        .sink(80, &[0, 1]);
+    let findings = story.check();
+    assert_eq!(findings.violations, []);
+    assert_eq!(findings.cases(Rule::Lost), 3 * 3 + 2 * 2);
+    assert_eq!(findings.cases(Rule::Atomic), 1);
+}
+
+#[test]
+fn what_was_accepted_must_come_to_every_group_and_what_is_unknown_need_not() {
+    let accepted = || Story::default().push(0, &[0]).pop(20, "a", &[0]);
+    assert_eq!(accepted().breaks(Rule::Lost), 2);
+    let spooled = Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Buffered(id(key(0)))));
+    assert_eq!(spooled.breaks(Rule::Lost), 3);
+    assert_eq!(Story::default().push_to(0, 0, 0, Outcome::Unknown).breaks(Rule::Lost), 0);
+    assert_eq!(Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Failed)).breaks(Rule::Lost), 0);
+}
+
+#[test]
+fn a_message_may_not_come_before_one_that_was_accepted_earlier() {
+    let pushed = || Story::default().push(0, &[0]).push(20, &[1]).push(40, &[2]);
+    assert_eq!(pushed().pop(60, "a", &[0, 1, 2]).breaks(Rule::Order), 0);
+    assert_eq!(pushed().pop(60, "a", &[0, 2]).breaks(Rule::Order), 1);
+    assert_eq!(pushed().pop(60, "a", &[0, 2, 1]).breaks(Rule::Order), 1);
+    assert_eq!(pushed().pop(60, "a", &[1]).breaks(Rule::Order), 1);
+    // Nobody knows whether the one before is stored.
+    let unknown = Story::default().push_to(0, 0, 0, Outcome::Unknown).push(20, &[1]);
+    assert_eq!(unknown.pop(40, "a", &[1]).breaks(Rule::Order), 0);
+}
+
+#[test]
+fn what_was_not_completed_may_not_be_skipped() {
+    let delivered = || Story::default().push(0, &[0]).push(20, &[1]).pop(40, "a", &[0]);
+    assert_eq!(delivered().ack(60, "a", 0, DONE).pop(80, "b", &[1]).breaks(Rule::Order), 0);
+    let lost_answer = delivered().settle(60, "a", &[(0, Verdict::Completed)], Outcome::Unknown);
+    assert_eq!(lost_answer.pop(80, "b", &[1]).breaks(Rule::Order), 0);
+    // Delivered, but given back, refused, forgotten, or completed later only.
+    assert_eq!(delivered().nack(60, "a", 0).pop(80, "b", &[1]).breaks(Rule::Order), 1);
+    assert_eq!(delivered().ack(60, "a", 0, REFUSED).pop(80, "b", &[1]).breaks(Rule::Order), 1);
+    assert_eq!(delivered().pop(3_000, "b", &[1]).breaks(Rule::Order), 1);
+    assert_eq!(delivered().pop(80, "b", &[1]).ack(100, "a", 0, DONE).breaks(Rule::Order), 1);
+}
+
+#[test]
+fn only_who_changes_brokers_may_overtake_what_is_in_a_spool() {
+    let spooled = || Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Buffered(id(key(0)))));
+    let stored = |broker| spooled().push_to(20, broker, 1, Outcome::Answered(Receipt::Stored(id(key(1)))));
+    assert_eq!(stored(1).pop(40, "a", &[1]).breaks(Rule::Order), 0);
+    assert_eq!(stored(0).pop(40, "a", &[1]).breaks(Rule::Order), 1);
+}
+
+#[test]
+fn a_lease_may_not_be_granted_beside_a_live_one() {
+    let held = || Story::default().push(0, &[0, 1]).pop(100, "a", &[0]);
+    assert_eq!(held().pop(1_000, "b", &[0]).breaks(Rule::TwoLeases), 1);
+    assert_eq!(held().pop(2_150, "b", &[0]).breaks(Rule::TwoLeases), 0);
+    // Over, by its holder's will.
+    assert_eq!(held().ack(500, "a", 0, DONE).pop(600, "b", &[1]).breaks(Rule::TwoLeases), 0);
+    assert_eq!(held().nack(500, "a", 0).pop(600, "b", &[0]).breaks(Rule::TwoLeases), 0);
+    // Another group has leases of its own.
+    let other = held().pop_as(200, ALPHA + 1, "b", vec![(key(0), id(key(0)))]);
+    assert_eq!(other.breaks(Rule::TwoLeases), 0);
+    // Completed in part: the rest is still held.
+    let partly = Story::default().push(0, &[0, 1]).pop(100, "a", &[0, 1]).ack(500, "a", 0, DONE);
+    assert_eq!(partly.pop(600, "b", &[1]).breaks(Rule::TwoLeases), 1);
+}
+
+#[test]
+fn an_extension_counts_if_it_was_granted() {
+    let renewed = |outcome| {
+        let story = Story::default().push(0, &[0]).pop(100, "a", &[0]).renew(1_500, "a", outcome);
+        story.pop(3_000, "b", &[0]).breaks(Rule::TwoLeases)
+    };
+    assert_eq!(renewed(Outcome::Answered(1)), 1);
+    assert_eq!(renewed(Outcome::Answered(0)), 0);
+    assert_eq!(renewed(Outcome::Unknown), 0);
+}
+
+#[test]
+fn nothing_is_accepted_from_a_holder_whose_lease_is_over() {
+    let taken = || Story::default().push(0, &[0]).pop(0, "a", &[0]).pop(2_500, "b", &[0]);
+    assert_eq!(taken().ack(2_600, "a", 0, DONE).breaks(Rule::StaleHolder), 1);
+    assert_eq!(taken().nack(2_600, "a", 0).breaks(Rule::StaleHolder), 1);
+    assert_eq!(taken().renew(2_600, "a", Outcome::Answered(1)).breaks(Rule::StaleHolder), 1);
+    for answer in [REFUSED, NOOP] {
+        let findings = taken().ack(2_600, "a", 0, answer).check();
+        assert_eq!((findings.cases(Rule::StaleHolder), findings.violations_of(Rule::StaleHolder)), (1, 0));
+    }
+    assert_eq!(taken().renew(2_600, "a", Outcome::Answered(0)).breaks(Rule::StaleHolder), 0);
+    // Nobody took it over, but it had run out.
+    let expired = || Story::default().push(0, &[0]).pop(0, "a", &[0]);
+    assert_eq!(expired().ack(2_600, "a", 0, DONE).breaks(Rule::StaleHolder), 1);
+    assert_eq!(expired().ack(1_900, "a", 0, DONE).breaks(Rule::StaleHolder), 0);
+    assert_eq!(
+        expired().renew(1_500, "a", Outcome::Answered(1)).ack(2_600, "a", 0, DONE).breaks(Rule::StaleHolder),
+        0
+    );
+    assert_eq!(
+        expired().renew(1_500, "a", Outcome::Unknown).ack(2_600, "a", 0, DONE).breaks(Rule::StaleHolder),
+        0
+    );
+}
+
+#[test]
+fn what_was_completed_never_comes_again() {
+    let acked = |answer| Story::default().push(0, &[0]).pop(100, "a", &[0]).ack(500, "a", 0, answer);
+    assert_eq!(acked(DONE).pop(3_000, "b", &[0]).breaks(Rule::Duplicate), 1);
+    assert_eq!(acked(NOOP).pop(3_000, "b", &[0]).breaks(Rule::Duplicate), 1);
+    assert_eq!(acked(REFUSED).pop(3_000, "b", &[0]).breaks(Rule::Duplicate), 0);
+    let deferred = Settled { deferred: true, ..DONE };
+    assert_eq!(acked(deferred).pop(3_000, "b", &[0]).breaks(Rule::Duplicate), 1);
+    // Both pops were under way at once: which lease is the older one cannot be said.
+    let beside = Story::default().push(0, &[0]).pop(100, "a", &[0]).ack(500, "a", 0, DONE);
+    assert_eq!(beside.pop(105, "b", &[0]).breaks(Rule::Duplicate), 0);
+    // Acknowledged with the last of its batch.
+    let batch = Story::default().push(0, &[0, 1]).pop(100, "a", &[0, 1]).ack(500, "a", 1, DONE);
+    assert_eq!(batch.pop(3_000, "b", &[0]).breaks(Rule::Duplicate), 1);
+}
+
+#[test]
+fn what_comes_again_needs_a_reason() {
+    let held = || Story::default().push(0, &[0, 1]).pop(100, "a", &[0, 1]);
+    assert_eq!(held().pop(500, "b", &[0]).breaks(Rule::Duplicate), 1);
+    assert_eq!(held().pop(2_200, "b", &[0]).breaks(Rule::Duplicate), 0);
+    assert_eq!(held().nack(300, "a", 0).pop(500, "b", &[0]).breaks(Rule::Duplicate), 0);
+    // A lost acknowledgement is none: done, it would not come again, and undone, the lease is still there.
+    let lost = held().settle(300, "a", &[(1, Verdict::Completed)], Outcome::Unknown);
+    assert_eq!(lost.pop(500, "b", &[0]).breaks(Rule::Duplicate), 1);
+    assert_eq!(Story::default().push(0, &[0]).pop(100, "a", &[0, 0]).breaks(Rule::Duplicate), 1);
+}
+
+#[test]
+fn a_transaction_is_whole_or_nothing() {
+    let of = |outcome, outputs: &[u32]| {
+        let taken = Story::default().push(0, &[0]).pop_as(20, MOVERS, "a", vec![(key(0), id(key(0)))]);
+        taken.transaction(40, 0, "a", &[0], outcome).sink(60, outputs).check().violations
+    };
+    let broken = |outcome, outputs: &[u32]| {
+        let violations = of(outcome, outputs);
+        // That its source was moved by nobody is said beside it.
+        violations.iter().filter(|one| one.rule == Rule::Atomic && one.text.contains("transaction 0")).count()
+    };
+    for (outputs, violations) in [(&[0, 1][..], 0), (&[0], 1), (&[], 1)] {
+        assert_eq!(broken(Outcome::Answered(true), outputs), violations, "committed, {outputs:?}");
+    }
+    for (outputs, violations) in [(&[0, 1][..], 1), (&[0], 1), (&[], 0)] {
+        assert_eq!(broken(Outcome::Answered(false), outputs), violations, "refused, {outputs:?}");
+    }
+    for (outputs, violations) in [(&[0, 1][..], 0), (&[1], 1), (&[], 0)] {
+        assert_eq!(broken(Outcome::Unknown, outputs), violations, "unknown, {outputs:?}");
+    }
+}
+
+#[test]
+fn a_source_message_is_moved_by_exactly_one_transaction() {
+    let taken = || Story::default().push(0, &[0]).pop_as(20, MOVERS, "a", vec![(key(0), id(key(0)))]);
+    assert_eq!(taken().breaks(Rule::Atomic), 1);
+    let once = || taken().transaction(40, 0, "a", &[0], Outcome::Answered(true));
+    assert_eq!(once().sink(80, &[0, 1]).breaks(Rule::Atomic), 0);
+    let again = once().pop_as(3_000, MOVERS, "b", vec![(key(0), id(key(0)))]).transaction(
+        3_020,
+        1,
+        "b",
+        &[0],
+        Outcome::Unknown,
+    );
+    assert_eq!(again.sink(3_040, &[0, 1, 2, 3]).breaks(Rule::Atomic), 1);
+    // A second try of the same one is not a second transaction.
+    let tried = taken().transaction(40, 0, "a", &[0], Outcome::Unknown).transaction(
+        60,
+        0,
+        "a",
+        &[0],
+        Outcome::Answered(false),
+    );
+    assert_eq!(tried.sink(80, &[0, 1]).breaks(Rule::Atomic), 0);
+}
+
+#[test]
+fn a_message_has_one_id_and_it_is_the_one_that_was_told() {
+    let sent = |tries: usize| {
+        let story =
+            (1..tries).fold(Story::default(), |story, at| story.push_to(at as u64, 0, 0, Outcome::Unknown));
+        story.push(20, &[0])
+    };
+    let delivered = |story: Story, ids: &[u128]| {
+        let pops = ids.iter().enumerate();
+        let pop = |story: Story, (at, &id): (usize, &u128)| {
+            let messages = vec![(key(0), Uuid::from_u128(id))];
+            story.pop_as(40 + 3_000 * at as u64, ALPHA, &format!("lease-{at}"), messages)
+        };
+        pops.fold(story, pop).breaks(Rule::StoredTwice)
+    };
+    let told = id(key(0)).as_u128();
+    assert_eq!(delivered(sent(1), &[told]), 0);
+    assert_eq!(delivered(sent(1), &[told + 7]), 1);
+    assert_eq!(delivered(sent(2), &[told, told]), 0);
+    assert_eq!(delivered(sent(2), &[told, told + 7]), 1);
+    // Nobody sent it.
+    assert_eq!(delivered(Story::default(), &[told]), 1);
+}

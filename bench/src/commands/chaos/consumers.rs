@@ -1,0 +1,227 @@
+//! Readers, good ones and bad ones: they complete, fail, give up half-way, forget, renew, and come too late.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::caller::{Caller, Run, parse};
+use super::history::{GROUPS, Group, Lane, Outcome, Renewal, Settle, Settled, Verdict};
+use super::leased::{LEASE, Leased, Message, Wish, pop};
+
+/// An acknowledgement whose answer is lost is sent again so many times.
+const ACK_TRIES: u32 = 3;
+
+pub struct Consumer {
+    caller: Caller,
+    group: Group,
+    lanes: u16,
+}
+
+/// What becomes of messages that were delivered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Habit {
+    Complete,
+    /// Completes some and gives the rest back.
+    GiveBack,
+    /// Completes some and forgets the rest.
+    Partly,
+    Forget,
+    /// Completes after the lease has run out.
+    Late,
+    /// Extends the lease and completes after its first time.
+    Renew,
+    /// Extends a lease that has run out.
+    RenewLate,
+}
+
+impl Consumer {
+    pub fn new(run: &Arc<Run>, seed: u64, group: Group, lanes: u16) -> Consumer {
+        Consumer { caller: Caller::new(run, seed), group, lanes }
+    }
+
+    pub async fn work(mut self) -> Result<()> {
+        while !self.caller.is_over() {
+            let wish = self.wish();
+            let Some(leased) = pop(&mut self.caller, &wish).await? else {
+                self.caller.run.pause(Duration::from_millis(20)).await;
+                continue;
+            };
+            let habit = self.habit();
+            self.handle(&leased, habit).await?;
+        }
+        Ok(())
+    }
+
+    fn wish(&mut self) -> Wish {
+        let single = self.caller.percent(30);
+        let lane = single.then(|| self.caller.random.below(self.lanes.into()) as u16);
+        let wait = if self.caller.percent(40) { self.caller.between(200..900) } else { 0 };
+        Wish {
+            group: self.group,
+            lane,
+            batch: self.caller.between(1..25),
+            lanes: self.caller.between(1..4),
+            wait: Duration::from_millis(wait.into()),
+        }
+    }
+
+    fn habit(&mut self) -> Habit {
+        if !self.caller.is_loading() {
+            return Habit::Complete;
+        }
+        match self.caller.random.below(100) {
+            0..8 => Habit::GiveBack,
+            8..13 => Habit::Partly,
+            13..17 => Habit::Forget,
+            17..21 => Habit::Late,
+            21..25 => Habit::Renew,
+            25..27 => Habit::RenewLate,
+            _ => Habit::Complete,
+        }
+    }
+
+    async fn handle(&mut self, leased: &Leased, habit: Habit) -> Result<()> {
+        let late = LEASE + Duration::from_millis(self.caller.between(200..1500).into());
+        match habit {
+            Habit::Forget => return Ok(()),
+            Habit::Late => self.caller.run.pause(late).await,
+            Habit::Renew => {
+                for _ in 0..2 {
+                    self.caller.run.pause(LEASE * 3 / 5).await;
+                    self.renew(&leased.lease).await?;
+                }
+            }
+            Habit::RenewLate => {
+                self.caller.run.pause(late).await;
+                self.renew(&leased.lease).await?;
+            }
+            Habit::Complete | Habit::GiveBack | Habit::Partly => {}
+        }
+        let mut lanes: BTreeMap<Lane, Vec<&Message>> = BTreeMap::new();
+        for message in &leased.messages {
+            lanes.entry(message.key.lane).or_default().push(message);
+        }
+        let choices: Vec<(Lane, Vec<(&Message, Verdict)>)> = lanes
+            .into_iter()
+            .map(|(lane, messages)| (lane, self.choose(&messages, habit)))
+            .filter(|(_, items)| !items.is_empty())
+            .collect();
+        if !choices.is_empty() {
+            self.settle(&leased.lease, &choices).await?;
+        }
+        Ok(())
+    }
+
+    /// What to say about the messages of a lane. Nothing is said behind a nack.
+    fn choose<'a>(&mut self, messages: &[&'a Message], habit: Habit) -> Vec<(&'a Message, Verdict)> {
+        let count = messages.len();
+        let done = match habit {
+            Habit::GiveBack | Habit::Partly => self.caller.random.below(count as u32) as usize,
+            _ => count,
+        };
+        // All of them, or the last for all.
+        let from = if self.caller.percent(50) { 0 } else { done.saturating_sub(1) };
+        let mut items: Vec<_> =
+            messages[from..done].iter().map(|&message| (message, Verdict::Completed)).collect();
+        if habit == Habit::GiveBack {
+            items.push((messages[done], Verdict::Again));
+        }
+        items
+    }
+
+    async fn settle(&mut self, lease: &str, choices: &[(Lane, Vec<(&Message, Verdict)>)]) -> Result<()> {
+        let word = if self.caller.percent(50) { "retry" } else { "failed" };
+        let items: Vec<Value> = choices
+            .iter()
+            .flat_map(|(_, items)| items)
+            .map(|(message, verdict)| {
+                json!({
+                    "transactionId": message.transaction_id,
+                    "partitionId": message.partition_id,
+                    "leaseId": lease,
+                    "status": if *verdict == Verdict::Completed { "completed" } else { word },
+                    "consumerGroup": GROUPS[self.group].0,
+                })
+            })
+            .collect();
+        let (path, body) = match &items[..] {
+            [one] => ("/api/v1/ack", one.to_string()),
+            _ => (
+                "/api/v1/ack/batch",
+                json!({"acknowledgments": items, "consumerGroup": GROUPS[self.group].0}).to_string(),
+            ),
+        };
+        for _ in 0..ACK_TRIES {
+            let answer = self.caller.post(path, body.as_bytes()).await;
+            let answers = match answer.body() {
+                Some(body) => Some(settled(body, items.len(), answer.status() == Some(202))?),
+                None => None,
+            };
+            let mut at = 0;
+            for (lane, items) in choices {
+                let mine = at..at + items.len();
+                at = mine.end;
+                let outcome = match &answers {
+                    Some(answers) => Outcome::Answered(answers[mine].to_vec()),
+                    None => Outcome::Unknown,
+                };
+                self.caller.run.history().settles.push(Settle {
+                    sent: answer.sent,
+                    ended: answer.ended,
+                    lease: lease.to_owned(),
+                    lane: *lane,
+                    items: items.iter().map(|(message, verdict)| (message.key, *verdict)).collect(),
+                    outcome,
+                });
+            }
+            if answers.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn renew(&mut self, lease: &str) -> Result<()> {
+        #[derive(Deserialize)]
+        struct Extended {
+            renewed: u32,
+        }
+        let path = format!("/api/v1/lease/{lease}/extend");
+        let body = json!({"seconds": LEASE.as_secs()}).to_string();
+        let answer = self.caller.post(&path, body.as_bytes()).await;
+        let outcome = match answer.body() {
+            Some(body) => Outcome::Answered(parse::<Extended>(body)?.renewed),
+            None => Outcome::Unknown,
+        };
+        self.caller.run.history().renewals.push(Renewal {
+            sent: answer.sent,
+            ended: answer.ended,
+            lease: lease.to_owned(),
+            extension: LEASE,
+            outcome,
+        });
+        Ok(())
+    }
+}
+
+fn settled(body: &[u8], count: usize, accepted: bool) -> Result<Vec<Settled>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Acked {
+        success: bool,
+        noop: bool,
+        operation_id: Option<String>,
+    }
+    let acked: Vec<Acked> = parse(body)?;
+    ensure!(acked.len() == count, "{} results for {count} acknowledgements", acked.len());
+    let settled = |one: &Acked| Settled {
+        success: one.success,
+        noop: one.noop,
+        deferred: accepted && one.operation_id.is_some(),
+    };
+    Ok(acked.iter().map(settled).collect())
+}

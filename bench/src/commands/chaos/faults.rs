@@ -1,0 +1,245 @@
+//! What each fault does to whom. Everything is as before when it is over, but for what it broke on the way.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use queen_testkit::Proxy;
+use rustix::process::Signal;
+
+use super::nemesis::{Fault, Kind, Side};
+use super::postgres::send;
+use super::stage::{BROKERS, Stage};
+
+/// What to say about a fault: whom it hit, and what is remarkable.
+pub struct Done {
+    pub whom: String,
+    pub remark: String,
+}
+
+impl Done {
+    fn to(whom: impl Into<String>, remark: impl Into<String>) -> Result<Done> {
+        Ok(Done { whom: whom.into(), remark: remark.into() })
+    }
+}
+
+pub async fn inflict(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    match fault.kind {
+        Kind::KillBroker => kill_brokers(stage, fault).await,
+        Kind::CrashPostgres => crash_postgres(stage, fault).await,
+        Kind::KillBackend => kill_backends(stage, fault).await,
+        Kind::EndSessions => end_sessions(stage, fault).await,
+        Kind::Cut => cut(stage, fault).await,
+        Kind::BlackHole => {
+            let proxies = side(stage, fault);
+            proxies.iter().for_each(|proxy| proxy.black_hole(true));
+            tokio::time::sleep(fault.hold).await;
+            proxies.iter().for_each(|proxy| proxy.black_hole(false));
+            Done::to(between(fault), "nothing gets through")
+        }
+        Kind::Slow => {
+            let proxies = side(stage, fault);
+            let delay = Duration::from_millis(u64::from(20 + fault.choice % 180));
+            proxies.iter().for_each(|proxy| proxy.delay(delay));
+            tokio::time::sleep(fault.hold).await;
+            proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
+            Done::to(between(fault), format!("{} ms each way", delay.as_millis()))
+        }
+        Kind::PauseBroker => {
+            let hit = hit(fault);
+            hit.iter().for_each(|&at| stage.brokers[at].signal(Signal::STOP));
+            tokio::time::sleep(fault.hold).await;
+            hit.iter().for_each(|&at| stage.brokers[at].signal(Signal::CONT));
+            Done::to(brokers(fault), "SIGSTOP past the lease, SIGCONT")
+        }
+        Kind::PausePostgres => pause_postgres(stage, fault).await,
+        Kind::FillDisk => fill_disk(stage, fault).await,
+        Kind::JumpClock => jump_clock(stage, fault).await,
+        Kind::ExhaustPool => exhaust_pool(stage, fault).await,
+        Kind::LockStorm => lock_storm(stage, fault).await,
+    }
+}
+
+fn hit(fault: &Fault) -> Vec<usize> {
+    if fault.both { (0..BROKERS).collect() } else { vec![fault.broker] }
+}
+
+fn brokers(fault: &Fault) -> String {
+    if fault.both { "both brokers".to_owned() } else { format!("broker {}", fault.broker) }
+}
+
+fn side<'a>(stage: &'a Stage, fault: &Fault) -> Vec<&'a Proxy> {
+    let proxies = match fault.side {
+        Side::Postgres => &stage.to_postgres,
+        Side::Clients => &stage.to_brokers,
+    };
+    hit(fault).into_iter().filter_map(|at| proxies.get(at)).collect()
+}
+
+fn between(fault: &Fault) -> String {
+    let other = match fault.side {
+        Side::Postgres => "postgres",
+        Side::Clients => "clients",
+    };
+    format!("{} – {other}", brokers(fault))
+}
+
+async fn kill_brokers(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    for at in hit(fault) {
+        stage.brokers[at].kill().await?;
+    }
+    tokio::time::sleep(fault.hold).await;
+    for at in hit(fault) {
+        stage.brokers[at].start().await?;
+    }
+    Done::to(brokers(fault), "kill -9, started on the same spool")
+}
+
+async fn crash_postgres(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    let power = fault.choice.is_multiple_of(3);
+    match power {
+        true => stage.postgres.kill().await?,
+        false => stage.postgres.crash().await?,
+    }
+    tokio::time::sleep(fault.hold).await;
+    stage.postgres.start().await?;
+    let how = if power { "kill -9 of all its processes" } else { "immediate shutdown" };
+    Done::to("postgres", format!("{how}, crash recovery"))
+}
+
+/// The postmaster then ends all others and recovers.
+async fn kill_backends(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    let session = stage.postgres.session().await?;
+    let query = "select pid from pg_stat_activity where usename = 'queen' order by pid";
+    let rows = session.client.query(query, &[]).await?;
+    let Some(row) = rows.get(fault.choice as usize % rows.len().max(1)) else {
+        return Done::to("postgres", "no backend to kill");
+    };
+    send(row.try_get::<_, i32>(0)?.cast_unsigned(), Signal::KILL);
+    tokio::time::sleep(fault.hold).await;
+    revive_postgres(stage).await?;
+    Done::to("postgres", "kill -9 of a backend, crash recovery")
+}
+
+async fn end_sessions(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    let rounds = 1 + fault.choice % 4;
+    let session = stage.postgres.session().await?;
+    let mut ended = 0;
+    for _ in 0..rounds {
+        ended += end_broker_sessions(&session).await?;
+        tokio::time::sleep(fault.hold / rounds).await;
+    }
+    Done::to("postgres", format!("pg_terminate_backend, {ended} times"))
+}
+
+async fn end_broker_sessions(session: &crate::direct::Link) -> Result<i64> {
+    let query = "select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = 'queen'";
+    Ok(session.client.query_one(query, &[]).await?.try_get(0)?)
+}
+
+async fn cut(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    let proxies = side(stage, fault);
+    let cuts = 1 + fault.choice % 5;
+    let refuse = fault.choice & 64 != 0;
+    proxies.iter().for_each(|proxy| proxy.refuse(refuse));
+    for _ in 0..cuts {
+        proxies.iter().for_each(|proxy| proxy.cut());
+        tokio::time::sleep(fault.hold / cuts).await;
+    }
+    proxies.iter().for_each(|proxy| proxy.refuse(false));
+    let then = if refuse { ", and no new connections" } else { "" };
+    Done::to(between(fault), format!("{cuts} times{then}"))
+}
+
+async fn pause_postgres(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    stage.postgres.signal_all(Signal::STOP);
+    tokio::time::sleep(fault.hold).await;
+    stage.postgres.signal_all(Signal::CONT);
+    Done::to("postgres", "SIGSTOP of all its processes, SIGCONT")
+}
+
+async fn fill_disk(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    if let Some(why) = &stage.disk.whole {
+        return Done::to(
+            "disk",
+            format!("cannot mount one of our own ({why}); only the spool's own limit is reached"),
+        );
+    }
+    stage.disk.fill()?;
+    // What would do until the next segment of the WAL must not.
+    if let Ok(session) = stage.postgres.session().await {
+        let _ = session.client.batch_execute("select pg_switch_wal()").await;
+    }
+    tokio::time::sleep(fault.hold).await;
+    let survived = stage.postgres.is_running();
+    stage.disk.free()?;
+    revive_postgres(stage).await?;
+    let what =
+        if survived { "postgres and spools without room" } else { "postgres gave up and was started again" };
+    Done::to("disk", what)
+}
+
+/// It may be about to end, or busy recovering by itself.
+async fn revive_postgres(stage: &mut Stage) -> Result<()> {
+    for _ in 0..100 {
+        if !stage.postgres.is_running() {
+            return stage.postgres.start().await;
+        }
+        if stage.postgres.session().await.is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Stuck between the two.
+    stage.postgres.kill().await?;
+    stage.postgres.start().await
+}
+
+async fn jump_clock(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    let broker = &stage.brokers[fault.broker];
+    if !broker.can_jump() {
+        return Done::to(
+            format!("broker {}", fault.broker),
+            "libfaketime is not installed: nothing was done",
+        );
+    }
+    let seconds = if fault.choice.is_multiple_of(2) { 3_600 } else { -3_600 };
+    broker.jump(seconds)?;
+    tokio::time::sleep(fault.hold).await;
+    broker.jump(0)?;
+    Done::to(format!("broker {}", fault.broker), format!("its clock jumps by {seconds:+} s and back"))
+}
+
+/// All that is free, and then what the brokers had as well.
+async fn exhaust_pool(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    let session = stage.postgres.session().await?;
+    let mut taken = Vec::new();
+    for round in 0..2 {
+        while let Ok(link) = stage.postgres.as_broker().await {
+            taken.push(link);
+        }
+        if round == 0 {
+            // Ours have no name.
+            let query = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+                where usename = 'queen' and application_name = 'queen'";
+            session.client.query_one(query, &[]).await.context("cannot end the brokers' sessions")?;
+        }
+    }
+    tokio::time::sleep(fault.hold).await;
+    Done::to("postgres", format!("{} connections taken, none left", taken.len()))
+}
+
+async fn lock_storm(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    let link = stage.postgres.inside().await?;
+    let table = ["heads", "consumers", "partitions", "segments"][fault.choice as usize % 4];
+    let lock = match fault.choice & 8 == 0 || table == "segments" {
+        true => format!("lock table queen.{table} in exclusive mode"),
+        false => format!("select count(*) from (select 1 from queen.{table} for update) l"),
+    };
+    link.client.batch_execute("begin; set local statement_timeout = 0").await?;
+    // A lock that is not to be had in time is a storm as well.
+    let had = link.client.batch_execute(&lock).await.is_ok();
+    tokio::time::sleep(fault.hold).await;
+    let _ = link.client.batch_execute("rollback").await;
+    let remark = if had { "locked" } else { "waited for the lock in vain" };
+    Done::to(format!("queen.{table}"), format!("{remark}: {}", lock.split(' ').next().unwrap_or("")))
+}

@@ -1,0 +1,108 @@
+//! A pop, and what it delivered.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::caller::{Caller, parse};
+use super::history::{GROUPS, Group, Key, Lane, Pop, QUEUES};
+
+/// Short, so that many run out.
+pub const LEASE: Duration = Duration::from_secs(2);
+
+/// What a pop asks for.
+pub struct Wish {
+    pub group: Group,
+    /// None: any lane.
+    pub lane: Option<u16>,
+    pub batch: u32,
+    pub lanes: u32,
+    /// Zero: at once or nothing.
+    pub wait: Duration,
+}
+
+/// The messages of one pop.
+pub struct Leased {
+    pub lease: String,
+    pub messages: Vec<Message>,
+}
+
+pub struct Message {
+    pub key: Key,
+    pub transaction_id: String,
+    pub partition_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Popped {
+    lease_id: String,
+    messages: Vec<Delivered>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Delivered {
+    id: Uuid,
+    transaction_id: String,
+    partition_id: String,
+    partition: String,
+    queue: String,
+    data: Stamp,
+}
+
+#[derive(Deserialize)]
+struct Stamp {
+    queue: u8,
+    lane: u16,
+    seq: u32,
+}
+
+/// None when there was nothing, or no answer.
+pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
+    let (group, queue) = GROUPS[wish.group];
+    let queue = QUEUES[usize::from(queue)];
+    let place = wish.lane.map(|lane| format!("/partition/{lane}")).unwrap_or_default();
+    let path = format!(
+        "/api/v1/pop/queue/{queue}{place}?consumerGroup={group}&batch={}&partitions={}&wait={}&timeout={}",
+        wish.batch,
+        wish.lanes,
+        !wish.wait.is_zero(),
+        wish.wait.as_millis()
+    );
+    let answer = caller.get(&path, wish.wait).await;
+    if answer.status() == Some(204) {
+        return Ok(None);
+    }
+    let Some(body) = answer.body() else {
+        caller.run.history().lost_pops += 1;
+        return Ok(None);
+    };
+    let popped: Popped = parse(body)?;
+    ensure!(!popped.messages.is_empty(), "a pop that is not empty without messages");
+    let mut delivered = Vec::new();
+    let mut messages = Vec::new();
+    for one in popped.messages {
+        let Stamp { queue: number, lane, seq } = one.data;
+        ensure!(
+            one.queue == queue && one.partition == lane.to_string(),
+            "a message of {lane} came from {}",
+            one.partition
+        );
+        let key = Key { lane: Lane { queue: number, number: lane }, seq };
+        delivered.push((key, one.id));
+        let Delivered { transaction_id, partition_id, .. } = one;
+        messages.push(Message { key, transaction_id, partition_id });
+    }
+    caller.run.history().pop(Pop {
+        sent: answer.sent,
+        ended: answer.ended,
+        group: wish.group,
+        lease: popped.lease_id.clone(),
+        lease_time: LEASE,
+        messages: delivered,
+    });
+    Ok(Some(Leased { lease: popped.lease_id, messages }))
+}

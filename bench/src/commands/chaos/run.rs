@@ -1,0 +1,303 @@
+//! One run: a stage, workers, faults, a quiet end, and the judgement.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::task::JoinSet;
+
+use super::caller::{Phase, Run};
+use super::checker::{self, Findings, Rule, Violation};
+use super::consumers::Consumer;
+use super::failover::{self, Took};
+use super::history::{GROUPS, MOVERS, Outcome, SOURCE};
+use super::nemesis::{Fault, Plan};
+use super::producers::Producer;
+use super::stage::Stage;
+use super::statuses::Statuses;
+use super::transactors::Transactor;
+use super::{faults, pin};
+use crate::options::ChaosOptions;
+
+const PRODUCERS: u16 = 6;
+const LANES_EACH: u16 = 4;
+const CONSUMERS: u64 = 4;
+const TRANSACTORS: u16 = 4;
+/// Nothing was delivered for this long: longer than a lease lasts, and then some.
+const QUIET: Duration = Duration::from_millis(3_000);
+/// Without any delivery that was owed. Deferred operations and spools have to land first.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(45);
+/// Of everything after the last fault, on a slow machine.
+const DRAIN_MAX: Duration = Duration::from_secs(600);
+const POLL: Duration = Duration::from_millis(50);
+
+/// What a run is like, apart from its seed.
+pub struct Shape {
+    pub load: Duration,
+    pub short: bool,
+    pub failover: bool,
+    pub keep_logs: bool,
+}
+
+impl Shape {
+    pub fn of(options: &ChaosOptions) -> Shape {
+        let seconds = match (options.failover, options.quick) {
+            (false, false) => 60,
+            (false, true) => 14,
+            (true, false) => 20,
+            (true, true) => 6,
+        };
+        let load = options.seconds.unwrap_or(Duration::from_secs(seconds));
+        Shape { load, short: options.quick, failover: options.failover, keep_logs: options.keep_logs }
+    }
+
+    pub fn words(&self) -> String {
+        let what = if self.failover { "a failover to a synchronous standby" } else { "faults" };
+        format!("{what} in {} s of load", self.load.as_secs_f64())
+    }
+
+    pub fn replay(&self, queen: &Path, seed: u64) -> String {
+        let failover = if self.failover { " --failover" } else { "" };
+        let quick = if self.short { " --quick" } else { "" };
+        let seconds = self.load.as_secs_f64();
+        format!(
+            "queen-bench chaos --queen {} --seed {seed} --seconds {seconds}{failover}{quick}",
+            queen.display()
+        )
+    }
+}
+
+pub struct RunResult {
+    pub seed: u64,
+    pub findings: Findings,
+    pub faults: Vec<&'static str>,
+    pub failover: Option<Took>,
+    pub counts: Counts,
+    pub statuses: Statuses,
+}
+
+/// What there was to judge.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub accepted: u64,
+    pub buffered: u64,
+    pub deliveries: u64,
+    pub unknown: u64,
+    pub lost_pops: u64,
+    pub transactions: u64,
+    pub drain: Duration,
+}
+
+pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
+    let mut stage = Stage::open(queen, shape.failover).await?;
+    let run = Run::new(stage.targets()?);
+    let mut workers = start(&run, seed);
+    let mut result = RunResult {
+        seed,
+        findings: Findings::default(),
+        faults: Vec::new(),
+        failover: None,
+        counts: Counts::default(),
+        statuses: Statuses::default(),
+    };
+    let torn = tokio::select! {
+        torn = tear(&mut stage, &run, seed, shape, &mut result) => torn,
+        failed = first_failure(&mut workers) => Err(failed),
+    };
+    let drained = match torn {
+        Ok(()) => {
+            tokio::select! {
+                drained = drain(&stage, &run) => Ok(drained),
+                failed = first_failure(&mut workers) => Err(failed),
+            }
+        }
+        Err(error) => Err(error),
+    };
+    run.enter(Phase::Over);
+    let at_rest = match drained {
+        Ok(at_rest) => at_rest,
+        Err(error) => {
+            let logs = stage.keep_logs().unwrap_or_default();
+            return Err(error.context(format!("seed {seed}; the logs are in {}", logs.display())));
+        }
+    };
+    while let Some(ended) = workers.join_next().await {
+        ended.context("a worker panicked")??;
+    }
+    let history = run.history();
+    result.findings = checker::check(&history);
+    if !at_rest {
+        let missing = history.missing();
+        let text = format!("after the last fault it does not come to rest: {missing} deliveries are owed");
+        result.findings.violations.push(Violation { rule: Rule::Lost, text });
+    }
+    result.counts = count(&history, result.counts.drain);
+    result.statuses.merge(&run.statuses());
+    if (shape.keep_logs || !result.findings.violations.is_empty())
+        && let Some(logs) = stage.keep_logs()
+    {
+        println!("the logs are in {}", logs.display());
+    }
+    Ok(result)
+}
+
+fn start(run: &Arc<Run>, seed: u64) -> JoinSet<Result<()>> {
+    let mut workers = JoinSet::new();
+    // Different for each worker, and for the nemesis.
+    let mut seeds = (1..).map(|worker: u64| seed.wrapping_mul(0x9E37_79B9).wrapping_add(worker << 32));
+    let mut seed = || seeds.next().unwrap_or_default();
+    for place in 0..PRODUCERS {
+        let lanes = (place * LANES_EACH..(place + 1) * LANES_EACH).collect();
+        workers.spawn(Producer::new(run, seed(), lanes).work());
+    }
+    let numbers = Arc::new(AtomicU32::new(0));
+    for place in 0..TRANSACTORS {
+        workers.spawn(Transactor::new(run, seed(), place, Arc::clone(&numbers)).work());
+    }
+    for (group, (_, queue)) in GROUPS.iter().enumerate().filter(|&(group, _)| group != MOVERS) {
+        let lanes = if *queue == SOURCE { PRODUCERS * LANES_EACH } else { TRANSACTORS * 2 };
+        for _ in 0..CONSUMERS {
+            workers.spawn(Consumer::new(run, seed(), group, lanes).work());
+        }
+    }
+    workers
+}
+
+/// Pending while all goes well.
+async fn first_failure(workers: &mut JoinSet<Result<()>>) -> anyhow::Error {
+    while let Some(ended) = workers.join_next().await {
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return error.context("an answer that makes no sense"),
+            Err(error) => return anyhow::Error::new(error).context("a worker panicked"),
+        }
+    }
+    std::future::pending().await
+}
+
+async fn tear(stage: &mut Stage, run: &Run, seed: u64, shape: &Shape, result: &mut RunResult) -> Result<()> {
+    if shape.failover {
+        return fail_over(stage, run, shape, result).await;
+    }
+    let port = stage.postgres.port;
+    say(run, "pin", "postgres", shape.load, "a transaction is held open all the time");
+    result.faults.push("pin");
+    tokio::select! {
+        pinned = pin::hold(port) => pinned,
+        torn = inflict_all(stage, run, seed, shape, result) => torn,
+    }
+}
+
+async fn inflict_all(
+    stage: &mut Stage,
+    run: &Run,
+    seed: u64,
+    shape: &Shape,
+    result: &mut RunResult,
+) -> Result<()> {
+    for fault in Plan::new(seed, shape.short) {
+        let Fault { kind, gap, hold, .. } = fault;
+        let left = shape.load.saturating_sub(run.now());
+        if left < gap + hold {
+            tokio::time::sleep(left).await;
+            return Ok(());
+        }
+        tokio::time::sleep(gap).await;
+        let began = run.now();
+        let done = faults::inflict(stage, &fault).await.with_context(|| format!("{fault:?}"))?;
+        say_at(began, kind.name(), &done.whom, run.now() - began, &done.remark);
+        result.faults.push(kind.name());
+    }
+    Ok(())
+}
+
+async fn fail_over(stage: &mut Stage, run: &Run, shape: &Shape, result: &mut RunResult) -> Result<()> {
+    tokio::time::sleep(shape.load * 2 / 5).await;
+    let began = run.now();
+    let took = failover::fail_over(stage, shape.load / 20).await?;
+    let remark = format!(
+        "{} waits for the standby cancelled, kill -9 of the primary; promoted in {:.2} s, brokers ready {:.2} s after its death",
+        took.cancelled,
+        took.promotion.as_secs_f64(),
+        took.service.as_secs_f64()
+    );
+    say_at(began, "failover", "postgres", run.now() - began, &remark);
+    result.faults.push("failover");
+    result.failover = Some(took);
+    tokio::time::sleep(shape.load.saturating_sub(run.now())).await;
+    Ok(())
+}
+
+fn say(run: &Run, what: &str, whom: &str, long: Duration, remark: &str) {
+    say_at(run.now(), what, whom, long, remark);
+}
+
+/// One line for each fault.
+fn say_at(at: Duration, what: &str, whom: &str, long: Duration, remark: &str) {
+    println!("{:6.1} s  {what:<14}  {whom:<24}  {:4.1} s  {remark}", at.as_secs_f64(), long.as_secs_f64());
+}
+
+/// Whether everything came to rest: nothing is owed, and nothing comes any more.
+async fn drain(stage: &Stage, run: &Run) -> bool {
+    run.enter(Phase::Drain);
+    let began = run.now();
+    let mut owed = usize::MAX;
+    let mut progress = began;
+    loop {
+        let now = run.now();
+        let (missing, last) = {
+            let history = run.history();
+            (history.missing(), history.last_delivery())
+        };
+        if missing == 0 && now - last.max(began) > QUIET {
+            return true;
+        }
+        if missing < owed {
+            (owed, progress) = (missing, now);
+        }
+        if now - progress > DRAIN_PATIENCE || now - began > DRAIN_MAX {
+            match unread(stage).await {
+                Ok(lines) => lines.iter().for_each(|line| println!("unread: {line}")),
+                Err(error) => println!("the database cannot be asked why: {error:#}"),
+            }
+            return false;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// What the database knows about messages that some group has not read, for whoever has to find out why.
+async fn unread(stage: &Stage) -> Result<Vec<String>> {
+    let link = stage.postgres.inside().await?;
+    let query = "select format('%s %s: head %s, %s at %s, lease %s for %s, deferred %s and %s', q.name, p.name, h.head,
+            c.consumer_group, c.cursor, c.lease_id, c.lease_until - clock_timestamp(), h.deferred_pending, c.deferred_pending)
+        from queen.partitions p join queen.queues q on q.id = p.queue_id
+        cross join lateral queen.head_of(p.id) h cross join lateral queen.readers_of(p.id) c
+        where c.cursor < h.head order by 1";
+    let rows = link.client.query(query, &[]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+fn count(history: &super::history::History, drain: Duration) -> Counts {
+    use super::history::Receipt;
+    let mut counts = Counts { lost_pops: history.lost_pops, drain, ..Counts::default() };
+    for push in &history.pushes {
+        match &push.outcome {
+            Outcome::Unknown => counts.unknown += 1,
+            Outcome::Answered(receipts) => {
+                counts.accepted += receipts.iter().filter(|&&one| one != Receipt::Failed).count() as u64;
+                let buffered = |one: &&Receipt| matches!(one, Receipt::Buffered(_));
+                counts.buffered += receipts.iter().filter(buffered).count() as u64;
+            }
+        }
+    }
+    counts.unknown += history.settles.iter().filter(|one| one.outcome == Outcome::Unknown).count() as u64;
+    counts.unknown +=
+        history.transactions.iter().filter(|one| one.outcome == Outcome::Unknown).count() as u64;
+    counts.deliveries = history.pops.iter().map(|pop| pop.messages.len() as u64).sum();
+    let committed = |one: &&super::history::Transaction| one.outcome == Outcome::Answered(true);
+    counts.transactions = history.transactions.iter().filter(committed).count() as u64;
+    counts
+}

@@ -1,0 +1,155 @@
+//! What all runs came to, as tables and as numbers.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::checker::Rule;
+use super::run::RunResult;
+use super::statuses::Statuses;
+use crate::report::Table;
+
+#[derive(Default)]
+pub struct Summary {
+    runs: Vec<RunResult>,
+}
+
+#[derive(Serialize)]
+pub struct Results {
+    runs: Vec<OneRun>,
+    rules: Vec<OneRule>,
+}
+
+#[derive(Serialize)]
+struct OneRun {
+    seed: u64,
+    faults: usize,
+    accepted: u64,
+    deliveries: u64,
+    failover_seconds: Option<f64>,
+    violations: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct OneRule {
+    rule: Rule,
+    cases: u64,
+    violations: usize,
+}
+
+impl Summary {
+    pub fn add(&mut self, run: RunResult) {
+        self.runs.push(run);
+    }
+
+    pub fn is_clean(&self) -> bool {
+        self.runs.iter().all(|run| run.findings.violations.is_empty())
+    }
+
+    pub fn tables(&self) -> Vec<Table> {
+        vec![self.run_table(), self.fault_table(), self.status_table(), rules(&self.runs)]
+    }
+
+    fn run_table(&self) -> Table {
+        let headings = [
+            "seed",
+            "faults",
+            "accepted",
+            "spooled",
+            "deliveries",
+            "transactions",
+            "lost answers",
+            "ready after s",
+            "violations",
+        ];
+        let mut table = Table::new(1, headings);
+        for run in &self.runs {
+            let counts = &run.counts;
+            let ready =
+                run.failover.map_or("–".to_owned(), |took| format!("{:.2}", took.service.as_secs_f64()));
+            table.push(vec![
+                run.seed.to_string(),
+                run.faults.len().to_string(),
+                counts.accepted.to_string(),
+                counts.buffered.to_string(),
+                counts.deliveries.to_string(),
+                counts.transactions.to_string(),
+                (counts.unknown + counts.lost_pops).to_string(),
+                ready,
+                run.findings.violations.len().to_string(),
+            ]);
+        }
+        table
+    }
+
+    fn fault_table(&self) -> Table {
+        let mut times: BTreeMap<&str, u64> = BTreeMap::new();
+        for fault in self.runs.iter().flat_map(|run| &run.faults) {
+            *times.entry(fault).or_default() += 1;
+        }
+        let mut table = Table::new(1, ["fault", "times"]);
+        for (fault, times) in times {
+            table.push(vec![fault.to_owned(), times.to_string()]);
+        }
+        table
+    }
+
+    fn status_table(&self) -> Table {
+        let mut all = Statuses::default();
+        for run in &self.runs {
+            all.merge(&run.statuses);
+        }
+        all.table()
+    }
+
+    pub fn verdict(&self) -> String {
+        let violations: usize = self.runs.iter().map(|run| run.findings.violations.len()).sum();
+        let unused = Rule::ALL.into_iter().filter(|&rule| cases(&self.runs, rule) == 0);
+        let unused: Vec<&str> = unused.map(Rule::words).collect();
+        let runs =
+            if self.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", self.runs.len()) };
+        let mut text = match violations {
+            0 => format!("No violation in {runs}."),
+            _ => format!("{violations} VIOLATIONS in {runs}."),
+        };
+        if !unused.is_empty() {
+            text += &format!(" Never put to the test: {}.", unused.join("; "));
+        }
+        text
+    }
+
+    pub fn results(&self) -> Results {
+        let one = |run: &RunResult| OneRun {
+            seed: run.seed,
+            faults: run.faults.len(),
+            accepted: run.counts.accepted,
+            deliveries: run.counts.deliveries,
+            failover_seconds: run.failover.map(|took| took.service.as_secs_f64()),
+            violations: run.findings.violations.iter().map(|one| one.text.clone()).collect(),
+        };
+        let rule =
+            |rule| OneRule { rule, cases: cases(&self.runs, rule), violations: violations(&self.runs, rule) };
+        Results { runs: self.runs.iter().map(one).collect(), rules: Rule::ALL.map(rule).into() }
+    }
+}
+
+fn rules(runs: &[RunResult]) -> Table {
+    let mut table = Table::new(2, ["promise", "a case is", "cases", "violations"]);
+    for rule in Rule::ALL {
+        table.push(vec![
+            rule.words().to_owned(),
+            rule.case().to_owned(),
+            cases(runs, rule).to_string(),
+            violations(runs, rule).to_string(),
+        ]);
+    }
+    table
+}
+
+fn cases(runs: &[RunResult], rule: Rule) -> u64 {
+    runs.iter().map(|run| run.findings.cases(rule)).sum()
+}
+
+fn violations(runs: &[RunResult], rule: Rule) -> usize {
+    runs.iter().map(|run| run.findings.violations_of(rule)).sum()
+}

@@ -1,0 +1,53 @@
+//! Synchronous standbys: nothing is answered that only the primary knows.
+
+use queen_testkit::{Cluster, cluster};
+use tokio_postgres::Client;
+
+use crate::support::{Ask, any, data, engine, eventually, push};
+
+/// Commits wait for a standby of this name, or for none. There is no standby at all, so they wait for ever.
+async fn wait_for(sql: &Client, standby: &str) {
+    sql.batch_execute(&format!("alter system set synchronous_standby_names = '{standby}'")).await.unwrap();
+    sql.batch_execute("select pg_reload_conf()").await.unwrap();
+}
+
+/// The session of a commit that waits, other than `not`.
+async fn waiting(sql: &Client, not: i32) -> i32 {
+    eventually("a commit waits for the standby", async || {
+        let query = "select pid from pg_stat_activity
+            where wait_event = 'SyncRep' and application_name = 'queen' and pid <> $1 and query like '%queen.push%'";
+        sql.query_opt(query, &[&not]).await.unwrap().map(|row| row.get(0))
+    })
+    .await
+}
+
+async fn session(cluster: &Cluster) -> Client {
+    let sql = cluster.client().await;
+    // Its own commits must not wait.
+    sql.batch_execute("set synchronous_commit = local").await.unwrap();
+    sql
+}
+
+#[tokio::test]
+async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_told_as_success() {
+    let cluster = cluster().await;
+    let sql = session(&cluster).await;
+    let broker = engine(&cluster.url()).await;
+    push(&broker, "orders", "p", 0..1).await;
+    wait_for(&sql, "nobody").await;
+    let pushed = push(&broker, "orders", "p", 1..2);
+    tokio::pin!(pushed);
+    let cancelled = async {
+        let first = waiting(&sql, 0).await;
+        sql.query_one("select pg_cancel_backend($1)", &[&first]).await.unwrap();
+        // Asked again whether it is stored, the database has to answer with another commit, which waits too.
+        waiting(&sql, first).await
+    };
+    tokio::select! {
+        _ = &mut pushed => panic!("answered, although no standby knows of it"),
+        _ = cancelled => {}
+    }
+    wait_for(&sql, "").await;
+    pushed.await;
+    assert_eq!(data(&broker, any("orders").batch(10)).await, [0, 1]);
+}
