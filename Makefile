@@ -51,6 +51,8 @@ bench-quick: setup-chaos ## a short run of every scenario and of every other com
 	target/debug/queen-bench soak --queen target/debug/queen --quick
 	target/debug/queen-bench chaos --queen target/debug/queen --quick
 	target/debug/queen-bench chaos --queen target/debug/queen --quick --failover
+	before=$$(scripts/last-release) && cargo build --locked -p queen-server && \
+		target/debug/queen-bench chaos --queen target/debug/queen --quick --upgrade-from $$before
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
 
@@ -60,6 +62,10 @@ chaos: setup-chaos ## everything breaks around two brokers, 20 runs of a minute,
 		--json target/chaos.json --markdown target/chaos.md
 	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 5 --failover \
 		--json target/failover.json --markdown target/failover.md
+
+upgrade: setup-chaos ## the last release and this one side by side under load, with every promise accounted for
+	before=$$(scripts/last-release --release) && cargo build --release --locked -p queen-server -p queen-bench && \
+		target/release/queen-bench chaos --queen target/release/queen --upgrade-from $$before
 
 bench-ceiling: setup-run ## what part of PostgreSQL's own speed is left behind the broker, about half an hour
 	cargo build --release --locked -p queen-server -p queen-bench
@@ -110,4 +116,4 @@ setup-chaos: setup-run
 setup-test:
 	@scripts/setup postgres nextest python
 
-.PHONY: help run test check deny fuzz bench bench-quick chaos bench-ceiling bench-growth bench-pinned bench-admin soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test
+.PHONY: help run test check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test

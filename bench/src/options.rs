@@ -198,7 +198,7 @@ pub struct ChaosOptions {
     /// Runs, each with the seed after the last one's.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
-    /// Time under load of each run [default: 60, quick: 14; with a failover: 20, quick: 6].
+    /// Time under load of each run [default: 60, quick: 14; with a failover or an upgrade: 20, quick: 6].
     #[arg(long, value_parser = seconds)]
     pub seconds: Option<Duration>,
     /// Keeps the logs of brokers and PostgreSQL, which a run without a violation removes.
@@ -207,6 +207,9 @@ pub struct ChaosOptions {
     /// Instead of the faults: the primary is killed, and its synchronous standby promoted.
     #[arg(long)]
     pub failover: bool,
+    /// Instead of the faults: both brokers are this earlier release at first, and replaced one after the other.
+    #[arg(long, value_name = "BINARY", conflicts_with = "failover")]
+    pub upgrade_from: Option<PathBuf>,
     /// Short faults and a short run, for a smoke test.
     #[arg(long)]
     pub quick: bool,

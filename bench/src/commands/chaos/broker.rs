@@ -90,6 +90,20 @@ impl Broker {
         Ok(())
     }
 
+    /// Stops it as an operator would, and starts another program in its place.
+    pub async fn replace(&mut self, program: &Path) -> Result<()> {
+        self.signal(Signal::TERM);
+        if let Some(mut child) = self.child.take() {
+            let status =
+                tokio::time::timeout(START_PATIENCE, child.wait()).await.context("it does not stop")??;
+            if !status.success() {
+                bail!("the broker on port {} stopped with {status}", self.port);
+            }
+        }
+        self.program = program.to_owned();
+        self.start().await
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }

@@ -1,6 +1,6 @@
 //! One run: a stage, workers, faults, a quiet end, and the judgement.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -38,28 +38,45 @@ pub struct Shape {
     pub load: Duration,
     pub short: bool,
     pub failover: bool,
+    /// The release before.
+    pub upgrade_from: Option<PathBuf>,
     pub keep_logs: bool,
 }
 
 impl Shape {
     pub fn of(options: &ChaosOptions) -> Shape {
-        let seconds = match (options.failover, options.quick) {
+        let once = options.failover || options.upgrade_from.is_some();
+        let seconds = match (once, options.quick) {
             (false, false) => 60,
             (false, true) => 14,
             (true, false) => 20,
             (true, true) => 6,
         };
         let load = options.seconds.unwrap_or(Duration::from_secs(seconds));
-        Shape { load, short: options.quick, failover: options.failover, keep_logs: options.keep_logs }
+        Shape {
+            load,
+            short: options.quick,
+            failover: options.failover,
+            upgrade_from: options.upgrade_from.clone(),
+            keep_logs: options.keep_logs,
+        }
     }
 
     pub fn words(&self) -> String {
-        let what = if self.failover { "a failover to a synchronous standby" } else { "faults" };
+        let what = match (self.failover, &self.upgrade_from) {
+            (true, _) => "a failover to a synchronous standby",
+            (_, Some(_)) => "an upgrade of both brokers",
+            _ => "faults",
+        };
         format!("{what} in {} s of load", self.load.as_secs_f64())
     }
 
     pub fn replay(&self, queen: &Path, seed: u64) -> String {
-        let failover = if self.failover { " --failover" } else { "" };
+        let failover = match (self.failover, &self.upgrade_from) {
+            (true, _) => " --failover".to_owned(),
+            (_, Some(from)) => format!(" --upgrade-from {}", from.display()),
+            _ => String::new(),
+        };
         let quick = if self.short { " --quick" } else { "" };
         let seconds = self.load.as_secs_f64();
         format!(
@@ -91,7 +108,8 @@ pub struct Counts {
 }
 
 pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
-    let mut stage = Stage::open(queen, shape.failover).await?;
+    let first = shape.upgrade_from.as_deref().unwrap_or(queen);
+    let mut stage = Stage::open(first, shape.failover).await?;
     let run = Run::new(stage.targets()?);
     let mut workers = start(&run, seed);
     let mut result = RunResult {
@@ -103,7 +121,7 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
         statuses: Statuses::default(),
     };
     let torn = tokio::select! {
-        torn = tear(&mut stage, &run, seed, shape, &mut result) => torn,
+        torn = tear(&mut stage, &run, queen, seed, shape, &mut result) => torn,
         failed = first_failure(&mut workers) => Err(failed),
     };
     let drained = match torn {
@@ -177,9 +195,19 @@ async fn first_failure(workers: &mut JoinSet<Result<()>>) -> anyhow::Error {
     std::future::pending().await
 }
 
-async fn tear(stage: &mut Stage, run: &Run, seed: u64, shape: &Shape, result: &mut RunResult) -> Result<()> {
+async fn tear(
+    stage: &mut Stage,
+    run: &Run,
+    queen: &Path,
+    seed: u64,
+    shape: &Shape,
+    result: &mut RunResult,
+) -> Result<()> {
     if shape.failover {
         return fail_over(stage, run, shape, result).await;
+    }
+    if shape.upgrade_from.is_some() {
+        return upgrade(stage, run, queen, shape, result).await;
     }
     let port = stage.postgres.port;
     say(run, "pin", "postgres", shape.load, "a transaction is held open all the time");
@@ -188,6 +216,26 @@ async fn tear(stage: &mut Stage, run: &Run, seed: u64, shape: &Shape, result: &m
         pinned = pin::hold(port) => pinned,
         torn = inflict_all(stage, run, seed, shape, result) => torn,
     }
+}
+
+/// One broker after the other, with a while in which both releases serve.
+async fn upgrade(
+    stage: &mut Stage,
+    run: &Run,
+    queen: &Path,
+    shape: &Shape,
+    result: &mut RunResult,
+) -> Result<()> {
+    let pause = shape.load / (stage.brokers.len() as u32 + 1);
+    for number in 0..stage.brokers.len() {
+        tokio::time::sleep(pause).await;
+        let began = run.now();
+        stage.brokers[number].replace(queen).await?;
+        say_at(began, "upgrade", &format!("broker {number}"), run.now() - began, "stopped, and started anew");
+        result.faults.push("upgrade");
+    }
+    tokio::time::sleep(shape.load.saturating_sub(run.now())).await;
+    Ok(())
 }
 
 async fn inflict_all(
