@@ -21,6 +21,30 @@ async fn waiting(sql: &Client, not: i32) -> i32 {
     .await
 }
 
+/// Returns when commits do wait: settings are read anew in the background.
+async fn waits(cluster: &Cluster, sql: &Client) {
+    eventually("commits wait for the standby", async || {
+        let probe = cluster.client().await;
+        let pid: i32 = probe.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
+        let is_waiting = eventually("the probe waits or is done", async || {
+            let query = "select wait_event is not distinct from 'SyncRep' from pg_stat_activity
+                where pid = $1 and (wait_event = 'SyncRep' or state = 'idle' and query like '%probe%')";
+            sql.query_opt(query, &[&pid]).await.unwrap().map(|row| row.get::<_, bool>(0))
+        });
+        let commit = async {
+            let _ = probe.batch_execute("select pg_logical_emit_message(true, 'probe', '')").await;
+            std::future::pending::<()>().await;
+        };
+        let waits = tokio::select! {
+            () = commit => false,
+            waits = is_waiting => waits,
+        };
+        sql.query_one("select pg_terminate_backend($1)", &[&pid]).await.unwrap();
+        waits.then_some(())
+    })
+    .await;
+}
+
 async fn session(cluster: &Cluster) -> Client {
     let sql = cluster.client().await;
     // Its own commits must not wait.
@@ -35,6 +59,7 @@ async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_told_as_succes
     let broker = engine(&cluster.url()).await;
     push(&broker, "orders", "p", 0..1).await;
     wait_for(&sql, "nobody").await;
+    waits(&cluster, &sql).await;
     let pushed = push(&broker, "orders", "p", 1..2);
     tokio::pin!(pushed);
     let cancelled = async {
