@@ -88,6 +88,13 @@ impl Shared {
         }
     }
 
+    /// The server may have lost the end of its log, and give the same offsets to other messages.
+    pub fn forget_log(&self) {
+        *self.segments() = Segments::new(self.config.segment_cache_bytes);
+        *self.dedup() = Dedup::new(self.config.dedup_cache_bytes);
+        self.directory.clear();
+    }
+
     /// Why a message without a partition is refused.
     pub fn partition_limit(&self) -> String {
         format!("the queue has {} partitions, which is all it may have", self.config.partitions_max)

@@ -38,6 +38,12 @@ impl Engine {
             None => None,
         };
         let shared = Arc::new(Shared::new(config, connections, tasks, spool));
+        let log = Arc::downgrade(&shared);
+        shared.connections.on_new_life(move || {
+            if let Some(shared) = log.upgrade() {
+                shared.forget_log();
+            }
+        });
         // The first look only finds out where the log ends now.
         let refused = |error: crate::db::Error| StartError::Statement(error.to_string());
         shared.wake.discover(&shared).await.map_err(refused)?;

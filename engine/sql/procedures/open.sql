@@ -123,8 +123,12 @@ create or replace function queen.open_with_options(
 returns table ("position" int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean)
 language plpgsql as $$
 begin
-    return query
-    select o."position", o.id, o.number, o.head, o.queue_id, o.dedup_seconds, q.encryption_enabled
-    from queen.open(p_queues, p_partitions, p_ids, p_namespaces, p_tasks, p_create) o
-    left join queen.queues q on q.id = any (array[o.queue_id]);
+    -- One by one: a queue that queen.open has just made is seen by later statements only.
+    for "position", id, number, head, queue_id, dedup_seconds in
+        select * from queen.open(p_queues, p_partitions, p_ids, p_namespaces, p_tasks, p_create)
+    loop
+        encrypted := coalesce((select q.encryption_enabled from queen.queues q
+                               where q.id = any (array[open_with_options.queue_id])), false);
+        return next;
+    end loop;
 end $$;

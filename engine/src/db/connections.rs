@@ -87,6 +87,14 @@ struct Inner {
     state: Mutex<State>,
     /// Since when no connection could be opened, while none that was open has been of use.
     down: Mutex<Option<Instant>>,
+    lives: Mutex<Lives>,
+}
+
+/// The server as it was last met, and what to do when it is another one.
+#[derive(Default)]
+struct Lives {
+    current: Option<String>,
+    ended: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -143,6 +151,7 @@ impl Connections {
             deadline,
             patience,
             state: Mutex::default(),
+            lives: Mutex::default(),
             down: Mutex::default(),
         }))
     }
@@ -247,6 +256,26 @@ impl Connections {
         self.down_for().is_some()
     }
 
+    /// Before anybody gets a connection to a server that has crashed since, or has taken over from another one: it may not
+    /// have all that was committed.
+    pub fn on_new_life(&self, ended: impl Fn() + Send + Sync + 'static) {
+        self.lives().ended = Some(Box::new(ended));
+    }
+
+    fn lives(&self) -> MutexGuard<'_, Lives> {
+        self.0.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn met(&self, life: &str) {
+        let mut lives = self.lives();
+        let before = lives.current.replace(life.to_owned());
+        if before.is_some_and(|before| before != life)
+            && let Some(ended) = &lives.ended
+        {
+            ended();
+        }
+    }
+
     async fn try_open(&self) -> Result<Arc<Loan>, Error> {
         let place = Reserved(self);
         let client = self.0.connector.client().await?;
@@ -267,6 +296,7 @@ impl Connections {
             Ok(life) => life.map_err(|error| Error::Unreachable(error.to_string()))?,
             Err(_) => return Err(Error::Unreachable("no answer".to_owned())),
         };
+        self.met(&life);
         Ok(Connection { client, statements, life, deadline: self.0.deadline, broken: AtomicBool::new(false) })
     }
 

@@ -56,6 +56,8 @@ pub struct Wake {
 
 struct Seen {
     position: Position,
+    /// Of the server whose transaction numbers these are; empty before the first look.
+    life: String,
     look: u64,
 }
 
@@ -103,6 +105,7 @@ impl Wake {
             started: AtomicU64::new(0),
             seen: tokio::sync::Mutex::new(Seen {
                 position: Position { xmax: i64::MAX, running: Vec::new() },
+                life: String::new(),
                 look: 0,
             }),
         }
@@ -147,8 +150,12 @@ impl Wake {
         }
         let look = self.started.fetch_add(1, AcqRel) + 1;
         let from = &seen.position;
-        let call = |db: Checkout| async move { procedures::discover(&db, from).await };
-        let (position, written) = shared.connections.persist(call).await?;
+        let call = |db: Checkout| async move {
+            let found = procedures::discover(&db, from).await?;
+            Ok((found, db.life.clone()))
+        };
+        let ((position, written), life) = shared.connections.persist(call).await?;
+        let restarted = !seen.life.is_empty() && seen.life != life;
         let mut marked = Vec::new();
         let mut dedup = shared.dedup();
         for row in written {
@@ -159,7 +166,12 @@ impl Wake {
         }
         drop(dedup);
         shared.watches.pushed(&marked, self.look_at(clock::now()));
-        *seen = Seen { position, look };
+        *seen = Seen { position, life, look };
+        if restarted {
+            // Numbers are given away again after a crash, so this look may have missed some. Lists that are made from now on
+            // have everything, and later looks begin where they do.
+            forget(shared, None, None);
+        }
         Ok(())
     }
 

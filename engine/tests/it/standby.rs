@@ -3,7 +3,7 @@
 use queen_testkit::{Cluster, cluster};
 use tokio_postgres::Client;
 
-use crate::support::{Ask, any, data, engine, eventually, push};
+use crate::support::{Ask, any, data, engine, eventually, push, read};
 
 /// Commits wait for a standby of this name, or for none. There is no standby at all, so they wait for ever.
 async fn wait_for(sql: &Client, standby: &str) {
@@ -75,4 +75,27 @@ async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_told_as_succes
     wait_for(&sql, "").await;
     pushed.await;
     assert_eq!(data(&broker, any("orders").batch(10)).await, [0, 1]);
+}
+
+/// A standby that was not synchronous may take over without the last messages, and give their places to others.
+#[tokio::test]
+async fn what_a_broker_remembers_of_a_log_that_was_lost_is_not_delivered() {
+    let cluster = cluster().await;
+    let sql = cluster.client().await;
+    let broker = engine(&cluster.url()).await;
+    push(&broker, "orders", "p", 7..8).await;
+    // The same place in another life, with another message in it.
+    sql.batch_execute(
+        "update queen.segments set frames = replace(frames, '\"payload\":7', '\"payload\":8');
+         select pg_stat_reset_shared('bgwriter');
+         select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'queen'",
+    )
+    .await
+    .unwrap();
+    let delivered = eventually("the broker is back", async || {
+        let answer = broker.pop(any("orders")).await.ok()??;
+        Some(read(&answer).data())
+    })
+    .await;
+    assert_eq!(delivered, [8]);
 }
