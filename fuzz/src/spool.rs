@@ -48,7 +48,9 @@ fn damaged(mut input: Input<'_>) {
     let mut bounds = Vec::new();
     while !input.is_empty() && bounds.len() < 100 {
         let start = bytes.len();
-        record::write(&mut bytes, bounds.len() as u64, input.bytes());
+        // As JSON: without the NUL that a record begins with. With it, a body could pass for records and hide the next ones.
+        let body: Vec<u8> = input.bytes().iter().map(|&byte| byte.max(1)).collect();
+        record::write(&mut bytes, bounds.len() as u64, &body);
         bounds.push(start..bytes.len());
     }
     if bytes.is_empty() {
@@ -57,16 +59,15 @@ fn damaged(mut input: Input<'_>) {
     let at = (at % bytes.len() as u64) as usize;
     let cut = (cut % (bytes.len() as u64 + 1)) as usize;
     bytes[at] ^= flip;
+    if flip != 0 && bytes[at] == 0 {
+        return;
+    }
     bytes.truncate(cut);
     check_contents(&bytes);
     let whole = |index: &usize| bounds[*index].end <= cut && (flip == 0 || !bounds[*index].contains(&at));
     let expected: Vec<u64> = (0..bounds.len()).filter(whole).map(|index| index as u64).collect();
     let found: Vec<u64> = record::read(&bytes).records.iter().map(|record| record.number).collect();
-    // A body may hold what looks like a record, which is seen when its own header is damaged.
-    assert!(
-        expected.iter().all(|number| found.contains(number)),
-        "{expected:?} are whole, {found:?} were found"
-    );
+    assert_eq!(found, expected, "what is whole is found, and nothing else");
 }
 
 /// A folder as a broker finds it.

@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-/// Starts every record; unlikely enough in JSON, and the checksum decides.
+/// Starts every record. Bodies are JSON, which has no NUL: nobody can push what would be taken for a record once the one
+/// around it is damaged.
 const MARK: [u8; 4] = *b"\x00QS\x01";
 
 /// Mark, length of the body, checksum of number and body, number.
