@@ -92,6 +92,7 @@ impl Shared {
     pub fn forget_log(&self) {
         *self.segments() = Segments::new(self.config.segment_cache_bytes);
         *self.dedup() = Dedup::new(self.config.dedup_cache_bytes);
+        *self.leases() = LeaseBook::new(LEASE_HASHES_MAX);
         self.directory.clear();
     }
 

@@ -55,6 +55,8 @@ begin
                       when c.deferred_pending > 0 and not p_deferred then 5
                       when a.lease_id is not null
                            and not coalesce(c.lease_id = a.lease_id and c.lease_until > v_now, false) then 2
+                      -- Of a log whose end was lost: there is no such message any more.
+                      when a.final_to > h.head then 2
                       when greatest(c.cursor, h.tail) <> a.expected then 3
                       when a.negative and c.attempts < q.retry_limit then 0
                       else 1 end as status

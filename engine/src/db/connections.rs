@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,9 @@ pub struct Connection {
     pub statements: Statements,
     /// Of the server. A connection ends with it, so it is asked for once.
     pub life: String,
+    /// How many lives came before it, and how many are known by now.
+    number: u64,
+    newest: Arc<AtomicU64>,
     deadline: Duration,
     broken: AtomicBool,
 }
@@ -61,7 +65,13 @@ impl Connection {
     }
 
     pub fn is_usable(&self) -> bool {
-        !self.broken.load(Relaxed) && !self.client.is_closed()
+        !self.broken.load(Relaxed) && !self.client.is_closed() && self.is_current()
+    }
+
+    /// Whether it leads to the server that was met last. What another one has answered must not be kept: ask under the lock
+    /// of whatever keeps it, because the number changes before that is emptied.
+    pub fn is_current(&self) -> bool {
+        self.number == self.newest.load(Acquire)
     }
 }
 
@@ -88,6 +98,8 @@ struct Inner {
     /// Since when no connection could be opened, while none that was open has been of use.
     down: Mutex<Option<Instant>>,
     lives: Mutex<Lives>,
+    /// Beside the lock and not under it: who asks holds the lock of a cache, and who empties caches holds that of the lives.
+    newest: Arc<AtomicU64>,
 }
 
 /// The server as it was last met, and what to do when it is another one.
@@ -152,6 +164,7 @@ impl Connections {
             patience,
             state: Mutex::default(),
             lives: Mutex::default(),
+            newest: Arc::default(),
             down: Mutex::default(),
         }))
     }
@@ -266,14 +279,21 @@ impl Connections {
         self.0.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn met(&self, life: &str) {
+    /// How many lives have ended.
+    pub fn life(&self) -> u64 {
+        self.0.newest.load(Acquire)
+    }
+
+    fn met(&self, life: &str) -> u64 {
         let mut lives = self.lives();
         let before = lives.current.replace(life.to_owned());
-        if before.is_some_and(|before| before != life)
-            && let Some(ended) = &lives.ended
-        {
-            ended();
+        if before.is_some_and(|before| before != life) {
+            self.0.newest.fetch_add(1, Release);
+            if let Some(ended) = &lives.ended {
+                ended();
+            }
         }
+        self.life()
     }
 
     async fn try_open(&self) -> Result<Arc<Loan>, Error> {
@@ -296,8 +316,15 @@ impl Connections {
             Ok(life) => life.map_err(|error| Error::Unreachable(error.to_string()))?,
             Err(_) => return Err(Error::Unreachable("no answer".to_owned())),
         };
-        self.met(&life);
-        Ok(Connection { client, statements, life, deadline: self.0.deadline, broken: AtomicBool::new(false) })
+        Ok(Connection {
+            client,
+            statements,
+            number: self.met(&life),
+            newest: self.0.newest.clone(),
+            life,
+            deadline: self.0.deadline,
+            broken: AtomicBool::new(false),
+        })
     }
 
     /// A connection beside the others, for one who keeps it. `heard` is told of what it listens to.

@@ -40,11 +40,12 @@ pub struct Configured {
     pub options: QueueOptions,
 }
 
-pub async fn configure(connections: &Connections, ask: &Configure) -> Result<Configured, Error> {
+/// `note` tells other brokers, with the commit: what they remember of a queue decides on how its messages are stored.
+pub async fn configure(connections: &Connections, ask: &Configure, note: &str) -> Result<Configured, Error> {
     let changes = serde_json::Value::Object(ask.changes.clone()).to_string();
-    let sql = "select * from queen.configure($1, $2, $3, $4::text::jsonb, $5)";
-    let parameters: [&(dyn ToSql + Sync); 5] =
-        [&ask.queue, &ask.namespace, &ask.task, &changes, &ask.replace];
+    let sql = "select c.* from queen.configure($1, $2, $3, $4::text::jsonb, $5) c, pg_notify('queen', $6)";
+    let parameters: [&(dyn ToSql + Sync); 6] =
+        [&ask.queue, &ask.namespace, &ask.task, &changes, &ask.replace, &note];
     let row = one(connections, "queen.configure", sql, &parameters).await?;
     Ok(Configured {
         id: row.get("id"),

@@ -121,7 +121,9 @@ fn standing(found: i32, needed: i32) -> Standing {
 /// Later releases have higher numbers.
 fn release(version: &str) -> i32 {
     let parts = version.split(['.', '-', '+']).take(3).map(|part| part.parse().unwrap_or(0));
-    parts.fold(0, |number, part: i32| number * 1_000 + part)
+    let number = parts.fold(0, |number, part: i32| number * 1_000 + part);
+    // A candidate comes before its release.
+    number * 2 + i32::from(!version.contains('-'))
 }
 
 async fn install(client: &mut Client, found: i32) -> Result<(), StartError> {
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn releases_are_in_the_order_of_their_versions() {
-        let versions = ["0.1.0", "0.2.0-rc.1", "0.2.1", "0.10.0", "1.0.0", "1.0.10"];
+        let versions = ["0.1.0", "0.2.0-rc.1", "0.2.0", "0.2.1", "0.10.0", "1.0.0", "1.0.10"];
         assert!(versions.map(release).is_sorted_by(|a, b| a < b), "{:?}", versions.map(release));
     }
 }

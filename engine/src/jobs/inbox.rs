@@ -307,7 +307,7 @@ impl Mover {
         };
         let connector = shared.connections.connector();
         transaction::commit(&self.db, connector, &number, shared.config.retry_for).await?;
-        append::publish(shared, &published);
+        append::publish(shared, &self.db, &published);
         Ok(())
     }
 

@@ -172,7 +172,7 @@ impl Processor {
         };
         let connector = self.shared.connections.connector();
         transaction::commit(db, connector, &number, self.shared.config.retry_for).await?;
-        append::publish(&self.shared, &landing.published);
+        append::publish(&self.shared, db, &landing.published);
         for (ack, answer) in &landing.acked {
             ack::settled(&self.shared, ack, answer);
         }

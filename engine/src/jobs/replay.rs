@@ -177,7 +177,7 @@ impl Replay {
         };
         let connector = shared.connections.connector();
         transaction::commit(&db, connector, &number, shared.config.retry_for).await?;
-        append::publish(shared, &published);
+        append::publish(shared, &db, &published);
         Ok(())
     }
 

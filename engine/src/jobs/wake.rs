@@ -134,6 +134,12 @@ impl Wake {
         self.send(Hint::Deleted { queue: queue.to_owned() });
     }
 
+    /// The word that `reset` sends about a queue, for those who send it in a transaction of their own.
+    pub fn reset_note(&self, queue: &str) -> String {
+        let hint = Hint::Reset { queue: Some(queue.to_owned()), group: None };
+        serde_json::to_string(&Note { from: self.broker, hint }).unwrap_or_default()
+    }
+
     /// What this broker and all others believe about a queue or a group is no longer true.
     pub fn reset(&self, shared: &Shared, queue: Option<&str>, group: Option<&str>) {
         forget(shared, queue, group);
@@ -203,16 +209,21 @@ impl Wake {
     /// Sends what has collected, outside every push's transaction: NOTIFY serialises commits.
     pub async fn run_sender(&self, shared: Arc<Shared>) {
         self.send(Hint::Hello);
+        let mut unsaid = false;
         loop {
             tokio::select! {
                 () = self.signal.notified() => {}
                 () = tokio::time::sleep(HEARTBEAT) => self.send(Hint::Here),
+            }
+            if std::mem::take(&mut unsaid) {
+                self.send(Hint::Reset { queue: None, group: None });
             }
             let notes = self.collect(clock::now());
             if !notes.is_empty()
                 && let Err(error) = control::notify(&shared.connections, &notes).await
             {
                 debug!(%error, "other brokers could not be notified");
+                unsaid = true;
             }
             tokio::time::sleep(SEND_EVERY).await;
         }
@@ -272,7 +283,7 @@ impl Wake {
                     is_listening = true;
                     self.hearing.store(true, Release);
                     // What was said while nobody listened is not known: start over.
-                    if std::mem::replace(state, Listening::Hearing) == Listening::Deaf {
+                    if std::mem::replace(state, Listening::Hearing) != Listening::Hearing {
                         forget(shared, None, None);
                     }
                 }
@@ -328,7 +339,8 @@ fn drop_queue(shared: &Shared, queue: &str) {
     shared.leases().forget_partitions(&partitions);
 }
 
-fn forget(shared: &Shared, queue: Option<&str>, group: Option<&str>) {
+/// Here alone; others have to be told.
+pub fn forget(shared: &Shared, queue: Option<&str>, group: Option<&str>) {
     if group.is_none() {
         match queue {
             Some(queue) => shared.directory.forget_queue(queue),

@@ -9,6 +9,7 @@ use crate::Engine;
 use crate::crypt::{Keys, Unreadable};
 use crate::db::control::{self, DeadLetterRow, DeadLetters};
 use crate::error::Error;
+use crate::jobs::wake;
 use crate::log::frames::{Frame, read_string};
 
 #[derive(Debug)]
@@ -61,8 +62,10 @@ pub enum SeekTo {
 
 impl Engine {
     pub async fn configure(&self, configure: &Configure) -> Result<Configured, Error> {
-        let configured = control::configure(&self.shared.connections, configure).await?;
-        self.shared.wake.reset(&self.shared, Some(&configure.queue), None);
+        let shared = &self.shared;
+        let note = shared.wake.reset_note(&configure.queue);
+        let configured = control::configure(&shared.connections, configure, &note).await?;
+        wake::forget(shared, Some(&configure.queue), None);
         Ok(Configured {
             queue_id: configured.id,
             queue: configure.queue.clone(),

@@ -194,14 +194,11 @@ async fn round(
                 let too_much = answer.unseen.is_none() && stored.is_empty();
                 draft.taught |= answer.unseen.is_some();
                 if draft.compares && !too_much {
-                    shared.dedup().caught_up(
-                        now,
-                        window,
-                        partition.id,
-                        head,
-                        answer.unseen.as_deref(),
-                        draft.expected,
-                    );
+                    let mut dedup = shared.dedup();
+                    if db.is_current() {
+                        let unseen = answer.unseen.as_deref();
+                        dedup.caught_up(now, window, partition.id, head, unseen, draft.expected);
+                    }
                 }
                 draft.drop_stored(&stored);
             }
@@ -388,13 +385,14 @@ pub struct Publication {
 
 /// After the commit, and never before: a cache that knew of an append that was rolled back would take another
 /// broker's segment for it.
-pub fn publish(shared: &Shared, published: &[Publication]) {
+pub fn publish(shared: &Shared, db: &Connection, published: &[Publication]) {
     if published.is_empty() {
         return;
     }
     let now = clock::now();
     let mut dedup = shared.dedup();
-    for publication in published {
+    let kept = if db.is_current() { published } else { &[] };
+    for publication in kept {
         let segment = &publication.segment;
         let hashes: Vec<TransactionHash> = TransactionHash::read_all(&segment.transactions).collect();
         dedup.appended(
@@ -409,7 +407,8 @@ pub fn publish(shared: &Shared, published: &[Publication]) {
     }
     drop(dedup);
     let mut segments = shared.segments();
-    for publication in published {
+    let kept = if db.is_current() { published } else { &[] };
+    for publication in kept {
         segments.insert(publication.partition.id, publication.segment.clone());
     }
     drop(segments);

@@ -197,15 +197,20 @@ pub struct Grants {
     pub claims: Vec<Grant>,
     pub group: Arc<str>,
     pub lease: Option<Uuid>,
+    /// Of the server that granted them.
+    pub life: u64,
 }
 
 impl Grants {
     pub fn none(shared: &Arc<Shared>) -> Self {
-        Self { shared: shared.clone(), claims: Vec::new(), group: "".into(), lease: None }
+        let life = shared.connections.life();
+        Self { shared: shared.clone(), claims: Vec::new(), group: "".into(), lease: None, life }
     }
 
     pub fn new(shared: &Arc<Shared>, claimed: Claimed) -> Self {
-        Self { shared: shared.clone(), claims: claimed.grants, group: claimed.group, lease: claimed.lease }
+        let life = shared.connections.life();
+        let (group, lease) = (claimed.group, claimed.lease);
+        Self { shared: shared.clone(), claims: claimed.grants, group, lease, life }
     }
 
     pub fn messages(&self) -> i64 {

@@ -47,10 +47,13 @@ impl Operation for Fetch {
         let rows = procedures::fetch(db, &ids, &first, &last).await?;
         let mut read: Vec<Vec<Arc<Segment>>> = ids.iter().map(|_| Vec::new()).collect();
         let mut cache = shared.segments();
+        let keep = db.is_current();
         for row in rows {
             let segment =
                 Arc::new(Segment::new(row.base_offset, row.created_at, row.transactions, row.frames));
-            cache.insert(ids[row.position], segment.clone());
+            if keep {
+                cache.insert(ids[row.position], segment.clone());
+            }
             if segment.base_offset < last[row.position] {
                 read[row.position].push(segment);
             }

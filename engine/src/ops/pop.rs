@@ -516,7 +516,8 @@ impl Engine {
         }
         if let Some(lease) = grants.lease {
             let mut book = self.shared.leases();
-            for (index, delivery) in deliveries.iter().enumerate() {
+            let kept = if grants.life == self.shared.connections.life() { deliveries } else { &[] };
+            for (index, delivery) in kept.iter().enumerate() {
                 let hashes = delivery.segments.iter().flat_map(|segment| {
                     let from = (delivery.first - segment.base_offset).max(0) as usize;
                     let to = (delivery.last.min(segment.end()) - segment.base_offset) as usize;

@@ -493,7 +493,7 @@ impl Operation for Parcel {
         let parcels: Vec<&Self> = batch.iter().collect();
         let mut published = Vec::new();
         let appended = append::append(shared, db, &parcels, Turn::Direct, &mut published).await;
-        append::publish(shared, &published);
+        append::publish(shared, db, &published);
         if batch.iter().any(|parcel| parcel.recheck) {
             // What an earlier try committed was never published.
             let look_at = shared.wake.look_at(crate::clock::now());

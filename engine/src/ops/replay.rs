@@ -123,7 +123,7 @@ impl Engine {
         };
         let connector = self.shared.connections.connector();
         transaction::commit(&db, connector, &number, self.shared.config.retry_for).await?;
-        append::publish(&self.shared, &published);
+        append::publish(&self.shared, &db, &published);
         let mut results: Vec<Option<PushResult>> = messages.iter().map(|_| None).collect();
         for ((members, parcel), placed) in parcels.iter().zip(prepared) {
             for (&index, placed) in members.iter().zip(placed) {

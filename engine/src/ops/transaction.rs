@@ -280,7 +280,7 @@ impl Transaction {
             }
         };
         transaction::commit(db, shared.connections.connector(), &number, shared.config.retry_for).await?;
-        append::publish(shared, &prepared.published);
+        append::publish(shared, db, &prepared.published);
         self.note_relations(shared, &prepared.committed);
         for (index, answer) in &prepared.acked {
             ack::settled(shared, &self.acks[*index], answer);

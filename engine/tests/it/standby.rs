@@ -1,9 +1,10 @@
 //! Synchronous standbys: nothing is answered that only the primary knows.
 
+use queen_protocol::AckStatus;
 use queen_testkit::{Cluster, cluster};
 use tokio_postgres::Client;
 
-use crate::support::{Ask, any, data, engine, eventually, push, read};
+use crate::support::{Ask, ack_items, any, data, engine, eventually, leaseless, pop, push, read};
 
 /// Commits wait for a standby of this name, or for none. There is no standby at all, so they wait for ever.
 async fn wait_for(sql: &Client, standby: &str) {
@@ -98,4 +99,31 @@ async fn what_a_broker_remembers_of_a_log_that_was_lost_is_not_delivered() {
     })
     .await;
     assert_eq!(delivered, [8]);
+}
+
+#[tokio::test]
+async fn an_ack_of_what_was_lost_moves_nothing() {
+    let cluster = cluster().await;
+    let sql = cluster.client().await;
+    let broker = engine(&cluster.url()).await;
+    push(&broker, "orders", "p", 0..2).await;
+    let lost = pop(&broker, any("orders").batch(2)).await.unwrap();
+    // As a standby would know it that had not heard of any of this.
+    sql.batch_execute(
+        "delete from queen.segments;
+         update queen.heads set head = 0;
+         update queen.consumers set cursor = 0, lease_id = null, lease_until = null, lease_end = null;
+         select pg_stat_reset_shared('bgwriter');
+         select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'queen'",
+    )
+    .await
+    .unwrap();
+    let late = leaseless(&lost.messages[1], AckStatus::Completed);
+    let results = ack_items(&broker, vec![late]).await;
+    assert!(!results[0].success, "{results:?}");
+    push(&broker, "orders", "p", 5..8).await;
+    // It believes in its old lease until it has looked at the log.
+    let delivered =
+        eventually("what was pushed since comes", async || pop(&broker, any("orders").batch(9)).await);
+    assert_eq!(delivered.await.data(), [5, 6, 7]);
 }
