@@ -283,8 +283,11 @@ impl Wake {
                     is_listening = true;
                     self.hearing.store(true, Release);
                     // What was said while nobody listened is not known: start over.
-                    if std::mem::replace(state, Listening::Hearing) != Listening::Hearing {
-                        forget(shared, None, None);
+                    match std::mem::replace(state, Listening::Hearing) {
+                        // Lists are hints. What a queue's options say is none.
+                        Listening::Starting => shared.directory.clear(),
+                        Listening::Deaf => forget(shared, None, None),
+                        Listening::Hearing => {}
                     }
                 }
                 message = driver.next() => match message {
