@@ -49,10 +49,10 @@ bench-quick: setup-chaos ## a short run of every scenario and of every other com
 	target/debug/queen-bench pinned --queen target/debug/queen --quick
 	target/debug/queen-bench admin --queen target/debug/queen --quick
 	target/debug/queen-bench soak --queen target/debug/queen --quick
-	target/debug/queen-bench chaos --queen target/debug/queen --quick
-	target/debug/queen-bench chaos --queen target/debug/queen --quick --failover
+	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1
+	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --failover
 	before=$$(scripts/last-release) && cargo build --locked -p queen-server && \
-		target/debug/queen-bench chaos --queen target/debug/queen --quick --upgrade-from $$before
+		target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --upgrade-from $$before
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
 

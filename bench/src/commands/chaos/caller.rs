@@ -2,10 +2,11 @@
 //! answer.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bytes::Bytes;
 
 use super::history::{History, Time};
@@ -26,6 +27,7 @@ pub struct Run {
     history: Mutex<History>,
     statuses: Mutex<Statuses>,
     phase: tokio::sync::watch::Sender<Phase>,
+    writers: AtomicUsize,
     pub targets: Vec<Target>,
 }
 
@@ -45,6 +47,7 @@ impl Run {
             history: Mutex::default(),
             statuses: Mutex::default(),
             phase: tokio::sync::watch::Sender::new(Phase::Load),
+            writers: AtomicUsize::new(0),
             targets,
         })
     }
@@ -69,6 +72,17 @@ impl Run {
         self.phase.send_replace(phase);
     }
 
+    /// How many may send a message, or wait to hear what became of one.
+    pub fn writers(&self) -> usize {
+        self.writers.load(Ordering::SeqCst)
+    }
+
+    /// One more, until the answer is dropped.
+    pub fn writing(self: &Arc<Run>) -> Writing {
+        self.writers.fetch_add(1, Ordering::SeqCst);
+        Writing(Arc::clone(self))
+    }
+
     /// Sleeps, but not into the end of the run.
     pub async fn pause(&self, time: Duration) {
         let mut phase = self.phase.subscribe();
@@ -76,6 +90,15 @@ impl Run {
             () = tokio::time::sleep(time) => {}
             _ = phase.wait_for(|&phase| phase == Phase::Over) => {}
         }
+    }
+}
+
+/// A writer that is at it.
+pub struct Writing(Arc<Run>);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.writers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -130,15 +153,15 @@ impl Caller {
         self.run.phase() == Phase::Over
     }
 
-    pub async fn get(&mut self, path: &str, wait: Duration) -> Answer {
+    pub async fn get(&mut self, path: &str, wait: Duration) -> Result<Answer> {
         self.call(path, None, wait).await
     }
 
-    pub async fn post(&mut self, path: &str, body: &[u8]) -> Answer {
+    pub async fn post(&mut self, path: &str, body: &[u8]) -> Result<Answer> {
         self.call(path, Some(body), Duration::ZERO).await
     }
 
-    async fn call(&mut self, path: &str, body: Option<&[u8]>, wait: Duration) -> Answer {
+    async fn call(&mut self, path: &str, body: Option<&[u8]>, wait: Duration) -> Result<Answer> {
         if self.percent(WANDERING_PERCENT) {
             self.turn_away();
         }
@@ -164,9 +187,14 @@ impl Caller {
         let ended = self.run.now();
         let route = path.split('/').nth(3).unwrap_or("").split('?').next().unwrap_or("");
         self.run.statuses().add(route, reply.as_ref().map(|(status, _)| *status));
+        if let Some((status, body)) = &reply
+            && is_our_fault(*status)
+        {
+            bail!("{status} to {path}: {}", String::from_utf8_lossy(body));
+        }
         let answer = Answer { sent, ended, broker, reply };
         match answer.status() {
-            Some(status) if status < 500 && status != 429 => {}
+            Some(200..300) => {}
             _ if impatient => {}
             _ => {
                 self.turn_away();
@@ -174,7 +202,7 @@ impl Caller {
                 self.run.pause(Duration::from_millis(50)).await;
             }
         }
-        answer
+        Ok(answer)
     }
 
     fn turn_away(&mut self) {
@@ -182,8 +210,35 @@ impl Caller {
     }
 }
 
+/// A refusal of what nobody should refuse: all our requests are as they should be. A broker may only have too much to do, or
+/// wait in vain for the rest of a request that the network holds back.
+fn is_our_fault(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 408 | 429)
+}
+
 /// Checks an answer as the contract has it; what cannot be read is an error of the run.
 pub fn parse<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T> {
     serde_json::from_slice(body)
         .map_err(|error| anyhow::anyhow!("{error}: {}", String::from_utf8_lossy(body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_a_request_as_it_should_be_is_an_error() {
+        assert!([400, 401, 403, 404, 409, 413, 422].into_iter().all(is_our_fault));
+        assert!(![200, 202, 204, 408, 429, 500, 503].into_iter().any(is_our_fault));
+    }
+
+    #[test]
+    fn a_writer_counts_until_it_is_done() {
+        let run = Run::new(Vec::new());
+        let one = run.writing();
+        let other = run.writing();
+        assert_eq!(run.writers(), 2);
+        drop((one, other));
+        assert_eq!(run.writers(), 0);
+    }
 }

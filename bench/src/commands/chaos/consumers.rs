@@ -156,7 +156,7 @@ impl Consumer {
             ),
         };
         for _ in 0..ACK_TRIES {
-            let answer = self.caller.post(path, body.as_bytes()).await;
+            let answer = self.caller.post(path, body.as_bytes()).await?;
             let answers = match answer.body() {
                 Some(body) => Some(settled(body, items.len(), answer.status() == Some(202))?),
                 None => None,
@@ -192,7 +192,7 @@ impl Consumer {
         }
         let path = format!("/api/v1/lease/{lease}/extend");
         let body = json!({"seconds": LEASE.as_secs()}).to_string();
-        let answer = self.caller.post(&path, body.as_bytes()).await;
+        let answer = self.caller.post(&path, body.as_bytes()).await?;
         let outcome = match answer.body() {
             Some(body) => Outcome::Answered(parse::<Extended>(body)?.renewed),
             None => Outcome::Unknown,

@@ -14,11 +14,23 @@ use super::stage::{BROKERS, Stage};
 pub struct Done {
     pub whom: String,
     pub remark: String,
+    /// Whether anything was done at all.
+    pub inflicted: bool,
 }
 
 impl Done {
     fn to(whom: impl Into<String>, remark: impl Into<String>) -> Result<Done> {
-        Ok(Done { whom: whom.into(), remark: remark.into() })
+        Ok(Done { whom: whom.into(), remark: remark.into(), inflicted: true })
+    }
+
+    fn nothing(whom: impl Into<String>, why: impl Into<String>) -> Result<Done> {
+        let remark = format!("NOT DONE: {}", why.into());
+        Ok(Done { whom: whom.into(), remark, inflicted: false })
+    }
+
+    /// It counts if there was somebody to do it to.
+    fn times(count: usize, whom: impl Into<String>, remark: impl Into<String>) -> Result<Done> {
+        if count == 0 { Done::nothing(whom, remark) } else { Done::to(whom, remark) }
     }
 }
 
@@ -112,7 +124,7 @@ async fn kill_backends(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     let query = "select pid from pg_stat_activity where usename = 'queen' order by pid";
     let rows = session.client.query(query, &[]).await?;
     let Some(row) = rows.get(fault.choice as usize % rows.len().max(1)) else {
-        return Done::to("postgres", "no backend to kill");
+        return Done::nothing("postgres", "no backend to kill");
     };
     send(row.try_get::<_, i32>(0)?.cast_unsigned(), Signal::KILL);
     tokio::time::sleep(fault.hold).await;
@@ -128,12 +140,13 @@ async fn end_sessions(stage: &mut Stage, fault: &Fault) -> Result<Done> {
         ended += end_broker_sessions(&session).await?;
         tokio::time::sleep(fault.hold / rounds).await;
     }
-    Done::to("postgres", format!("pg_terminate_backend, {ended} times"))
+    Done::times(ended, "postgres", format!("pg_terminate_backend, {ended} times"))
 }
 
-async fn end_broker_sessions(session: &crate::direct::Link) -> Result<i64> {
+async fn end_broker_sessions(session: &crate::direct::Link) -> Result<usize> {
     let query = "select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = 'queen'";
-    Ok(session.client.query_one(query, &[]).await?.try_get(0)?)
+    let ended: i64 = session.client.query_one(query, &[]).await?.try_get(0)?;
+    Ok(usize::try_from(ended)?)
 }
 
 async fn cut(stage: &mut Stage, fault: &Fault) -> Result<Done> {
@@ -159,7 +172,7 @@ async fn pause_postgres(stage: &mut Stage, fault: &Fault) -> Result<Done> {
 
 async fn fill_disk(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     if let Some(why) = &stage.disk.whole {
-        return Done::to(
+        return Done::nothing(
             "disk",
             format!("cannot mount one of our own ({why}); only the spool's own limit is reached"),
         );
@@ -197,10 +210,7 @@ async fn revive_postgres(stage: &mut Stage) -> Result<()> {
 async fn jump_clock(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     let broker = &stage.brokers[fault.broker];
     if !broker.can_jump() {
-        return Done::to(
-            format!("broker {}", fault.broker),
-            "libfaketime is not installed: nothing was done",
-        );
+        return Done::nothing(format!("broker {}", fault.broker), "libfaketime is not installed");
     }
     let seconds = if fault.choice.is_multiple_of(2) { 3_600 } else { -3_600 };
     broker.jump(seconds)?;
@@ -225,7 +235,7 @@ async fn exhaust_pool(stage: &mut Stage, fault: &Fault) -> Result<Done> {
         }
     }
     tokio::time::sleep(fault.hold).await;
-    Done::to("postgres", format!("{} connections taken, none left", taken.len()))
+    Done::times(taken.len(), "postgres", format!("{} connections taken, none left", taken.len()))
 }
 
 async fn lock_storm(stage: &mut Stage, fault: &Fault) -> Result<Done> {

@@ -72,7 +72,7 @@ pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
         !wish.wait.is_zero(),
         wish.wait.as_millis()
     );
-    let answer = caller.get(&path, wish.wait).await;
+    let answer = caller.get(&path, wish.wait).await?;
     if answer.status() == Some(204) {
         return Ok(None);
     }

@@ -23,7 +23,7 @@ mod transactors;
 use anyhow::Result;
 
 use self::run::Shape;
-use self::summary::Summary;
+use self::summary::{Summary, untested};
 use super::{write, write_json};
 use crate::environment::Machine;
 use crate::options::ChaosOptions;
@@ -42,6 +42,9 @@ pub async fn run(options: ChaosOptions) -> Result<bool> {
         match result.findings.violations.len() {
             0 => println!("seed {seed}: no violation"),
             _ => println!("replay with: {}", shape.replay(&options.queen, seed)),
+        }
+        for what in untested(&result) {
+            println!("NOT TESTED ENOUGH: {what}");
         }
         summary.add(result);
     }

@@ -71,7 +71,8 @@ impl Kind {
             Kind::FillDisk => (500, 3_000),
             Kind::JumpClock => (500, 4_000),
             Kind::ExhaustPool => (700, 3_000),
-            Kind::LockStorm => (1_000, 3_000),
+            // Longer than the brokers wait for a lock.
+            Kind::LockStorm => (1_700, 3_000),
         }
     }
 }

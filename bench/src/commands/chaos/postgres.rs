@@ -20,6 +20,8 @@ const OBSERVER: &str = "postgres";
 pub const BROKER: &str = "queen";
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
+/// Until a process that was stopped has noticed.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Few connections, so that they can be used up. As durable as by default.
@@ -43,6 +45,8 @@ pub struct Postgres {
     account: Account,
     programs: PathBuf,
     child: Option<Child>,
+    /// Processes of a postmaster that was ended: they may outlive it for a moment.
+    orphans: Vec<Process>,
 }
 
 impl Postgres {
@@ -92,6 +96,7 @@ impl Postgres {
             account,
             programs,
             child: None,
+            orphans: Vec::new(),
         })
     }
 
@@ -100,6 +105,7 @@ impl Postgres {
     }
 
     pub async fn start(&mut self) -> Result<()> {
+        self.orphans_gone().await?;
         self.spawn()?;
         self.ready().await
     }
@@ -167,13 +173,14 @@ impl Postgres {
 
     /// Immediate shutdown: no checkpoint, so the next start has to recover.
     pub async fn crash(&mut self) -> Result<()> {
+        self.orphans = self.pid().map(children).unwrap_or_default();
         self.signal(Signal::QUIT);
         self.gone().await
     }
 
     /// The postmaster and all its processes at once, as when the power fails.
     pub async fn kill(&mut self) -> Result<()> {
-        self.signal_all(Signal::KILL);
+        self.orphans = self.signal_all(Signal::KILL);
         self.gone().await
     }
 
@@ -181,6 +188,19 @@ impl Postgres {
         if let Some(mut child) = self.child.take() {
             tokio::time::timeout(STOP_PATIENCE, child.wait()).await.context("postgres does not end")??;
         }
+        self.orphans_gone().await
+    }
+
+    /// A new postmaster refuses to start while one of them still has the shared memory.
+    async fn orphans_gone(&mut self) -> Result<()> {
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while self.orphans.iter().any(Process::is_alive) {
+            if Instant::now() > deadline {
+                bail!("processes of postgres outlive their postmaster: {:?}", self.orphans);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        self.orphans.clear();
         Ok(())
     }
 
@@ -189,14 +209,21 @@ impl Postgres {
         session.client.batch_execute("select pg_promote(true, 30)").await.context("cannot promote")
     }
 
-    /// To the postmaster and every process of it that there is now.
-    pub fn signal_all(&self, signal: Signal) {
-        let Some(postmaster) = self.pid() else { return };
-        // First, so that it starts no others.
-        self.signal(signal);
-        for pid in children(postmaster) {
-            send(pid, signal);
+    /// To the postmaster and every process of it. Returns these.
+    pub fn signal_all(&self, signal: Signal) -> Vec<Process> {
+        let Some(postmaster) = self.pid() else { return Vec::new() };
+        // Stopped, so that it starts no others; and last, since its processes cannot be told from any others without it.
+        send(postmaster, Signal::STOP);
+        let deadline = Instant::now() + FREEZE_PATIENCE;
+        while Stat::of(postmaster).is_some_and(|stat| stat.runs()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        let children = children(postmaster);
+        for child in &children {
+            send(child.pid, signal);
+        }
+        send(postmaster, signal);
+        children
     }
 
     fn signal(&self, signal: Signal) {
@@ -227,16 +254,53 @@ pub fn send(pid: u32, signal: Signal) {
     }
 }
 
-fn children(parent: u32) -> Vec<u32> {
+/// One process and no later one with the same number.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    started: u64,
+}
+
+impl Process {
+    /// One that has ended and waits to be reaped holds nothing any more.
+    fn is_alive(&self) -> bool {
+        Stat::of(self.pid).is_some_and(|stat| stat.started == self.started && !stat.has_ended())
+    }
+}
+
+/// What the kernel tells about a process.
+struct Stat {
+    state: char,
+    parent: u32,
+    started: u64,
+}
+
+impl Stat {
+    fn of(pid: u32) -> Option<Stat> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name before it is in brackets and may hold anything.
+        let (_, fields) = stat.rsplit_once(") ")?;
+        let fields: Vec<&str> = fields.split(' ').collect();
+        let state = fields.first()?.chars().next()?;
+        Some(Stat { state, parent: fields.get(1)?.parse().ok()?, started: fields.get(19)?.parse().ok()? })
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+
+    fn runs(&self) -> bool {
+        !self.has_ended() && self.state != 'T'
+    }
+}
+
+fn children(parent: u32) -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name before it is in brackets and may hold anything.
-        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
-        fields.split(' ').nth(1).is_some_and(|ppid| ppid == parent.to_string())
-    })
-    .collect()
+    pids.filter_map(|pid| Some((pid, Stat::of(pid)?)))
+        .filter(|(_, stat)| stat.parent == parent)
+        .map(|(pid, stat)| Process { pid, started: stat.started })
+        .collect()
 }
 
 async fn run(mut command: Command) -> Result<()> {
@@ -245,4 +309,39 @@ async fn run(mut command: Command) -> Result<()> {
         bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pause_and_a_kill_spare_no_process_and_it_starts_again() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        // PostgreSQL runs as somebody else if we are root.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        let mut postgres = Postgres::create(folder.path(), folder.path().join("data")).await?;
+        postgres.start().await?;
+        let mut sessions = Vec::new();
+        for _ in 0..10 {
+            sessions.push(postgres.session().await?);
+        }
+        let stopped = postgres.signal_all(Signal::STOP);
+        assert!(stopped.len() > sessions.len(), "{stopped:?}");
+        let deadline = Instant::now() + FREEZE_PATIENCE;
+        while stopped.iter().any(|one| Stat::of(one.pid).is_some_and(|stat| stat.runs())) {
+            assert!(Instant::now() < deadline, "{stopped:?}");
+            tokio::time::sleep(POLL).await;
+        }
+        postgres.signal_all(Signal::CONT);
+        sessions.push(postgres.session().await?);
+
+        // Who is stopped does not notice by itself that the postmaster is gone.
+        let processes = postgres.signal_all(Signal::STOP);
+        postgres.kill().await?;
+        let left: Vec<&Process> = processes.iter().filter(|one| one.is_alive()).collect();
+        left.iter().for_each(|one| send(one.pid, Signal::KILL));
+        assert!(processes.len() > sessions.len() && left.is_empty(), "{left:?} of {processes:?}");
+        postgres.start().await
+    }
 }

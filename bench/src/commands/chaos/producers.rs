@@ -40,6 +40,7 @@ impl Producer {
     }
 
     pub async fn work(mut self) -> Result<()> {
+        let _writing = self.caller.run.writing();
         while self.caller.is_loading() {
             let items = self.choose();
             let own_ids = !self.caller.percent(ANONYMOUS_PERCENT);
@@ -72,7 +73,7 @@ impl Producer {
         let body = json!({ "items": items.iter().map(|&key| item(key, own_ids)).collect::<Vec<_>>() });
         let body = body.to_string();
         loop {
-            let answer = self.caller.post("/api/v1/push", body.as_bytes()).await;
+            let answer = self.caller.post("/api/v1/push", body.as_bytes()).await?;
             let outcome = match answer.body() {
                 Some(body) => Outcome::Answered(receipts(body, items.len())?),
                 None => Outcome::Unknown,

@@ -62,6 +62,10 @@ impl Shape {
         }
     }
 
+    fn is_thorough(&self) -> bool {
+        !self.short && !self.failover && self.upgrade_from.is_none()
+    }
+
     pub fn words(&self) -> String {
         let what = match (self.failover, &self.upgrade_from) {
             (true, _) => "a failover to a synchronous standby",
@@ -88,6 +92,8 @@ impl Shape {
 
 pub struct RunResult {
     pub seed: u64,
+    /// Long enough, and with enough faults, to put every rule to the test.
+    pub thorough: bool,
     pub findings: Findings,
     pub faults: Vec<&'static str>,
     pub failover: Option<Took>,
@@ -114,6 +120,7 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
     let mut workers = start(&run, seed);
     let mut result = RunResult {
         seed,
+        thorough: shape.is_thorough(),
         findings: Findings::default(),
         faults: Vec::new(),
         failover: None,
@@ -134,8 +141,8 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
         Err(error) => Err(error),
     };
     run.enter(Phase::Over);
-    let at_rest = match drained {
-        Ok(at_rest) => at_rest,
+    let open = match drained {
+        Ok(open) => open,
         Err(error) => {
             let logs = stage.keep_logs().unwrap_or_default();
             return Err(error.context(format!("seed {seed}; the logs are in {}", logs.display())));
@@ -146,9 +153,8 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
     }
     let history = run.history();
     result.findings = checker::check(&history);
-    if !at_rest {
-        let missing = history.missing();
-        let text = format!("after the last fault it does not come to rest: {missing} deliveries are owed");
+    if let Some(open) = open {
+        let text = format!("after the last fault it does not come to rest: {open}");
         result.findings.violations.push(Violation { rule: Rule::Lost, text });
     }
     result.counts = count(&history, result.counts.drain);
@@ -256,7 +262,9 @@ async fn inflict_all(
         let began = run.now();
         let done = faults::inflict(stage, &fault).await.with_context(|| format!("{fault:?}"))?;
         say_at(began, kind.name(), &done.whom, run.now() - began, &done.remark);
-        result.faults.push(kind.name());
+        if done.inflicted {
+            result.faults.push(kind.name());
+        }
     }
     Ok(())
 }
@@ -287,30 +295,37 @@ fn say_at(at: Duration, what: &str, whom: &str, long: Duration, remark: &str) {
     println!("{:6.1} s  {what:<14}  {whom:<24}  {:4.1} s  {remark}", at.as_secs_f64(), long.as_secs_f64());
 }
 
-/// Whether everything came to rest: nothing is owed, and nothing comes any more.
-async fn drain(stage: &Stage, run: &Run) -> bool {
+/// Waits until everything came to rest: nobody writes, nothing is owed, nothing comes any more, and the database has nothing
+/// that a group has not read. Otherwise returns what is open.
+async fn drain(stage: &Stage, run: &Run) -> Option<String> {
     run.enter(Phase::Drain);
     let began = run.now();
     let mut owed = usize::MAX;
     let mut progress = began;
     loop {
         let now = run.now();
+        // Asked first: who writes no more has told the history.
+        let writers = run.writers();
         let (missing, last) = {
             let history = run.history();
             (history.missing(), history.last_delivery())
         };
-        if missing == 0 && now - last.max(began) > QUIET {
-            return true;
+        let quiet = writers == 0 && missing == 0 && now.saturating_sub(last.max(began)) > QUIET;
+        if quiet && unread(stage).await.is_ok_and(|lines| lines.is_empty()) {
+            return None;
         }
         if missing < owed {
             (owed, progress) = (missing, now);
         }
         if now - progress > DRAIN_PATIENCE || now - began > DRAIN_MAX {
-            match unread(stage).await {
-                Ok(lines) => lines.iter().for_each(|line| println!("unread: {line}")),
-                Err(error) => println!("the database cannot be asked why: {error:#}"),
-            }
-            return false;
+            let unread = match unread(stage).await {
+                Ok(lines) => {
+                    lines.iter().for_each(|line| println!("unread: {line}"));
+                    format!("{} cursors are behind", lines.len())
+                }
+                Err(error) => format!("the database cannot be asked: {error:#}"),
+            };
+            return Some(format!("{missing} deliveries are owed, {writers} writers are at it, {unread}"));
         }
         tokio::time::sleep(POLL).await;
     }

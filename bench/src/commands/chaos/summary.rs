@@ -28,6 +28,7 @@ struct OneRun {
     deliveries: u64,
     failover_seconds: Option<f64>,
     violations: Vec<String>,
+    untested: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -43,7 +44,7 @@ impl Summary {
     }
 
     pub fn is_clean(&self) -> bool {
-        self.runs.iter().all(|run| run.findings.violations.is_empty())
+        self.runs.iter().all(|run| run.findings.violations.is_empty() && untested(run).is_empty())
     }
 
     pub fn tables(&self) -> Vec<Table> {
@@ -104,16 +105,20 @@ impl Summary {
 
     pub fn verdict(&self) -> String {
         let violations: usize = self.runs.iter().map(|run| run.findings.violations.len()).sum();
-        let unused = Rule::ALL.into_iter().filter(|&rule| cases(&self.runs, rule) == 0);
-        let unused: Vec<&str> = unused.map(Rule::words).collect();
         let runs =
             if self.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", self.runs.len()) };
         let mut text = match violations {
             0 => format!("No violation in {runs}."),
             _ => format!("{violations} VIOLATIONS in {runs}."),
         };
+        let unused = Rule::ALL.into_iter().filter(|&rule| cases(&self.runs, rule) == 0);
+        let unused: Vec<&str> = unused.map(Rule::words).collect();
         if !unused.is_empty() {
             text += &format!(" Never put to the test: {}.", unused.join("; "));
+        }
+        let idle = self.runs.iter().filter(|run| !untested(run).is_empty()).count();
+        if idle > 0 {
+            text += &format!(" NOT TESTED ENOUGH: {idle} of {runs}.");
         }
         text
     }
@@ -126,11 +131,28 @@ impl Summary {
             deliveries: run.counts.deliveries,
             failover_seconds: run.failover.map(|took| took.service.as_secs_f64()),
             violations: run.findings.violations.iter().map(|one| one.text.clone()).collect(),
+            untested: untested(run),
         };
         let rule =
             |rule| OneRule { rule, cases: cases(&self.runs, rule), violations: violations(&self.runs, rule) };
         Results { runs: self.runs.iter().map(one).collect(), rules: Rule::ALL.map(rule).into() }
     }
+}
+
+/// What a run leaves open although it should have shown it. A run in which nothing happens violates nothing.
+pub fn untested(run: &RunResult) -> Vec<String> {
+    let mut untested = Vec::new();
+    if run.counts.accepted == 0 {
+        untested.push("nothing was accepted".to_owned());
+    }
+    if run.counts.deliveries == 0 {
+        untested.push("nothing was delivered".to_owned());
+    }
+    if run.thorough {
+        let unused = Rule::ALL.into_iter().filter(|&rule| run.findings.cases(rule) == 0);
+        untested.extend(unused.map(|rule| format!("never put to the test: {}", rule.words())));
+    }
+    untested
 }
 
 fn rules(runs: &[RunResult]) -> Table {
@@ -152,4 +174,55 @@ fn cases(runs: &[RunResult], rule: Rule) -> u64 {
 
 fn violations(runs: &[RunResult], rule: Rule) -> usize {
     runs.iter().map(|run| run.findings.violations_of(rule)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::chaos::checker::{Findings, Violation};
+    use crate::commands::chaos::run::Counts;
+
+    fn run(accepted: u64, deliveries: u64) -> RunResult {
+        RunResult {
+            seed: 1,
+            thorough: false,
+            findings: Findings::default(),
+            faults: Vec::new(),
+            failover: None,
+            counts: Counts { accepted, deliveries, ..Counts::default() },
+            statuses: Statuses::default(),
+        }
+    }
+
+    fn is_clean(run: RunResult) -> bool {
+        Summary { runs: vec![run] }.is_clean()
+    }
+
+    #[test]
+    fn a_run_in_which_nothing_happens_is_not_clean() {
+        assert!(is_clean(run(1, 1)));
+        assert!(!is_clean(run(0, 1)));
+        assert!(!is_clean(run(1, 0)));
+    }
+
+    #[test]
+    fn a_violation_is_not_clean() {
+        let mut broken = run(1, 1);
+        broken.findings.violations.push(Violation { rule: Rule::Lost, text: String::new() });
+        assert!(!is_clean(broken));
+    }
+
+    #[test]
+    fn a_thorough_run_has_cases_for_every_rule() {
+        let thorough = |rules: &[Rule]| {
+            let mut run = RunResult { thorough: true, ..run(1, 1) };
+            rules.iter().for_each(|&rule| run.findings.case(rule));
+            run
+        };
+        assert!(is_clean(thorough(&Rule::ALL)));
+        for at in 0..Rule::ALL.len() {
+            let others = [&Rule::ALL[..at], &Rule::ALL[at + 1..]].concat();
+            assert!(!is_clean(thorough(&others)), "{:?}", Rule::ALL[at]);
+        }
+    }
 }

@@ -45,6 +45,7 @@ impl Transactor {
                 self.caller.run.pause(Duration::from_millis(20)).await;
                 continue;
             };
+            let _writing = self.caller.run.writing();
             if self.caller.is_loading() && self.caller.percent(LATE_PERCENT) {
                 self.caller.run.pause(LEASE + Duration::from_millis(500)).await;
             }
@@ -80,7 +81,7 @@ impl Transactor {
         };
         let body = json!({"operations": operations, "requiredLeases": [leased.lease]}).to_string();
         for _ in 0..TRIES {
-            let answer = self.caller.post("/api/v1/transaction", body.as_bytes()).await;
+            let answer = self.caller.post("/api/v1/transaction", body.as_bytes()).await?;
             let outcome = match answer.body() {
                 Some(body) => Outcome::Answered(parse::<Done>(body)?.success),
                 None => Outcome::Unknown,

@@ -51,8 +51,10 @@ fn stored_twice(index: &Index, findings: &mut Findings) {
     for (key, message) in &index.messages {
         if message.tries > 1 {
             findings.case(Rule::StoredTwice);
-            // Two brokers may have given it an id each, of which one was told: a try whose answer was lost counts too.
-            continue;
+            // What is in a spool was given an id that counts only if no other try of it was stored before.
+            if message.accepted.is_none_or(|accepted| accepted.buffered) {
+                continue;
+            }
         }
         let told = message.accepted.and_then(|accepted| accepted.id);
         if let (Some(told), Some(&id)) = (told, ids.get(key))

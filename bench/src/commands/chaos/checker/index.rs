@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::MARGIN;
 use crate::commands::chaos::history::{
-    Group, History, Key, Lane, MOVERS, Outcome, Receipt, Settled, Time, Verdict,
+    Group, History, Key, Lane, MOVERS, Outcome, Receipt, Renewal, Settled, Time, Verdict,
 };
 
 /// A message as its writer knows it.
@@ -86,8 +87,9 @@ impl Index {
         let mut index = Index::default();
         index.add_pushes(history);
         index.add_grants(history);
-        index.add_acts(history);
+        // How long a lease lasts says whether an act could hold it.
         index.add_renewals(history);
+        index.add_acts(history);
         index
     }
 
@@ -192,11 +194,14 @@ impl Index {
         }
         for grant in &mut self.grants {
             grant.acts.sort_by_key(|act| act.sent);
+            grant.hold();
         }
     }
 
     fn add_renewals(&mut self, history: &History) {
-        for renewal in &history.renewals {
+        let mut renewals: Vec<&Renewal> = history.renewals.iter().collect();
+        renewals.sort_by_key(|renewal| renewal.sent);
+        for renewal in renewals {
             let lanes = self.lanes_of.get(&renewal.lease).copied();
             for grant in self.grants.iter_mut().filter(|grant| grant.lease == renewal.lease) {
                 match renewal.outcome {
@@ -209,7 +214,7 @@ impl Index {
                         let over_by = renewal.ended + renewal.extension;
                         grant.over_by = grant.over_by.map(|time: Duration| time.max(over_by));
                     }
-                    Outcome::Unknown => grant.over_by = None,
+                    Outcome::Unknown => grant.held_from(renewal.sent),
                 }
             }
         }
@@ -224,15 +229,24 @@ impl Grant {
         if act.nacks {
             self.nack_sent = Some(self.nack_sent.map_or(act.sent, |sent| sent.min(act.sent)));
         }
-        // One that was deferred holds the lease until it has landed, and then for its usual time.
-        let holds = match act.result {
+        self.acts.push(act);
+    }
+
+    /// An act that was deferred holds the lease until it has landed, and then for its usual time.
+    fn hold(&mut self) {
+        let holds = |act: &&Act| match act.result {
             Outcome::Answered(settled) => settled.deferred,
             Outcome::Unknown => true,
         };
-        if holds {
-            self.over_by = None;
+        // If the first comes too late, so do the others.
+        if let Some(first) = self.acts.iter().find(holds).map(|act| act.sent) {
+            self.held_from(first);
         }
-        self.acts.push(act);
+    }
+
+    /// By something of which nobody knows how long it holds. What is over cannot be held any more.
+    fn held_from(&mut self, sent: Time) {
+        self.over_by = self.over_by.filter(|&over_by| over_by + MARGIN < sent);
     }
 
     /// Live in any case until here, and known to its holder.

@@ -92,7 +92,7 @@ impl Findings {
         self.violations.iter().filter(|violation| violation.rule == rule).count()
     }
 
-    fn case(&mut self, rule: Rule) {
+    pub fn case(&mut self, rule: Rule) {
         self.cases[rule as usize] += 1;
     }
 

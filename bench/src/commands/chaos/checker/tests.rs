@@ -242,6 +242,17 @@ fn nothing_is_accepted_from_a_holder_whose_lease_is_over() {
         expired().renew(1_500, "a", Outcome::Unknown).ack(2_600, "a", 0, DONE).breaks(Rule::StaleHolder),
         0
     );
+    // A lost answer may have held the lease, but only while there was one to hold.
+    let lost = |at, renewed: Option<u64>| {
+        let story = expired().settle(at, "a", &[(0, Verdict::Completed)], Outcome::Unknown);
+        let story = renewed.into_iter().fold(story, |story, at| story.renew(at, "a", Outcome::Answered(1)));
+        story.ack(3_600, "a", 0, DONE).breaks(Rule::StaleHolder)
+    };
+    assert_eq!(lost(1_500, None), 0);
+    assert_eq!(lost(2_600, None), 1);
+    assert_eq!(lost(2_600, Some(1_000)), 0);
+    let renewed = |at| expired().renew(at, "a", Outcome::Unknown).ack(2_600, "a", 0, DONE);
+    assert_eq!(renewed(2_500).breaks(Rule::StaleHolder), 1);
 }
 
 #[test]
@@ -319,6 +330,13 @@ fn a_source_message_is_moved_by_exactly_one_transaction() {
     assert_eq!(tried.sink(80, &[0, 1]).breaks(Rule::Atomic), 0);
 }
 
+/// The last try is the one that is answered.
+fn sent_to_spool(tries: u64, id: Uuid) -> Story {
+    let unknown = |story: Story, at| story.push_to(at, 0, 0, Outcome::Unknown);
+    let story = (1..tries).fold(Story::default(), unknown);
+    story.push_to(20, 0, 0, Outcome::Answered(Receipt::Buffered(id)))
+}
+
 #[test]
 fn a_message_has_one_id_and_it_is_the_one_that_was_told() {
     let sent = |tries: usize| {
@@ -339,6 +357,11 @@ fn a_message_has_one_id_and_it_is_the_one_that_was_told() {
     assert_eq!(delivered(sent(1), &[told + 7]), 1);
     assert_eq!(delivered(sent(2), &[told, told]), 0);
     assert_eq!(delivered(sent(2), &[told, told + 7]), 1);
+    assert_eq!(delivered(sent(2), &[told + 7]), 1);
+    // In a spool, while another try of it was stored.
+    let spooled = |tries| sent_to_spool(tries, Uuid::from_u128(told));
+    assert_eq!(delivered(spooled(2), &[told + 7]), 0);
+    assert_eq!(delivered(spooled(1), &[told + 7]), 1);
     // Nobody sent it.
     assert_eq!(delivered(Story::default(), &[told]), 1);
 }
