@@ -1,5 +1,5 @@
-//! What is wrong with encryption here, told once and remembered for the doctor: queues that ask for it in vain, and messages
-//! that nobody can read. Bounded; it decides nothing.
+//! What is wrong with encryption here, told to the log and remembered for the doctor: queues that ask for it in vain, each told
+//! once, and messages that nobody can read, told for each partition that waits. Bounded; it decides nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

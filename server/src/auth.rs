@@ -39,6 +39,16 @@ pub struct Identity {
     pub grants: Option<Arc<Grants>>,
 }
 
+/// What becomes of a partition that does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// It looks the same as one of another queue.
+    Refused,
+    /// The operation says that there is nothing. A consumer whose queue was deleted is told so, and not that it has lost a
+    /// right.
+    Passes,
+}
+
 /// Whoever sent the request.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -69,26 +79,33 @@ impl Caller {
         self.grants.as_deref()
     }
 
+    pub fn can(&self, need: Need, queue: &str) -> bool {
+        self.grants.as_ref().is_none_or(|grants| grants.allow(need, queue))
+    }
+
+    /// For a queue that the request names itself: the refusal repeats the name.
     pub fn may(&self, need: Need, queue: &str) -> Result<(), ApiError> {
-        match &self.grants {
-            Some(grants) if !grants.allow(need, queue) => {
-                Err(forbidden(format!("no right to {} queue {queue:?}", need.words())))
-            }
-            _ => Ok(()),
+        match self.can(need, queue) {
+            true => Ok(()),
+            false => Err(forbidden(format!("no right to {} queue {queue:?}", need.words()))),
         }
     }
 
-    /// One that does not exist is nobody's, and looks the same as one of another queue.
     pub async fn may_partitions(
         &self,
         engine: &Engine,
         need: Need,
+        unknown: Unknown,
         partitions: &[Uuid],
     ) -> Result<(), ApiError> {
         let Some(grants) = &self.grants else { return Ok(()) };
         let owners = engine.owners(partitions).await?;
         for (partition, owner) in partitions.iter().zip(&owners) {
-            if !owner.as_deref().is_some_and(|queue| grants.allow(need, queue)) {
+            let allowed = match owner.as_deref() {
+                Some(queue) => grants.allow(need, queue),
+                None => unknown == Unknown::Passes,
+            };
+            if !allowed {
                 return Err(forbidden(format!(
                     "no right to {} the queue of partition {partition}",
                     need.words()
@@ -98,7 +115,7 @@ impl Caller {
         Ok(())
     }
 
-    /// A text that is no lease covers nothing.
+    /// A text that is no lease covers nothing, and neither does a lease on what was deleted meanwhile.
     pub async fn may_leases<'a>(
         &self,
         engine: &Engine,
@@ -109,7 +126,7 @@ impl Caller {
         let numbers: Vec<i64> =
             leases.filter_map(LeaseId::parse).flat_map(|lease| lease.partitions).collect();
         let owners = engine.owners_of_numbers(&numbers).await?;
-        let all = owners.iter().all(|owner| owner.as_deref().is_some_and(|queue| grants.allow(need, queue)));
+        let all = owners.iter().flatten().all(|queue| grants.allow(need, queue));
         if all {
             Ok(())
         } else {

@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result};
 
 use crate::config::Settings;
 
 /// Returns only when it fails.
 pub fn open(settings: &Settings, arguments: &[OsString]) -> Result<()> {
-    let mut psql = settings.database().psql().context("start it with `queen serve`")?;
+    let mut psql = settings.psql()?;
     let failed = psql.args(arguments).exec();
     Err(Error::new(failed).context("cannot run psql; install it with PostgreSQL's client programs"))
 }

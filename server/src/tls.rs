@@ -1,7 +1,7 @@
 //! TLS of the listener: reads the certificate, and reads it again when it has changed. It speaks no HTTP.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
@@ -38,14 +38,19 @@ struct Contents {
 pub struct Door {
     files: Files,
     current: RwLock<(Arc<ServerConfig>, Contents)>,
+    /// Until somebody watches.
+    hangups: Mutex<Option<Signal>>,
 }
 
 impl Door {
-    /// An error says which file is not what it should be.
+    /// An error says which file is not what it should be. From here on a SIGHUP does not end the process: the start may take
+    /// long, and who has renewed a certificate does not wait for it.
     pub fn open(files: Files) -> Result<Self> {
+        let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let contents = files.read()?;
         let config = contents.config(&files)?;
-        Ok(Self { files, current: RwLock::new((config, contents)) })
+        let hangups = Mutex::new(Some(hangups));
+        Ok(Self { files, current: RwLock::new((config, contents)), hangups })
     }
 
     /// For one connection: those that are open keep what they were opened with.
@@ -53,9 +58,9 @@ impl Door {
         TlsAcceptor::from(self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone())
     }
 
-    /// Looks at the files now and then, and when the process gets a SIGHUP. For ever.
+    /// Looks at the files now and then, and when the process gets a SIGHUP. For ever, and once.
     pub async fn watch(&self) {
-        let mut hangups = signal(SignalKind::hangup()).ok();
+        let mut hangups = self.hangups.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut refused = None;
         loop {
             tokio::select! {

@@ -4,10 +4,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode};
 use tokio_postgres::error::DbError;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use uuid::Uuid;
 
 use super::{Error, tls};
 use crate::config::{Config, Tls, TlsMode};
@@ -108,16 +109,28 @@ impl Connector {
         self.connect().await.map_err(|error| Error::Unreachable(error_chain(&error)))
     }
 
-    /// The same with the driver's own error, for start-up to explain.
+    /// The same with the driver's own error, for start-up to explain. Each host has its own time: one that is silent must not
+    /// spend that of the next.
     pub async fn connect(&self) -> Result<(Client, Driver), ConnectError> {
+        let hosts = hosts(&self.postgres);
+        let (last, before) = hosts.split_last().unwrap_or((&self.postgres, &[]));
+        for host in before {
+            if let Ok(connected) = self.connect_to(host).await {
+                return Ok(connected);
+            }
+        }
+        self.connect_to(last).await
+    }
+
+    async fn connect_to(&self, host: &tokio_postgres::Config) -> Result<(Client, Driver), ConnectError> {
         let attempt = async {
             let (client, driver): (_, Driver) = match &self.tls {
                 Some(tls) => {
-                    let (client, mut connection) = self.postgres.connect(tls.clone()).await?;
+                    let (client, mut connection) = host.connect(tls.clone()).await?;
                     (client, Box::pin(futures_util::stream::poll_fn(move |cx| connection.poll_message(cx))))
                 }
                 None => {
-                    let (client, mut connection) = self.postgres.connect(NoTls).await?;
+                    let (client, mut connection) = host.connect(NoTls).await?;
                     (client, Box::pin(futures_util::stream::poll_fn(move |cx| connection.poll_message(cx))))
                 }
             };
@@ -128,6 +141,49 @@ impl Connector {
             Err(_) => Err(ConnectError::Timeout(self.timeout)),
         }
     }
+}
+
+/// One for each host, in the order to try them. What the driver will refuse stays whole, for it to say why.
+fn hosts(postgres: &tokio_postgres::Config) -> Vec<tokio_postgres::Config> {
+    let (names, addresses) = (postgres.get_hosts(), postgres.get_hostaddrs());
+    let (count, ports) = (names.len().max(addresses.len()), postgres.get_ports().len());
+    let fits = |listed: usize| listed == 0 || listed == count;
+    if count < 2 || !fits(names.len()) || !fits(addresses.len()) || !(ports == 1 || fits(ports)) {
+        return vec![postgres.clone()];
+    }
+    let mut hosts: Vec<_> = (0..count).map(|index| alone(postgres, index)).collect();
+    if postgres.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        hosts.sort_by_cached_key(|_| Uuid::new_v4());
+    }
+    hosts
+}
+
+/// The same with one of its hosts. The driver can add a host to its settings, but not take one away.
+fn alone(postgres: &tokio_postgres::Config, index: usize) -> tokio_postgres::Config {
+    let mut host = tokio_postgres::Config::new();
+    match postgres.get_hosts().get(index) {
+        Some(Host::Tcp(name)) => _ = host.host(name),
+        Some(Host::Unix(path)) => _ = host.host_path(path),
+        None => {}
+    }
+    postgres.get_hostaddrs().get(index).map(|address| host.hostaddr(*address));
+    let ports = postgres.get_ports();
+    ports.get(index).or(ports.first()).map(|port| host.port(*port));
+    postgres.get_user().map(|user| host.user(user));
+    postgres.get_password().map(|password| host.password(password));
+    postgres.get_dbname().map(|name| host.dbname(name));
+    postgres.get_options().map(|options| host.options(options));
+    postgres.get_application_name().map(|name| host.application_name(name));
+    postgres.get_connect_timeout().map(|timeout| host.connect_timeout(*timeout));
+    postgres.get_tcp_user_timeout().map(|timeout| host.tcp_user_timeout(*timeout));
+    postgres.get_keepalives_interval().map(|interval| host.keepalives_interval(interval));
+    postgres.get_keepalives_retries().map(|retries| host.keepalives_retries(retries));
+    host.keepalives(postgres.get_keepalives()).keepalives_idle(postgres.get_keepalives_idle());
+    host.ssl_mode(postgres.get_ssl_mode()).ssl_negotiation(postgres.get_ssl_negotiation());
+    host.channel_binding(postgres.get_channel_binding());
+    host.target_session_attrs(postgres.get_target_session_attrs());
+    host.load_balance_hosts(postgres.get_load_balance_hosts());
+    host
 }
 
 /// A commit was to wait for a synchronous standby, and the wait was cancelled. PostgreSQL reports success, but the commit is
@@ -155,4 +211,31 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_alone_keeps_all_that_was_said() {
+        let config = |text: String| tokio_postgres::Config::from_str(&text).unwrap();
+        let common = "user=u password=p dbname=d options='-c x=1' application_name=n sslmode=require \
+                      sslnegotiation=direct channel_binding=require connect_timeout=3 tcp_user_timeout=4 keepalives=0 \
+                      keepalives_idle=5 keepalives_interval=6 keepalives_retries=7 target_session_attrs=read-write";
+        let several = config(format!("host=a,/b hostaddr=127.0.0.1,127.0.0.2 port=1,2 {common}"));
+        let first = config(format!("host=a hostaddr=127.0.0.1 port=1 {common}"));
+        let second = config(format!("host=/b hostaddr=127.0.0.2 port=2 {common}"));
+        assert_eq!(hosts(&several), [first, second]);
+
+        let shared = config(format!("host=a,b port=9 load_balance_hosts=random {common}"));
+        let each =
+            ["a", "b"].map(|name| config(format!("host={name} port=9 load_balance_hosts=random {common}")));
+        let found = hosts(&shared);
+        assert!(found.len() == 2 && each.iter().all(|host| found.contains(host)));
+        for whole in ["host=a,b hostaddr=127.0.0.1", "host=a,b,c port=1,2", "host=a", "user=u"] {
+            let whole = config(whole.to_owned());
+            assert_eq!(hosts(&whole), [whole]);
+        }
+    }
 }

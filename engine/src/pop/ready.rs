@@ -13,6 +13,9 @@ use crate::log::Partition;
 /// Partitions whose last service is remembered while they are not listed.
 const SERVED_MAX: usize = 50_000;
 
+/// In place of the number of messages that wait for their batch: what is next cannot be read.
+const ASIDE: i64 = -1;
+
 /// Never served sorts before any service; then in order of arrival.
 type Turn = (u64, u64);
 
@@ -24,7 +27,7 @@ enum State {
         pushed: bool,
     },
     /// Leased, or not visible yet: worth another look at that time. `windowed` messages wait for a batch to fill up;
-    /// 0: that is not the reason.
+    /// 0: that is not the reason; `ASIDE`: set aside, and a push does not help.
     Held {
         until: Instant,
         pushed: bool,
@@ -103,7 +106,7 @@ impl ReadyList {
                 self.make_ready(partition.clone());
                 true
             }
-            Some((_, State::Claiming { pushed })) => {
+            Some((_, State::Claiming { pushed } | State::Held { pushed, windowed: ASIDE, .. })) => {
                 *pushed = true;
                 false
             }
@@ -153,7 +156,7 @@ impl ReadyList {
     /// Partitions believed leased, out of the list until `finish`: another broker may have ended the lease without a
     /// word so far. Taken by who would otherwise answer "empty".
     pub fn take_leased(&mut self, count: usize) -> Vec<Arc<Partition>> {
-        // Some of them wait for their window; twice as many are enough to find some that do not.
+        // Some of them wait for their window or are set aside; twice as many are enough to find some that do not.
         let held: Vec<Uuid> = self.due.iter().map(|(_, id)| *id).take(2 * count).collect();
         let mut taken = Vec::new();
         for id in held {
@@ -234,7 +237,7 @@ impl ReadyList {
             return;
         }
         self.remove(partition.id);
-        self.hold(partition.clone(), until, false, 0);
+        self.hold(partition.clone(), until, false, ASIDE);
     }
 
     /// A lease ended before its time. True if the partition is ready by this.
@@ -409,6 +412,24 @@ mod tests {
         assert_eq!(names(&list.take(now, 1, 5)), [1]);
         list.finish(&p, window);
         assert!(list.mark(&p, None), "one more message may fill it");
+    }
+
+    #[test]
+    fn what_is_set_aside_is_left_alone_until_its_time() {
+        let now = clock::now();
+        let until = now + Duration::from_secs(10);
+        let mut list = ReadyList::default();
+        let (aside, leased) = (partition(1), partition(2));
+        list.mark(&aside, None);
+        list.set_aside(&aside, until);
+        list.mark(&leased, None);
+        list.take(now, 1, 1);
+        list.finish(&leased, Claim::Granted { until: until + Duration::from_secs(1) });
+        assert!(!list.mark(&aside, Some(now)), "a push does not help");
+        assert_eq!(list.next_due(), Some(until));
+        assert_eq!(names(&list.take_leased(2)), [2]);
+        assert!(list.take(now, 2, 1).is_empty());
+        assert_eq!(names(&list.take(until, 2, 1)), [1]);
     }
 
     proptest! {

@@ -294,7 +294,8 @@ async fn looks_do_not_grow_with_what_an_open_transaction_keeps_alive() {
     let (broker, open, sql) = (engine(db.url()).await, db.client().await, db.client().await);
     run(&open, "begin isolation level repeatable read; select 1").await;
     // How often this test asks must not count.
-    run(&sql, "set enable_indexscan = off; set enable_indexonlyscan = off; set enable_bitmapscan = off").await;
+    run(&sql, "set enable_indexscan = off; set enable_indexonlyscan = off; set enable_bitmapscan = off")
+        .await;
     for _ in 0..5 {
         run(
             &sql,

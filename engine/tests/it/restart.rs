@@ -264,3 +264,31 @@ async fn an_engine_without_its_database_says_so_and_recovers_by_itself() {
     let popped = pop(&broker, any("q").batch(10)).await.unwrap();
     assert_eq!(popped.data(), [0, 2]);
 }
+
+#[tokio::test]
+async fn a_host_that_never_answers_does_not_keep_from_the_next() {
+    let db = database().await;
+    let silent = Proxy::to_postgres(db.url()).await;
+    silent.black_hole(true);
+    let parsed = |url: &str| url.parse::<tokio_postgres::Config>().unwrap();
+    let (first, second) = (parsed(silent.url()), parsed(db.url()));
+    let host = |config: &tokio_postgres::Config| match &config.get_hosts()[0] {
+        tokio_postgres::config::Host::Tcp(name) => name.clone(),
+        tokio_postgres::config::Host::Unix(path) => path.to_str().unwrap().to_owned(),
+    };
+    let port = |config: &tokio_postgres::Config| config.get_ports().first().copied().unwrap_or(5432);
+    let both = format!(
+        "user={} dbname={} host={},{} port={},{} target_session_attrs=read-write",
+        second.get_user().unwrap(),
+        second.get_dbname().unwrap(),
+        host(&first),
+        host(&second),
+        port(&first),
+        port(&second)
+    );
+    let broker =
+        engine_with(Config { connect_timeout: Duration::from_secs(1), connections: 2, ..config(&both) })
+            .await;
+    push(&broker, "q", "p", 0..1).await;
+    assert_eq!(drain(&broker, "q", "p", "g").await.len(), 1);
+}

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
-use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, EXPECT};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use queen_engine::Engine;
@@ -22,7 +22,7 @@ use super::marks::{self, Mark, Scope};
 use super::refusal::Refusal;
 use super::seen::Seen;
 use super::token::Tokens;
-use super::{Caller, Identity, forbidden};
+use super::{Caller, Identity, Unknown, forbidden};
 use crate::app::App;
 use crate::http::error::ApiError;
 use crate::http::request::{Query, discard};
@@ -106,12 +106,17 @@ pub async fn admitted(State(point): State<Checkpoint>, request: Request, next: N
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(error) => {
             let Ok(caller) = Caller::from_request_parts(&mut parts, &()).await;
+            // Nobody is punished for what is not there at the moment.
+            let paced = match error.status() {
+                StatusCode::UNAUTHORIZED => point.app.limits.pace_refusal(&caller),
+                _ => None,
+            };
             debug!(address = %caller.address, method = %parts.method, path = parts.uri.path(), reason = error.text(), "not let in");
             // Who waits for a word before sending has sent nothing.
             if !parts.headers.contains_key(EXPECT) {
                 discard(body.into_data_stream(), DISCARD_BYTES_MAX, DISCARD_FOR).await;
             }
-            error.into_response()
+            paced.unwrap_or(error).into_response()
         }
     }
 }
@@ -150,7 +155,7 @@ async fn within_grants(app: &App, scope: Scope, parts: &mut Parts) -> Result<(),
             let text = segment(parts, "partition").await?;
             let partition = Uuid::try_parse(&text)
                 .map_err(|_| BadRequest(format!("a partition id is a UUID, and not {text:?}")))?;
-            caller.may_partitions(&app.engine, need, &[partition]).await
+            caller.may_partitions(&app.engine, need, Unknown::Refused, &[partition]).await
         }
         Scope::Lease(need) => {
             let lease = segment(parts, "lease").await?;

@@ -1,5 +1,6 @@
 //! The public keys of an issuer, fetched from its key set (JWKS) and kept while it is away. It verifies nothing.
 
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use hyper_util::rt::TokioExecutor;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -34,15 +35,13 @@ pub struct Jwks {
     every: Duration,
     /// `None` until it was fetched once.
     keys: RwLock<Option<Arc<Vec<Arc<Key>>>>>,
-    /// When a token last made somebody fetch. Held while fetching, so that one does it for all.
-    asked: Mutex<Asked>,
-}
-
-/// Apart, so that a token which comes before the first fetch does not spend what a new key id needs.
-#[derive(Default)]
-struct Asked {
-    without_any: Option<Instant>,
-    unknown: Option<Instant>,
+    /// Fetches that have begun. Only `keep_fresh` fetches: no caller can cut a fetch short by going away, and no late
+    /// answer can replace a newer one.
+    begun: AtomicU64,
+    /// The last one that has ended, by its number.
+    ended: watch::Sender<u64>,
+    /// Somebody waits for the next one.
+    wanted: Notify,
 }
 
 pub struct Key {
@@ -55,29 +54,33 @@ impl Jwks {
     pub fn new(url: &str, every: Duration) -> Result<Self> {
         let client = Client::builder(TokioExecutor::new()).build(connector(url)?);
         let url = url.parse().context("JWT_JWKS_URL must be a URL")?;
-        Ok(Self { url, client, every, keys: RwLock::default(), asked: Mutex::default() })
+        let (begun, ended) = (AtomicU64::new(0), watch::Sender::new(0));
+        Ok(Self { url, client, every, keys: RwLock::default(), begun, ended, wanted: Notify::new() })
     }
 
-    /// The key a token names, or the only one there is if it names none. An unknown name makes it look again.
+    /// The key a token names, or the only one there is if it names none. An unknown name makes it look again, and waits
+    /// for that: a key that has just changed is not refused because a stranger asked a moment earlier.
     pub async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<Key>, Refusal> {
-        let first = self.look(kid, algorithm);
-        if !matches!(first, Err(Refusal::UnknownKey | Refusal::NoIssuer)) {
-            return first;
+        let mut ended = self.ended.subscribe();
+        let before = self.begun.load(SeqCst);
+        let mut found = self.look(kid, algorithm);
+        if !missing(&found) {
+            return found;
         }
-        let mut asked = self.asked.lock().await;
-        // Somebody else may have fetched it meanwhile.
-        let second = self.look(kid, algorithm);
-        let last = match second {
-            Err(Refusal::UnknownKey) => &mut asked.unknown,
-            Err(Refusal::NoIssuer) => &mut asked.without_any,
-            _ => return second,
+        self.wanted.notify_one();
+        let looking = async {
+            loop {
+                // One that was under way already may tell the key, but cannot tell that there is none.
+                let fresh = *ended.borrow_and_update() > before;
+                found = self.look(kid, algorithm);
+                if fresh || !missing(&found) || ended.changed().await.is_err() {
+                    break;
+                }
+            }
         };
-        if last.is_some_and(|last| last.elapsed() < ASK_AGAIN) {
-            return second;
-        }
-        *last = Some(Instant::now());
-        self.refresh().await;
-        self.look(kid, algorithm)
+        // If the issuer takes that long, what is known by now counts.
+        _ = timeout(ASK_AGAIN + FETCH_TIMEOUT, looking).await;
+        found
     }
 
     fn look(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<Key>, Refusal> {
@@ -95,16 +98,29 @@ impl Jwks {
         }
     }
 
-    /// Fetches at once, and then every now and then. Never returns.
+    /// Fetches at once, and then every now and then, and when somebody wants it. Never returns.
     pub async fn keep_fresh(&self) {
+        let mut asked: Option<Instant> = None;
         loop {
-            self.refresh().await;
-            sleep(self.every).await;
+            let number = self.begun.fetch_add(1, SeqCst) + 1;
+            let good = self.refresh().await;
+            self.ended.send_replace(number);
+            let pause = if good { self.every } else { self.every.min(ASK_AGAIN) };
+            let wanted = async {
+                self.wanted.notified().await;
+                if let Some(asked) = asked {
+                    sleep(ASK_AGAIN.saturating_sub(asked.elapsed())).await;
+                }
+            };
+            if timeout(pause, wanted).await.is_ok() {
+                asked = Some(Instant::now());
+            }
         }
     }
 
-    /// What was known before stays if the issuer does not answer, or not with keys.
-    async fn refresh(&self) {
+    /// Whether there are keys now that the issuer has just told. What was known before stays if it does not answer, or not
+    /// with keys.
+    async fn refresh(&self) -> bool {
         let fetched = match timeout(FETCH_TIMEOUT, self.fetch()).await {
             Ok(fetched) => fetched,
             Err(_) => Err(anyhow::anyhow!("it takes too long")),
@@ -117,9 +133,11 @@ impl Jwks {
                 if before.is_none() {
                     info!(keys = count, "fetched the keys of the issuer");
                 }
+                true
             }
             Err(error) => {
                 warn!(url = %self.url, error = format!("{error:#}"), "cannot fetch the keys of the issuer");
+                false
             }
         }
     }
@@ -138,6 +156,10 @@ impl Jwks {
         }
         Ok(keys)
     }
+}
+
+fn missing(found: &Result<Arc<Key>, Refusal>) -> bool {
+    matches!(found, Err(Refusal::UnknownKey | Refusal::NoIssuer))
 }
 
 #[derive(Deserialize)]

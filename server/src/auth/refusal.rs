@@ -54,8 +54,9 @@ impl Refusal {
             Self::Grants => "the grants of the token cannot be read",
             Self::ApiKey => "API key is unknown, revoked or expired",
             Self::TokensOff => "tokens are not accepted here, only API keys",
-            Self::NoIssuer => "the keys of the issuer could not be fetched yet",
-            Self::NoDatabase => "API keys cannot be checked: no database connection",
+            // Published consumers go on after an error only if it speaks of a connection or a timeout.
+            Self::NoIssuer => "connection timeout: the keys of the issuer could not be fetched yet",
+            Self::NoDatabase => "database connection timeout: API keys cannot be checked",
         }
     }
 }

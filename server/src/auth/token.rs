@@ -157,7 +157,9 @@ impl Rules {
     }
 
     fn grants(&self, claims: &Map<String, Value>) -> Result<Option<Arc<Grants>>, Refusal> {
-        let Some(value) = claim(claims, &self.grants_claim) else { return Ok(None) };
+        // Where the path does not lead on somebody meant to say something: that is not "all queues".
+        let found = claim_or_end(claims, &self.grants_claim).map_err(|_| Refusal::Grants)?;
+        let Some(value) = found else { return Ok(None) };
         let grants = Grants::deserialize(value).map_err(|_| Refusal::Grants)?;
         Ok(Some(Arc::new(grants)))
     }
@@ -165,10 +167,20 @@ impl Rules {
 
 /// By its name, or else by a path of names with dots in between: identity providers nest what they add.
 fn claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    claims.get(name).or_else(|| {
-        let (first, rest) = name.split_once('.')?;
-        claim(claims.get(first)?.as_object()?, rest)
-    })
+    claim_or_end(claims, name).ok().flatten()
+}
+
+/// The error is what stands where the path needs an object.
+fn claim_or_end<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<Option<&'a Value>, &'a Value> {
+    if let Some(value) = claims.get(name) {
+        return Ok(Some(value));
+    }
+    let Some((first, rest)) = name.split_once('.') else { return Ok(None) };
+    match claims.get(first) {
+        None => Ok(None),
+        Some(Value::Object(inner)) => claim_or_end(inner, rest),
+        Some(other) => Err(other),
+    }
 }
 
 /// One text or an array of them.
@@ -296,5 +308,15 @@ mod tests {
         for bad in [Value::Null, json!({}), json!("orders"), json!([{"queues": ["a"]}])] {
             assert_eq!(grants(bad), Err(Refusal::Grants));
         }
+        let nested = Rules { grants_claim: "access.queen".to_owned(), ..rules() };
+        let grants = |access: Value| {
+            read(&nested, &json!({"exp": 2_000, "access": access})).map(|(who, _)| who.grants.is_some())
+        };
+        assert_eq!(grants(json!({"queen": []})), Ok(true));
+        assert_eq!(grants(json!({"other": []})), Ok(false));
+        for bad in [Value::Null, json!([{"queen": []}]), json!("queen")] {
+            assert_eq!(grants(bad), Err(Refusal::Grants));
+        }
+        assert!(read(&nested, &json!({"exp": 2_000})).unwrap().0.grants.is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! Settings about who may do what, and the guard that follows from them.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use axum::http::Uri;
 use clap::Args;
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use tracing::warn;
 
@@ -52,10 +53,10 @@ pub struct Access {
           value_parser = some_seconds, help_heading = ACCESS)]
     pub jwt_jwks_refresh: Duration,
     /// The `iss` that a token must have; any if not given.
-    #[arg(long, env = "JWT_ISSUER", value_name = "TEXT", help_heading = ACCESS)]
+    #[arg(long, env = "JWT_ISSUER", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), help_heading = ACCESS)]
     pub jwt_issuer: Option<String>,
     /// The `aud` that a token must have, or have among others; any if not given.
-    #[arg(long, env = "JWT_AUDIENCE", value_name = "TEXT", help_heading = ACCESS)]
+    #[arg(long, env = "JWT_AUDIENCE", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), help_heading = ACCESS)]
     pub jwt_audience: Option<String>,
     /// How far the clocks of issuer and broker may be apart.
     #[arg(long, env = "JWT_CLOCK_SKEW", default_value = "30s", value_name = "SECONDS", value_parser = seconds,
@@ -85,7 +86,7 @@ pub struct Access {
     pub jwt_grants_claim: String,
     /// Paths that need neither token nor key, with commas in between; one that ends in `/` stands for all below it.
     #[arg(long, env = "JWT_SKIP_PATHS", default_value = "/health,/metrics/prometheus,/metrics,/", value_name = "PATHS",
-          help_heading = ACCESS)]
+          value_parser = NonEmptyStringValueParser::new(), help_heading = ACCESS)]
     pub jwt_skip_paths: String,
 }
 
@@ -130,6 +131,10 @@ impl Access {
         let wanted = |algorithm| {
             matches!(self.jwt_algorithm, Signed::Auto) || self.jwt_algorithm == Signed::With(algorithm)
         };
+        // Everybody knows it.
+        if self.jwt_secret.as_ref().is_some_and(|secret| secret.0.is_empty()) {
+            bail!("JWT_SECRET is empty");
+        }
         let public_wanted = wanted(Algorithm::RS256) || wanted(Algorithm::EdDSA);
         let secret = self.jwt_secret.as_ref().filter(|_| wanted(Algorithm::HS256));
         let public = match &self.jwt_public_key {
@@ -189,7 +194,8 @@ impl Access {
     fn jwks(&self, url: &str) -> Result<Jwks> {
         let uri: Uri = url.parse().context("JWT_JWKS_URL must be a URL")?;
         let host = uri.host().unwrap_or_default();
-        let near = matches!(host, "localhost" | "[::1]") || host.starts_with("127.");
+        let near = matches!(host, "localhost" | "[::1]")
+            || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback());
         if uri.scheme_str() == Some("http") && !near {
             warn!(host, "JWT_JWKS_URL is not encrypted: who can change what is in between can make tokens");
         }
@@ -268,6 +274,19 @@ mod tests {
     fn without_a_key_it_does_not_start_and_says_why() {
         for (flags, why) in [
             (&["--jwt-enabled"][..], "JWT_SECRET"),
+            (&["--jwt-enabled", "--jwt-secret", ""], "JWT_SECRET is empty"),
+            (
+                &[
+                    "--jwt-enabled",
+                    "--jwt-algorithm",
+                    "auto",
+                    "--jwt-secret",
+                    "",
+                    "--jwt-jwks-url",
+                    "http://localhost/k",
+                ],
+                "JWT_SECRET is empty",
+            ),
             (&["--jwt-enabled", "--jwt-algorithm", "auto"], "JWT_JWKS_URL"),
             (&["--jwt-enabled", "--jwt-algorithm", "RS256", "--jwt-secret", "s"], "JWT_PUBLIC_KEY"),
             (&["--jwt-enabled", "--jwt-algorithm", "RS256", "--jwt-public-key", ED], "RS256"),
@@ -295,6 +314,13 @@ mod tests {
         ] {
             let error = guard(flags).unwrap_err();
             assert!(error.contains(why), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_condition_without_a_value_is_refused() {
+        for flag in ["--jwt-issuer", "--jwt-audience", "--jwt-skip-paths"] {
+            assert!(Cli::parse_from(["queen", flag, ""]).is_err(), "{flag}");
         }
     }
 

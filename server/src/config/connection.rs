@@ -85,13 +85,15 @@ impl TlsWords {
 /// The string without them: the driver knows half of these words, and is told by other means.
 pub fn part_tls(connection: &str) -> (String, TlsWords) {
     let mut words = TlsWords::default();
-    if !connection.contains("://") {
+    let Some((scheme, rest)) = url(connection) else {
         let pairs = keywords(connection).into_iter();
         let rest: Vec<_> = pairs.filter(|(key, value)| !words.take(key, value)).collect();
         let rest: Vec<_> = rest.iter().map(|(key, value)| format!("{key}={}", quote(value))).collect();
         return (rest.join(" "), words);
-    }
-    let Some((place, query)) = connection.split_once('?') else { return (connection.to_owned(), words) };
+    };
+    let start = scheme.len() + "://".len() + user_info_end(rest);
+    let Some(mark) = connection[start..].find('?') else { return (connection.to_owned(), words) };
+    let (place, query) = (&connection[..start + mark], &connection[start + mark + 1..]);
     let mut taken = |pair: &str| match pair.split_once('=') {
         Some((key, value)) => words.take(&percent_decoded(key), &percent_decoded(value)),
         None => false,
@@ -201,8 +203,8 @@ mod tests {
         };
         for (connection, rest, said) in [
             (
-                "postgres://a:b@db/app?sslmode=verify-full&x=1&sslrootcert=/etc/my%20ca.pem",
-                "postgres://a:b@db/app?x=1",
+                "postgres://a:b@db/app?sslmode=verify-full&connect_timeout=1&sslrootcert=/etc/my%20ca.pem",
+                "postgres://a:b@db/app?connect_timeout=1",
                 words("verify-full", "/etc/my ca.pem"),
             ),
             ("postgres://db/app?sslmode=require&sslrootcert=a", "postgres://db/app", words("require", "a")),
@@ -213,10 +215,26 @@ mod tests {
             ),
             ("host=db", "host=db", TlsWords::default()),
             ("postgres://db/sslmode=x", "postgres://db/sslmode=x", TlsWords::default()),
+            (
+                "postgres://u:a?b@db/app?sslmode=require&sslrootcert=/ca.pem",
+                "postgres://u:a?b@db/app",
+                words("require", "/ca.pem"),
+            ),
+            (
+                "host=db password=x://y?sslmode=disable sslmode=verify-ca sslrootcert=/ca.pem",
+                "host=db password=x://y?sslmode=disable",
+                words("verify-ca", "/ca.pem"),
+            ),
         ] {
             let (text, found) = part_tls(connection);
             assert_eq!(found, said, "{connection}");
+            if url(connection).is_some() {
+                assert_eq!(text, rest);
+            }
             assert_eq!(keywords(&text), keywords(rest), "{connection}");
+            // The driver would act on a mode that is left, and verify nothing.
+            let driver: tokio_postgres::Config = text.parse().unwrap();
+            assert_eq!(driver.get_ssl_mode(), tokio_postgres::config::SslMode::Prefer, "{connection}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use queen_engine::{Roots, Tls, TlsMode};
 
 use super::Settings;
@@ -73,6 +73,10 @@ impl Settings {
                 "PG_USE_SSL and PG_SSL_REJECT_UNAUTHORIZED ask for less than the sslmode of the connection string"
             );
         }
+        let certificates = [&words.root_cert, &words.cert, &words.key].into_iter().any(Option::is_some);
+        if certificates && !system && asked.is_none() && said.is_none() {
+            bail!("the connection string names certificates, but no sslmode asks for TLS");
+        }
         let unsaid = if system { TlsMode::VerifyFull } else { TlsMode::Off };
         let mut mode = asked.or(said).unwrap_or(unsaid);
         if root_cert.is_some() && !system && mode == TlsMode::Unverified {
@@ -101,6 +105,42 @@ impl Settings {
             _ => bail!("sslcert and sslkey belong together"),
         };
         Ok((driver, Tls { mode, roots, client }))
+    }
+
+    /// psql on this database, with no less of TLS than the broker uses. The password goes by the environment, where `ps`
+    /// does not show it.
+    pub fn psql(&self) -> Result<Command> {
+        let connection = match self.database() {
+            Database::Embedded { data_dir, bin_dir } => {
+                let running = queen_postgres::describe(&data_dir).context("start it with `queen serve`")?;
+                let mut command = program(bin_dir.as_ref());
+                command.arg(running.url());
+                return Ok(command);
+            }
+            Database::External { connection } => connection,
+        };
+        let (bare, tls) = self.reach(&connection)?;
+        let encrypted = tls.mode > TlsMode::Off;
+        // To libpq a word of the string counts more than the environment.
+        let parted = part_password(if encrypted { &bare } else { &connection });
+        let mut command = program(None);
+        command.arg(parted.text);
+        if let Some(password) = parted.password {
+            command.env("PGPASSWORD", password);
+        }
+        if encrypted {
+            command.env("PGSSLMODE", word(tls.mode));
+            if let Some((cert, key)) = &tls.client {
+                command.env("PGSSLCERT", cert).env("PGSSLKEY", key);
+            }
+        }
+        if tls.mode >= TlsMode::VerifyCa {
+            match &tls.roots {
+                Roots::File(path) => command.env("PGSSLROOTCERT", path),
+                Roots::System => command.env("PGSSLROOTCERT", "system"),
+            };
+        }
+        Ok(command)
     }
 
     /// Where the spool is, if nobody says otherwise. Never that of another database: what is in it would end up here.
@@ -157,27 +197,6 @@ impl Database {
         }
     }
 
-    /// psql on this database. The password goes by the environment, where `ps` does not show it.
-    pub fn psql(&self) -> Result<Command, queen_postgres::Error> {
-        match self {
-            Self::Embedded { data_dir, bin_dir } => {
-                let running = queen_postgres::describe(data_dir)?;
-                let mut command = program(bin_dir.as_ref());
-                command.arg(running.url());
-                Ok(command)
-            }
-            Self::External { connection, .. } => {
-                let parted = part_password(connection);
-                let mut command = program(None);
-                command.arg(parted.text);
-                if let Some(password) = parted.password {
-                    command.env("PGPASSWORD", password);
-                }
-                Ok(command)
-            }
-        }
-    }
-
     /// What a person pastes into a shell; `None` for the embedded server, which knows its own.
     pub fn psql_line(&self) -> Option<String> {
         match self {
@@ -199,6 +218,16 @@ fn mode(word: &str) -> Result<TlsMode> {
     })
 }
 
+fn word(mode: TlsMode) -> &'static str {
+    match mode {
+        TlsMode::Off => "disable",
+        TlsMode::Prefer => "prefer",
+        TlsMode::Unverified => "require",
+        TlsMode::VerifyCa => "verify-ca",
+        TlsMode::VerifyFull => "verify-full",
+    }
+}
+
 fn program(bin_dir: Option<&PathBuf>) -> Command {
     let beside = bin_dir.map(|dir| dir.join("psql")).filter(|psql| psql.exists());
     Command::new(beside.unwrap_or_else(|| PathBuf::from("psql")))
@@ -218,8 +247,12 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
+    fn settings(flags: &[&str]) -> Settings {
+        Cli::parse_from(["queen"].iter().chain(flags)).unwrap().settings
+    }
+
     fn database(flags: &[&str]) -> Database {
-        Cli::parse_from(["queen"].iter().chain(flags)).unwrap().settings.database()
+        settings(flags).database()
     }
 
     #[test]
@@ -248,7 +281,7 @@ mod tests {
     }
 
     fn tls(flags: &[&str]) -> Result<Tls, String> {
-        let settings = Cli::parse_from(["queen"].iter().chain(flags)).unwrap().settings;
+        let settings = settings(flags);
         let Database::External { connection } = settings.database() else { panic!("not external") };
         settings.reach(&connection).map(|(_, tls)| tls).map_err(|error| error.to_string())
     }
@@ -292,18 +325,56 @@ mod tests {
         ] {
             assert!(tls(flags).is_err(), "{flags:?}");
         }
+        for words in ["sslrootcert=/ca.pem", "sslcert=c sslkey=k", "sslkey=k"] {
+            let said = tls(&["--database-url", &format!("host=h {words}")]).unwrap_err();
+            assert_eq!(said, "the connection string names certificates, but no sslmode asks for TLS");
+        }
+        let asked = tls(&["--database-url", "host=h sslrootcert=/ca.pem", "--pg-use-ssl"]).unwrap();
+        assert_eq!((asked.mode, asked.roots), (TlsMode::VerifyFull, Roots::File("/ca.pem".into())));
         let more = tls(&["--database-url", "host=h sslmode=require", "--pg-ssl-reject-unauthorized=true"]);
         assert_eq!(more.unwrap().mode, TlsMode::VerifyFull);
     }
 
     #[test]
     fn neither_the_banner_nor_the_process_list_shows_a_password() {
-        let database = database(&["--database-url", "postgres://ann:secret@db/app"]);
-        let psql = database.psql().unwrap();
+        let settings = settings(&["--database-url", "postgres://ann:secret@db/app"]);
+        let (database, psql) = (settings.database(), settings.psql().unwrap());
         let arguments: Vec<_> = psql.get_args().collect();
         assert_eq!(arguments, ["postgres://ann@db/app"]);
         assert!(psql.get_envs().any(|(_, value)| value == Some("secret".as_ref())));
         let line = database.psql_line().unwrap_or_default();
         assert!(!database.shown().contains("secret") && !line.contains("secret"));
+    }
+
+    #[test]
+    fn psql_verifies_what_the_broker_verifies() {
+        let psql = |flags: &[&str]| {
+            let command = settings(flags).psql().unwrap();
+            let mut said: Vec<_> =
+                command.get_args().map(|argument| argument.to_str().unwrap().to_owned()).collect();
+            for (name, value) in command.get_envs() {
+                said.push(format!("{}={}", name.to_str().unwrap(), value.unwrap().to_str().unwrap()));
+            }
+            said
+        };
+        assert_eq!(psql(&["--database-url", "postgres://db/app"]), ["postgres://db/app"]);
+        let disabled = "postgres://db/app?sslmode=disable";
+        assert_eq!(psql(&["--database-url", disabled]), [disabled]);
+        assert_eq!(
+            psql(&["--database-url", "postgres://db/app", "--pg-use-ssl", "--pg-ssl-root-cert", "/my ca"]),
+            ["postgres://db/app", "PGSSLMODE=verify-full", "PGSSLROOTCERT=/my ca"]
+        );
+        let url = "postgres://db/app?sslmode=require&sslcert=c&sslkey=k";
+        assert_eq!(
+            psql(&["--database-url", url, "--pg-use-ssl"]),
+            [
+                "postgres://db/app",
+                "PGSSLCERT=c",
+                "PGSSLKEY=k",
+                "PGSSLMODE=verify-full",
+                "PGSSLROOTCERT=system"
+            ]
+        );
+        assert_eq!(psql(&["--database-url", "host=h sslmode=require"]), ["host=h", "PGSSLMODE=require"]);
     }
 }

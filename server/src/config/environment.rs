@@ -25,12 +25,19 @@ const PREFIXES_WITHOUT_MEANING: [&str; 3] = ["POP_WAIT_", "QUEEN_SYNC_", "QUEEN_
 const LANE_SUFFIXES_WITHOUT_MEANING: [&str; 3] = ["_PREFERRED_BATCH_SIZE", "_MAX_HOLD_MS", "_MAX_BATCH_SIZE"];
 const LANES: [&str; 5] = ["PUSH", "POP", "ACK", "TRANSACTION", "RENEW_LEASE"];
 
-/// Empty, these are more likely a secret that was not found than one not given: better not to start.
-const EMPTY_IS_WRONG: [&str; 4] = [
+/// Empty, these are more likely something that was not found than something not given, and without it the broker would be
+/// more open than was meant: better not to start. Their parsers take no empty value.
+const EMPTY_IS_WRONG: [&str; 10] = [
+    "JWT_AUDIENCE",
+    "JWT_ISSUER",
+    "JWT_SKIP_PATHS",
     "QUEEN_ENCRYPTION_KEY",
     "QUEEN_ENCRYPTION_KEY_FILE",
     "QUEEN_ENCRYPTION_OLD_KEYS",
     "QUEEN_ENCRYPTION_OLD_KEYS_FILE",
+    "QUEEN_TLS_CERT",
+    "QUEEN_TLS_CLIENT_CA",
+    "QUEEN_TLS_KEY",
 ];
 
 /// Makes every setting readable from its second name, hidden in `--help` when it holds a value, and unset

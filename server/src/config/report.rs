@@ -48,8 +48,9 @@ const INTRODUCTION: &str = "# Configuration
 
 Printed by `queen config --markdown` from `server/src/config.rs`; a test compares the two.
 
-A flag wins over a variable, a variable over the default. An empty variable counts as not given, but for those of
-encryption. A value that makes no sense ends the start with an error that names it. `queen config` prints what is in force and
+A flag wins over a variable, a variable over the default. An empty variable counts as not given. Those of encryption,
+`QUEEN_TLS_CERT`, `QUEEN_TLS_KEY`, `QUEEN_TLS_CLIENT_CA`, `JWT_ISSUER`, `JWT_AUDIENCE` and `JWT_SKIP_PATHS` are the exception: empty,
+they end the start, because without them the broker would be more open than was meant. A value that makes no sense ends the start with an error that names it. `queen config` prints what is in force and
 where each value came from.
 
 The defaults of the `PG_*` settings count once one of them is given; without any, and without `DATABASE_URL`,

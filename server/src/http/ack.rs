@@ -14,8 +14,8 @@ use super::answer;
 use super::error::{ApiError, Busy, Failures, TooLarge};
 use super::request::{Body, Query};
 use crate::app::App;
-use crate::auth::Caller;
 use crate::auth::grants::{Need, Right};
+use crate::auth::{Caller, Unknown};
 use crate::openapi::words;
 use crate::telemetry::{Operation, Span};
 
@@ -92,7 +92,7 @@ async fn settle(
     }
     if caller.grants().is_some() {
         let partitions: Vec<Uuid> = items.iter().map(|item| item.partition_id).collect();
-        caller.may_partitions(&app.engine, Need::This(Right::Pop), &partitions).await?;
+        caller.may_partitions(&app.engine, Need::This(Right::Pop), Unknown::Passes, &partitions).await?;
     }
     span.group(&items[0].group);
     let results = app.engine.ack(items).await?;

@@ -13,6 +13,8 @@ use super::answer;
 use super::error::{ApiError, ErrorBody, Failures};
 use super::request::Segments;
 use crate::app::App;
+use crate::auth::Caller;
+use crate::auth::grants::Need;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = MessageLife, example = json!({
@@ -129,10 +131,10 @@ struct Event<'a> {
     attempt: Option<i32>,
     #[schema(required)]
     error: Option<&'a str>,
-    /// The transaction that made a child.
+    /// The transaction that made a child; null if the caller may not see the other message.
     #[schema(required)]
     transaction: Option<Uuid>,
-    /// The child or the parent.
+    /// The child or the parent; null if the caller may not see its queue.
     #[schema(required)]
     message: Option<Other<'a>>,
 }
@@ -154,13 +156,14 @@ struct Other<'a> {
     responses((status = 200, description = "All that is known", body = Life<'static>), NoMessage, Failures))]
 pub async fn life(
     State(app): State<App>,
+    caller: Caller,
     Segments((partition, transaction)): Segments<(String, String)>,
 ) -> Result<Response, ApiError> {
     let partition = Uuid::try_parse(&partition)
         .map_err(|_| BadRequest(format!("a partition id is a UUID, and not {partition:?}")))?;
     check_name("transactionId", &transaction)?;
     match app.engine.life(partition, &transaction).await? {
-        Some(life) => answer::json(StatusCode::OK, &Life::from(&life)),
+        Some(life) => answer::json(StatusCode::OK, &Life::of(&life, &caller)),
         None => Err(ApiError::new(ErrorCode::NotFound, "Message not found")),
     }
 }
@@ -173,8 +176,8 @@ pub enum NoMessage {
     NotFound(ErrorBody<'static>),
 }
 
-impl<'a> From<&'a MessageLife> for Life<'a> {
-    fn from(life: &'a MessageLife) -> Self {
+impl<'a> Life<'a> {
+    fn of(life: &'a MessageLife, caller: &Caller) -> Self {
         let segment = |(base_offset, count, extent)| Segment { base_offset, count, extent };
         Self {
             push: Push {
@@ -192,7 +195,7 @@ impl<'a> From<&'a MessageLife> for Life<'a> {
                 segment: life.segment.map(segment),
             },
             groups: life.groups.iter().map(Group::from).collect(),
-            events: life.events.iter().map(Event::from).collect(),
+            events: life.events.iter().map(|event| Event::of(event, caller)).collect(),
         }
     }
 }
@@ -214,9 +217,10 @@ impl<'a> From<&'a Reader> for Group<'a> {
     }
 }
 
-impl<'a> From<&'a Recorded> for Event<'a> {
-    fn from(recorded: &'a Recorded) -> Self {
-        let relation = recorded.relation.as_ref();
+impl<'a> Event<'a> {
+    /// That there is a child or a parent belongs to this message; which one it is, to the other queue.
+    fn of(recorded: &'a Recorded, caller: &Caller) -> Self {
+        let relation = recorded.relation.as_ref().filter(|other| caller.can(Need::Any, &other.queue));
         Self {
             at: format_millis(recorded.at),
             event: &recorded.event,

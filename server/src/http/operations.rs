@@ -14,8 +14,8 @@ use super::answer;
 use super::error::{ApiError, Failures};
 use super::request::{Query, Segments};
 use crate::app::App;
-use crate::auth::Caller;
 use crate::auth::grants::{Need, Right};
+use crate::auth::{Caller, forbidden};
 use crate::openapi::{queries, words};
 
 const LIMIT_DEFAULT: i64 = 100;
@@ -89,7 +89,7 @@ pub async fn one(
 ) -> Result<Response, ApiError> {
     match app.engine.operation(operation_id(&id)?).await? {
         Some(operation) => {
-            caller.may(Need::Any, &operation.queue_name)?;
+            permitted(&caller, Need::Any, "see", &operation.queue_name)?;
             answer::json(StatusCode::OK, &operation)
         }
         None => Err(not_found()),
@@ -139,7 +139,15 @@ async fn check(app: &App, caller: &Caller, id: Uuid) -> Result<(), ApiError> {
         return Ok(());
     }
     let operation = app.engine.operation(id).await?.ok_or_else(not_found)?;
-    caller.may(Need::This(Right::Admin), &operation.queue_name)
+    permitted(caller, Need::This(Right::Admin), "change", &operation.queue_name)
+}
+
+/// The caller has not named the queue, so the refusal does not either.
+fn permitted(caller: &Caller, need: Need, what: &str, queue: &str) -> Result<(), ApiError> {
+    match caller.can(need, queue) {
+        true => Ok(()),
+        false => Err(forbidden(format!("no right to {what} this operation"))),
+    }
 }
 
 fn changed(

@@ -14,8 +14,8 @@ use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Query, SMALL, Segments};
 use super::resources::Pagination;
 use crate::app::App;
-use crate::auth::Caller;
 use crate::auth::grants::{Need, Right};
+use crate::auth::{Caller, forbidden};
 use crate::openapi::queries;
 
 const LIMIT_DEFAULT: i64 = 50;
@@ -192,14 +192,18 @@ pub async fn cancel(
     told(app.engine.cancel_redrive(redrive_id(&id)?).await?.as_ref())
 }
 
-/// Both queues, if it has two: what is told names them.
+/// Both queues, if it has two: what is told names them. The refusal does not.
 async fn check(app: &App, caller: &Caller, need: Need, id: &str) -> Result<(), ApiError> {
     if caller.grants().is_none() {
         return Ok(());
     }
     let Some(redrive) = app.engine.redrive(redrive_id(id)?).await? else { return told(None).map(|_| ()) };
-    caller.may(need, &redrive.queue)?;
-    caller.may(Need::Any, redrive.target_queue.as_deref().unwrap_or(&redrive.queue))
+    let target = redrive.target_queue.as_deref().unwrap_or(&redrive.queue);
+    match caller.can(need, &redrive.queue) && caller.can(Need::Any, target) {
+        true => Ok(()),
+        false if need == Need::Any => Err(forbidden("no right to see this redrive")),
+        false => Err(forbidden("no right to end this redrive")),
+    }
 }
 
 fn told(redrive: Option<&Redrive>) -> Result<Response, ApiError> {

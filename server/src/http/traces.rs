@@ -16,8 +16,8 @@ use super::messages::{NoMessage, place, raw};
 use super::request::{Body, Query, SMALL, Segments};
 use super::resources::Pagination;
 use crate::app::App;
-use crate::auth::Caller;
 use crate::auth::grants::{Need, Right};
+use crate::auth::{Caller, Unknown};
 use crate::openapi::queries;
 
 const LIMIT_MAX: i64 = 1_000;
@@ -142,7 +142,7 @@ struct NamesPage<'a> {
 pub async fn add(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> Result<Response, ApiError> {
     let trace = read(&body.0)?;
     app.limits.check_payload("data", &trace.data)?;
-    caller.may_partitions(&app.engine, Need::This(Right::Pop), &[trace.partition]).await?;
+    caller.may_partitions(&app.engine, Need::This(Right::Pop), Unknown::Refused, &[trace.partition]).await?;
     match app.engine.trace(&trace).await? {
         Some(trace_id) => answer::json(StatusCode::CREATED, &Added { success: true, trace_id }),
         None => Err(ApiError::new(ErrorCode::NotFound, "Message not found")),

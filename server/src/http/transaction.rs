@@ -12,8 +12,8 @@ use super::error::{ApiError, Busy, Failures, TooLarge};
 use super::request::Body;
 use super::trace::{self, TraceHeaders};
 use crate::app::App;
-use crate::auth::Caller;
 use crate::auth::grants::{Need, Right};
+use crate::auth::{Caller, Unknown};
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
@@ -64,7 +64,7 @@ async fn check(app: &App, caller: &Caller, transaction: &TransactionBody<'_>) ->
         caller.may(Need::This(Right::Push), &item.queue)?;
     }
     let partitions: Vec<Uuid> = transaction.acks().map(|ack| ack.partition_id).collect();
-    caller.may_partitions(&app.engine, Need::This(Right::Pop), &partitions).await?;
+    caller.may_partitions(&app.engine, Need::This(Right::Pop), Unknown::Passes, &partitions).await?;
     let leases = transaction.required_leases.iter().map(String::as_str);
     caller.may_leases(&app.engine, Need::This(Right::Pop), leases).await
 }

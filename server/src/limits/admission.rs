@@ -21,7 +21,8 @@ const FAREWELL_FOR: Duration = Duration::from_secs(1);
 /// Where files are not limited.
 const CONNECTIONS_MAX: usize = 1 << 20;
 
-const TOO_MANY: &str = r#"{"error":"too many connections","code":"unavailable"}"#;
+/// Published consumers go on after an error only if it speaks of a timeout.
+const TOO_MANY: &str = r#"{"error":"connection timeout: too many connections","code":"unavailable"}"#;
 
 pub struct Admission {
     room: Arc<Semaphore>,

@@ -17,7 +17,7 @@ const EXEMPT: [&str; 3] = ["/health", "/metrics", "/api/v1/pop"];
 
 pub async fn pace(State(app): State<App>, caller: Caller, request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    if !EXEMPT.iter().any(|exempt| path.starts_with(exempt))
+    if !exempt(path)
         && let Err(wait) = app.limits.take_request(&Client::from(&caller))
     {
         return app.limits.too_fast(wait).into_response();
@@ -25,7 +25,21 @@ pub async fn pace(State(app): State<App>, caller: Caller, request: Request, next
     next.run(request).await
 }
 
+/// Such a path, or one below it.
+fn exempt(path: &str) -> bool {
+    let mut rests = EXEMPT.iter().filter_map(|exempt| path.strip_prefix(exempt));
+    rests.any(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 impl Limits {
+    /// Somebody who is not let in takes from a rate as well: guessing is not free. What to answer instead, if there is none left.
+    pub fn pace_refusal(&self, caller: &Caller) -> Option<ApiError> {
+        if !self.paces_clients() {
+            return None;
+        }
+        self.take_request(&Client::from(caller)).err().map(|wait| self.too_fast(wait))
+    }
+
     /// A pop that waits anyway waits for its turn, and is answered how much of its time is left.
     pub async fn pace_pop(
         &self,
@@ -44,6 +58,28 @@ impl Limits {
                 return Err(self.too_fast(turn));
             }
             sleep(turn).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exempt;
+
+    #[test]
+    fn a_name_that_only_begins_alike_is_counted() {
+        for path in [
+            "/health",
+            "/health/live",
+            "/metrics",
+            "/metrics/prometheus",
+            "/api/v1/pop",
+            "/api/v1/pop/queue/q",
+        ] {
+            assert!(exempt(path), "{path}");
+        }
+        for path in ["/healthy", "/metricsx", "/api/v1/popular", "/api/v1/push", "/"] {
+            assert!(!exempt(path), "{path}");
         }
     }
 }

@@ -66,7 +66,10 @@ impl Limits {
         let mut answer = pin!(answer);
         let mut left = limit;
         // A handler that reads no body although there is one has the time for a body all the same.
-        let mut for_body = self.bounds.body_total;
+        let mut for_body = match self.bounds.body_total {
+            Duration::ZERO => Duration::MAX,
+            total => total,
+        };
         loop {
             match timeout(left, answer.as_mut()).await {
                 Ok(answer) => return answer,
@@ -114,12 +117,8 @@ mod tests {
     use super::*;
     use crate::limits::Bounds;
 
-    fn limits() -> Limits {
-        let bounds = Bounds {
-            request: Duration::from_millis(100),
-            body_total: Duration::from_secs(3600),
-            ..Bounds::default()
-        };
+    fn limits(body_total: Duration) -> Limits {
+        let bounds = Bounds { request: Duration::from_millis(100), body_total, ..Bounds::default() };
         Limits::new(bounds)
     }
 
@@ -129,22 +128,25 @@ mod tests {
 
     #[tokio::test]
     async fn the_time_of_a_body_does_not_count() {
-        let (limits, reading) = (limits(), Reading::new());
-        let answer = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            reading.complete();
-            never().await
-        };
-        let begun = Instant::now();
-        let response = limits.within(Some(&reading), answer).await.unwrap();
-        assert_eq!(response.status().as_u16(), 504);
-        assert!(begun.elapsed() >= Duration::from_millis(400), "{:?}", begun.elapsed());
-        assert_eq!(limits.refused(Limit::RequestTime), 1);
+        // A zero is no limit.
+        for body_total in [Duration::from_secs(3600), Duration::ZERO] {
+            let (limits, reading) = (limits(body_total), Reading::new());
+            let answer = async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                reading.complete();
+                never().await
+            };
+            let begun = Instant::now();
+            let response = limits.within(Some(&reading), answer).await.unwrap();
+            assert_eq!(response.status().as_u16(), 504);
+            assert!(begun.elapsed() >= Duration::from_millis(400), "{:?}", begun.elapsed());
+            assert_eq!(limits.refused(Limit::RequestTime), 1);
+        }
     }
 
     #[tokio::test]
     async fn without_a_body_it_is_over_at_once() {
-        let limits = limits();
+        let limits = limits(Duration::ZERO);
         let response = limits.within(None, never()).await.unwrap();
         assert_eq!(response.status().as_u16(), 504);
         assert_eq!(response.headers()["access-control-allow-origin"], "*");

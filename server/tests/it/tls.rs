@@ -99,6 +99,25 @@ async fn a_changed_file_is_noticed_without_a_signal() {
 }
 
 #[tokio::test]
+async fn a_hangup_before_anybody_watches_is_kept_and_ends_nothing() {
+    let dir = TempDir::new().unwrap();
+    let authority = Authority::new();
+    write(dir.path(), &authority.issue(&["a.test"]));
+    let [certificate, key] = paths(dir.path());
+    let door = Door::open(Files { certificate, key, client_ca: None }).unwrap();
+    let first = Arc::as_ptr(door.acceptor().config());
+    write(dir.path(), &authority.issue(&["b.test"]));
+    kill_process(rustix::process::getpid(), Signal::HUP).unwrap();
+    let used = eventually("the new certificate is used", async || {
+        (Arc::as_ptr(door.acceptor().config()) != first).then_some(())
+    });
+    tokio::select! {
+        () = door.watch() => {}
+        () = used => {}
+    }
+}
+
+#[tokio::test]
 async fn only_clients_of_the_named_authority_are_let_in() {
     let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
     let (servers, clients) = (Authority::new(), Authority::new());

@@ -100,7 +100,14 @@ async fn acks_leases_and_traces_belong_to_the_queue_of_their_partition() {
     assert!(forbidden(&holder.post(&format!("/api/v1/lease/{ours}.{number}/extend"), json!({})).await));
     assert!(forbidden(&holder.post("/api/v1/traces", trace(their)).await));
     let nobody = json!({"transactionId": "x", "partitionId": "00000000-0000-0000-0000-000000000001"});
-    assert!(forbidden(&holder.post("/api/v1/ack", nobody).await));
+    // What does not exist is no other's: a consumer learns that there is nothing, as everybody does.
+    let reply = holder.post("/api/v1/ack", nobody.clone()).await;
+    assert_eq!((reply.status, &reply.json()[0]["success"]), (200, &json!(false)), "{}", reply.text);
+    let gone = format!("/api/v1/lease/{}.999999999/extend", mine["leaseId"].as_str().unwrap());
+    assert_ne!(holder.post(&gone, json!({})).await.status, 403);
+    let mut traced = nobody;
+    traced["data"] = json!({});
+    assert!(forbidden(&holder.post("/api/v1/traces", traced).await));
 
     // A transaction may take from here and put there only with both rights.
     let operations = |ack: &Value, queue: &str| {
@@ -194,9 +201,14 @@ async fn a_redrive_needs_both_its_queues() {
     assert_eq!((theirs.status, mine.status), (202, 202), "{}", mine.text);
     for (redrive, status) in [(theirs.json(), 403), (mine.json(), 200)] {
         let path = format!("/api/v1/dlq/redrives/{}", redrive["id"].as_str().unwrap());
-        assert_eq!(holder.get(&path).await.status, status);
-        assert_eq!(holder.delete(&path).await.status, status);
+        for reply in [holder.get(&path).await, holder.delete(&path).await] {
+            assert_eq!((reply.status, forbidden(&reply)), (status, status == 403), "{}", reply.text);
+        }
     }
+    let across = scene.boss().post(start, ask("mine", Some("theirs"))).await.json();
+    assert!(forbidden(
+        &holder.get(&format!("/api/v1/dlq/redrives/{}", across["id"].as_str().unwrap())).await
+    ));
     assert_eq!(holder.get("/api/v1/dlq/redrives/00000000-0000-0000-0000-000000000001").await.status, 404);
     assert_eq!(holder.get("/api/v1/dlq/redrives").await.status, 403);
 }
@@ -288,6 +300,37 @@ async fn a_limited_reader_sees_its_queues_and_not_a_word_about_others() {
 }
 
 #[tokio::test]
+async fn the_life_of_a_message_does_not_tell_where_its_children_are() {
+    let scene = Scene::new().await;
+    let boss = scene.boss();
+    let traced = json!([{"queue": "mine", "partition": "t", "payload": 1, "transactionId": "traced", "traceId": uuid::Uuid::new_v4()}]);
+    assert_eq!(boss.post("/api/v1/push", json!({ "items": traced })).await.status, 201);
+    let popped = boss.get("/api/v1/pop/queue/mine/partition/t").await.json();
+    let mut ack = ack_of(&popped["messages"][0], "completed");
+    let partition = ack["partitionId"].as_str().unwrap().to_owned();
+    ack["type"] = json!("ack");
+    let operations = json!([ack, {"type": "push", "queue": "theirs", "payload": 1}]);
+    let moved = boss.post("/api/v1/transaction", json!({ "operations": operations })).await;
+    assert_eq!(moved.json()["success"], true, "{}", moved.text);
+    let path = format!("/api/v1/messages/{partition}/traced/life");
+    let child = async |holder: &Holder<'_>| {
+        crate::support::eventually("there is a child", async || {
+            let reply = holder.get(&path).await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+            let life = reply.json();
+            let child =
+                life["events"].as_array().unwrap().iter().find(|event| event["event"] == "child").cloned();
+            child.map(|child| (child, reply.text.contains("theirs")))
+        })
+        .await
+    };
+    let (child_of_boss, named) = child(&boss).await;
+    assert!(named && child_of_boss["message"]["queue"] == "theirs", "{child_of_boss}");
+    let (blank, named) = child(&scene.limited("read-only", &["pop"])).await;
+    assert!(!named && blank["message"].is_null() && blank["transaction"].is_null(), "{blank}");
+}
+
+#[tokio::test]
 async fn a_deferred_operation_belongs_to_its_queue() {
     use crate::support::{EASILY_STRAINED, Server, Strain};
 
@@ -306,7 +349,8 @@ async fn a_deferred_operation_belongs_to_its_queue() {
     let mine = granted("admin", json!([{"queues": ["mine"], "rights": ["push", "pop", "admin"]}]));
     let theirs = granted("admin", json!([{"queues": ["theirs"], "rights": ["push"]}]));
     let (mine, theirs) = (Holder::new(&server, &mine), Holder::new(&server, &theirs));
-    assert_eq!((mine.get(&path).await.status, theirs.get(&path).await.status), (403, 200));
+    assert!(forbidden(&mine.get(&path).await) && forbidden(&mine.delete(&path).await));
+    assert_eq!(theirs.get(&path).await.status, 200);
     for holder in [&mine, &theirs] {
         assert_eq!(holder.delete(&path).await.status, 403);
         assert_eq!(holder.post(&format!("{path}/retry"), json!({})).await.status, 403);

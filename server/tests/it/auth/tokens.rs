@@ -1,11 +1,15 @@
 //! Good and bad tokens, each with the answer it gets, and what becomes of a subject.
 
+use std::path::Path;
+
+use queen_testkit::Broker;
 use serde_json::{Value, json};
 
 use super::issuer::{Signer, forged};
 use super::{AUDIENCE, Holder, ISSUER, SECRET, claims, now, send, server, with};
 use crate::support::Server;
 
+const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
 /// Any route that reads.
 const ROUTE: &str = "/api/v1/resources/overview";
 
@@ -225,4 +229,22 @@ async fn a_large_body_of_a_stranger_is_answered_and_not_read_to_its_end() {
     let body = json!({"items": [{"queue": "q", "payload": "x".repeat(600_000)}]});
     assert_eq!(send(&server, None, "POST", "/api/v1/push", Some(body)).await.status, 401);
     assert_eq!(send(&server, None, "OPTIONS", "/api/v1/push", None).await.status, 204);
+}
+
+#[tokio::test]
+async fn a_variable_that_is_empty_and_would_open_the_door_refuses_the_start() {
+    let database = queen_testkit::database().await;
+    for (name, flag) in [
+        ("JWT_ISSUER", "--jwt-issuer"),
+        ("JWT_AUDIENCE", "--jwt-audience"),
+        ("JWT_SKIP_PATHS", "--jwt-skip-paths"),
+        ("QUEEN_TLS_CERT", "--tls-cert"),
+        ("QUEEN_TLS_KEY", "--tls-key"),
+        ("QUEEN_TLS_CLIENT_CA", "--tls-client-ca"),
+    ] {
+        let env = [("DATABASE_URL", database.url()), (name, "")];
+        let refused = Broker::start(Path::new(QUEEN), &[], &env).await;
+        let said = refused.err().unwrap_or_else(|| panic!("it started with an empty {name}")).to_string();
+        assert!(said.contains(flag), "{name}: {said}");
+    }
 }
