@@ -18,8 +18,8 @@ run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as r
 	cargo run --release --locked -p queen-server -- serve --data-dir $(DATA)
 
 test: setup-test ## all tests: units, engine and server on a real PostgreSQL, the published Python client
-	cargo build --locked -p queen-server
-	cargo run -q --locked -p queen-testkit -- cargo nextest run --locked --workspace
+	cargo build --locked --workspace --all-targets
+	target/debug/queen-testkit cargo nextest run --locked --workspace
 	clients/published/run
 
 check: ## formatting and lint
@@ -39,7 +39,7 @@ bench: setup-run ## the benchmark, about four minutes; see docs/benchmarks.md
 	target/release/queen-bench run --queen target/release/queen --json target/bench.json
 
 bench-quick: setup-chaos ## a short run of every scenario and of every other command, so that none rots
-	cargo build --locked -p queen-server -p queen-bench
+	cargo build --locked --workspace --all-targets
 	target/debug/queen-bench run --queen target/debug/queen --quick
 	target/debug/queen-bench compare --queen target/debug/queen --peer 'target/debug/queen serve' --quick \
 		--scenario push-1,pop-wildcard-10,end-to-end --plots target/bench-quick --markdown target/bench-quick.md
@@ -51,7 +51,7 @@ bench-quick: setup-chaos ## a short run of every scenario and of every other com
 	target/debug/queen-bench soak --queen target/debug/queen --quick
 	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1
 	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --failover
-	before=$$(scripts/last-release) && cargo build --locked -p queen-server && \
+	before=$$(scripts/last-release) && cargo build --locked --workspace --all-targets && \
 		target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --upgrade-from $$before
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick

@@ -355,8 +355,9 @@ impl Overload {
         };
         pop("flies");
         let watcher = server.database.client().await;
-        let stuck =
-            "select count(*) from pg_locks where not granted and relation = 'queen.consumers'::regclass";
+        // Not just anybody: jobs of the broker may run into the lock as well.
+        let stuck = "select count(*) from pg_stat_activity where datname = current_database()
+                     and wait_event_type = 'Lock' and query like '%queen.lease(%'";
         eventually("it flies", async || {
             let waiting: i64 = watcher.query_one(stuck, &[]).await.unwrap().get(0);
             (waiting > 0).then_some(())
