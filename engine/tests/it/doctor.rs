@@ -30,6 +30,15 @@ fn finding(examination: &Examination, code: &str, severity: Severity) -> String 
     found[0].text.clone()
 }
 
+/// What is said about the session of this name. When the clock has jumped, whatever the broker itself is in the middle of
+/// looks old as well, so others may be named beside it.
+fn named(examination: &Examination, code: &str, severity: Severity, session: &str) -> String {
+    let found = examination.findings.iter().find(|finding| {
+        finding.code == code && finding.severity == severity && finding.text.contains(session)
+    });
+    found.unwrap_or_else(|| panic!("{code} of {session}: {:?}", examination.findings)).text.clone()
+}
+
 /// A session that is in a transaction, with a snapshot, and does nothing.
 async fn idle_in_transaction(database: &Database) -> Client {
     let session = database.client().await;
@@ -123,18 +132,15 @@ async fn whoever_pins_old_row_versions_is_named() {
     travel(&sql, "10 minutes").await;
     let seen = async || {
         let seen = engine.examine().await.unwrap();
-        codes(&seen).contains(&"long_transaction").then_some(seen)
+        seen.findings.iter().any(|finding| finding.text.contains("reporter")).then_some(seen)
     };
     let seen = tokio::select! {
         _ = running => panic!("it sleeps"),
         seen = eventually("the sleeper is seen", seen) => seen,
     };
-    assert!(finding(&seen, "long_transaction", Severity::Problem).contains("reporter"));
-    let text = finding(&seen, "idle_in_transaction", Severity::Problem);
-    assert!(
-        text.contains("forgetful") && text.contains("10 min") && text.contains("pg_terminate_backend"),
-        "{text}"
-    );
+    named(&seen, "long_transaction", Severity::Problem, "reporter");
+    let text = named(&seen, "idle_in_transaction", Severity::Problem, "forgetful");
+    assert!(text.contains("10 min") && text.contains("pg_terminate_backend"), "{text}");
     let text = finding(&seen, "prepared_transaction", Severity::Problem);
     assert!(text.contains("left behind") && text.contains("rollback prepared"), "{text}");
     // It was the clock of the database that moved.
@@ -147,8 +153,8 @@ async fn whoever_pins_old_row_versions_is_named() {
     travel(&sql, "10 minutes").await;
     eventually("they are gone", async || {
         let seen = engine.examine().await.unwrap();
-        let codes = codes(&seen);
-        (!codes.contains(&"idle_in_transaction") && !codes.contains(&"prepared_transaction")).then_some(())
+        let named = seen.findings.iter().any(|found| found.text.contains("forgetful"));
+        (!named && !codes(&seen).contains(&"prepared_transaction")).then_some(())
     })
     .await;
 }
@@ -248,7 +254,7 @@ async fn locks_on_whole_tables_do_not_keep_the_doctor_from_answering() {
     .await;
     travel(&database.client().await, "10 minutes").await;
     let seen = engine.examine().await.unwrap();
-    assert!(finding(&seen, "log_in_use", Severity::Warning).contains("dump"), "{:?}", seen.findings);
+    named(&seen, "log_in_use", Severity::Warning, "dump");
 }
 
 #[tokio::test]
