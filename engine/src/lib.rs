@@ -65,6 +65,7 @@ pub use ops::resources::Refreshed;
 pub use pop::answer::Answer;
 pub use sidecar::{LaneCounts, LaneSpread};
 pub use spool::SpoolStats;
+pub use start::migrate;
 pub use tally::Minute;
 
 use shared::Shared;

@@ -83,6 +83,12 @@ impl Engine {
     }
 }
 
+/// Brings the schema up to date and leaves.
+pub async fn migrate(config: &Config) -> Result<(), StartError> {
+    let connector = Connector::new(config, Tasks::default())?;
+    prepare(&connector).await.map(drop)
+}
+
 /// `wanted`: 0 = as the server allows.
 pub fn pool_size(wanted: usize, allowed: usize) -> usize {
     match wanted {

@@ -26,6 +26,8 @@ pub enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Brings the schema of the database up to date and leaves; a broker does so by itself when it starts.
+    Migrate,
     /// Says what is wrong with the database and what to do about it; ends with 1 if there is a problem.
     Doctor {
         /// Prints the findings as JSON.

@@ -2,22 +2,15 @@
 
 use std::io::{self, Write};
 
-use anyhow::{Context, Result, bail};
-use queen_engine::{Examination, Severity, Tls};
+use anyhow::{Result, bail};
+use queen_engine::{Examination, Severity};
 
-use crate::config::{Database, Settings};
+use crate::config::Settings;
 use crate::http::doctor::Report;
 
 pub fn examine(settings: &Settings, json: bool) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (connection, tls) = match settings.database() {
-        Database::External { connection } => settings.reach(&connection)?,
-        Database::Embedded { data_dir, .. } => {
-            let running = queen_postgres::describe(&data_dir).context("start it with `queen serve`")?;
-            (running.url(), Tls::OFF)
-        }
-    };
-    let config = settings.engine(connection, tls)?;
+    let config = settings.desk()?;
     let examination = runtime.block_on(queen_engine::diagnose(&config))?;
     let mut out = io::stdout().lock();
     match json {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use queen_engine::{ApiKey, NewKey, Tls};
+use queen_engine::{ApiKey, NewKey};
 use queen_protocol::format_millis;
 
 use crate::auth::grants::{Grant, Grants, Right};
 use crate::auth::keys::mint;
 use crate::auth::role::Role;
 use crate::auth::token::usable;
-use crate::config::{Database, Settings, some_seconds};
+use crate::config::{Settings, some_seconds};
 
 #[derive(Debug, Subcommand)]
 pub enum KeyAction {
@@ -47,14 +47,7 @@ pub enum KeyAction {
 
 pub fn run(settings: &Settings, action: &KeyAction) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (connection, tls) = match settings.database() {
-        Database::External { connection } => settings.reach(&connection)?,
-        Database::Embedded { data_dir, .. } => {
-            let running = queen_postgres::describe(&data_dir).context("start it with `queen serve`")?;
-            (running.url(), Tls::OFF)
-        }
-    };
-    let config = settings.engine(connection, tls)?;
+    let config = settings.desk()?;
     let mut out = io::stdout().lock();
     match action {
         KeyAction::Create { name, role, queues, expires } => {

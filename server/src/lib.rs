@@ -13,6 +13,7 @@ pub mod key;
 mod limits;
 pub mod logging;
 mod meter;
+pub mod migrate;
 pub mod openapi;
 mod outgoing;
 pub mod psql;

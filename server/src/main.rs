@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use queen_server::cli::{Action, Cli};
 use queen_server::config::{Settings, report};
-use queen_server::{doctor, key, logging, openapi, psql, serve};
+use queen_server::{doctor, key, logging, migrate, openapi, psql, serve};
 
 /// A request is some sixty small allocations, many of them freed on another thread: the system's allocator spent a
 /// sixth of the broker's time on them.
@@ -28,6 +28,7 @@ fn run() -> Result<()> {
     match cli.action.unwrap_or(Action::Serve) {
         Action::Serve => serve_with_logs(&cli.settings),
         Action::Psql { arguments } => psql::open(&cli.settings, &arguments),
+        Action::Migrate => migrate::migrate(&cli.settings),
         Action::Doctor { json } => doctor::examine(&cli.settings, json),
         Action::Key { action } => key::run(&cli.settings, &action),
         Action::Config { markdown: true } => print(report::markdown(&Cli::definition()).as_bytes()),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use queen_engine::{Roots, Tls, TlsMode};
+use queen_engine::{Config, Roots, Tls, TlsMode};
 
 use super::Settings;
 use super::connection::{part_password, part_tls, place, quote};
@@ -49,6 +49,18 @@ impl Settings {
             }
         };
         Database::External { connection }
+    }
+
+    /// For commands beside the broker. The embedded database has to be running.
+    pub fn desk(&self) -> Result<Config> {
+        let (connection, tls) = match self.database() {
+            Database::External { connection } => self.reach(&connection)?,
+            Database::Embedded { data_dir, .. } => {
+                let running = queen_postgres::describe(&data_dir).context("start it with `queen serve`")?;
+                (running.url(), Tls::OFF)
+            }
+        };
+        self.engine(connection, tls)
     }
 
     /// What the driver is told: the string without words on TLS, and what they mean together with the settings. These may ask

@@ -55,6 +55,21 @@ async fn pop(broker: &Broker) -> Vec<Value> {
 }
 
 #[tokio::test]
+async fn the_schema_is_brought_up_to_date_without_serving() {
+    let database = queen_testkit::empty_database().await;
+    let sql = database.client().await;
+    let schema = "select to_regclass('queen.queues') is not null";
+    for _ in 0..2 {
+        let done = output(&["migrate", "--database-url", database.url()]).await;
+        assert!(done.status.success(), "{done:?}");
+        assert!(sql.query_one(schema, &[]).await.unwrap().get::<_, bool>(0));
+    }
+    let nowhere = output(&["migrate", "--database-url", "host=127.0.0.1 port=1 user=queen"]).await;
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("cannot reach the database at"), "{nowhere:?}");
+}
+
+#[tokio::test]
 async fn a_termination_drains_answers_parked_pops_and_ends_with_success() {
     let database = queen_testkit::database().await;
     let mut broker = start(&["--database-url", database.url()]).await;
