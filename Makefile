@@ -19,7 +19,7 @@ run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as r
 
 test: setup-test ## all tests: units, engine and server on a real PostgreSQL, the published Python client
 	cargo build --locked --workspace --all-targets
-	target/debug/queen-testkit cargo nextest run --locked --workspace
+	target/debug/queen-testkit --template 'target/debug/queen migrate' cargo nextest run --locked --workspace
 	clients/published/run
 
 check: ## formatting and lint

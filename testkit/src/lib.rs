@@ -2,7 +2,8 @@
 //! break, a broker as a real process. When one of these cannot be had the test panics at once.
 //!
 //! `cargo run -p queen-testkit -- cargo nextest run` lets all tests share one cluster. Without it each
-//! test starts its own: slower, still works.
+//! test starts its own: slower, still works. `--template COMMAND` in front lets them have copies of one database that the
+//! command has filled.
 
 mod broker;
 #[cfg(feature = "certificates")]
@@ -18,7 +19,7 @@ pub use broker::Broker;
 #[cfg(feature = "certificates")]
 pub use certificates::{Authority, Certificate};
 pub use cluster::{Cluster, cluster, cluster_with};
-pub use database::{Database, database};
+pub use database::{Database, database, empty_database};
 pub use pooler::Pooler;
 pub use proxy::Proxy;
 
@@ -27,6 +28,9 @@ use tokio_postgres::{Client, NoTls};
 
 /// The shared cluster's connection string, in keyword form; set by the `queen-testkit` program.
 pub const SHARED_CLUSTER: &str = "QUEEN_TEST_POSTGRES";
+
+/// The database on it that tests get a copy of; set by the same.
+pub const TEMPLATE: &str = "QUEEN_TEST_TEMPLATE";
 
 /// Opens a session. Its connection runs in the background until the client is dropped.
 pub async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {

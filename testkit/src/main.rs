@@ -1,19 +1,24 @@
-//! `queen-testkit <command …>`: runs a command, usually `cargo nextest run`, with one PostgreSQL for all
-//! its tests, and exits as the command did.
+//! `queen-testkit [--template COMMAND] <command …>`: runs a command, usually `cargo nextest run`, with one PostgreSQL
+//! for all its tests, and exits as the command did. With a template, each test has a copy of a database that was filled
+//! once.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
-use queen_testkit::{SHARED_CLUSTER, cluster};
+use queen_testkit::{Database, SHARED_CLUSTER, TEMPLATE, cluster};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
-    let mut args = std::env::args_os().skip(1);
-    let program = args.next().context("usage: queen-testkit <command …>")?;
+    let mut args = std::env::args_os().skip(1).peekable();
+    let template = match args.next_if(|arg| arg == "--template") {
+        Some(_) => args.next(),
+        None => None,
+    };
+    let program = args.next().context("usage: queen-testkit [--template COMMAND] <command …>")?;
     // From here on a signal ends the command, and we clean up after it.
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
@@ -21,6 +26,11 @@ async fn main() -> Result<ExitCode> {
     let mut cluster = cluster().await;
     let mut command = Command::new(&program);
     command.args(args).env(SHARED_CLUSTER, cluster.maintenance_url());
+    if let Some(fill) = template {
+        let database = Database::create(&cluster.maintenance_url()).await;
+        let name = database.into_template(&fill.to_string_lossy()).await?;
+        command.env(TEMPLATE, name);
+    }
     let mut child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
     let status = loop {
         tokio::select! {

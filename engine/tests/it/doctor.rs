@@ -68,7 +68,7 @@ async fn a_healthy_database_is_left_in_peace_by_command_and_by_broker() {
 
 #[tokio::test]
 async fn a_database_without_a_schema_is_told_apart_from_a_healthy_one() {
-    let database = queen_testkit::database().await;
+    let database = queen_testkit::empty_database().await;
     let examination = examined(&config(database.url())).await;
     assert_eq!(codes(&examination), ["schema_missing"]);
     assert!(examination.has_problem());

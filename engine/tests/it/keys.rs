@@ -1,7 +1,7 @@
 //! API keys in the database, and whose a partition is.
 
 use queen_engine::{NewKey, QueueFilter, StartError, create_key, list_keys, revoke_key};
-use queen_testkit::database;
+use queen_testkit::{database, empty_database};
 use uuid::Uuid;
 
 use crate::support::{config, engine, push};
@@ -13,7 +13,7 @@ fn new<'a>(id: &'a str, hash: &'a [u8], seconds: Option<i64>) -> NewKey<'a> {
 
 #[tokio::test]
 async fn a_key_lives_until_it_is_revoked_or_expires_and_is_remembered() {
-    let db = database().await;
+    let db = empty_database().await;
     let config = config(db.url());
     assert!(matches!(list_keys(&config).await, Err(StartError::NoSchema)), "no broker was here yet");
     let broker = engine(db.url()).await;

@@ -2,7 +2,7 @@
 
 use queen_engine::{Config, Engine, StartError};
 use queen_protocol::PushStatus;
-use queen_testkit::{Proxy, database};
+use queen_testkit::{Proxy, empty_database as database};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 

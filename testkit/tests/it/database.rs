@@ -1,10 +1,10 @@
 //! Databases and clusters of one's own.
 
-use queen_testkit::{Database, cluster, database};
+use queen_testkit::{Database, cluster, empty_database};
 
 #[tokio::test]
 async fn a_database_is_empty_and_ones_own() {
-    let database = database().await;
+    let database = empty_database().await;
     let row = database.client().await.query_one("select current_database()::text", &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), database.name());
 }
