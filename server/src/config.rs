@@ -287,6 +287,10 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_MAX_MESSAGE_BYTES", default_value = "0", value_name = "BYTES", value_parser = bytes,
           help_heading = LIMITS)]
     pub max_message_bytes: usize,
+    /// Memory of all request bodies at once, not counting those below 64 KiB; 0 has no limit.
+    #[arg(long, env = "QUEEN_MAX_BODIES_BYTES", default_value = "512MiB", value_name = "BYTES", value_parser = bytes,
+          help_heading = LIMITS)]
+    pub max_bodies_bytes: usize,
     /// How long the next piece of a request body may take; 0 waits for ever.
     #[arg(long, env = "QUEEN_BODY_IDLE_MS", default_value = "30s", value_name = "MS", value_parser = milliseconds,
           help_heading = LIMITS)]
@@ -515,6 +519,10 @@ impl Settings {
 
     /// What the HTTP side is told. Fails when nobody could be let in as asked.
     pub fn options(&self) -> Result<Options> {
+        let (one, all) = (self.max_body_bytes, self.max_bodies_bytes);
+        if all != 0 && all < one {
+            bail!("QUEEN_MAX_BODIES_BYTES is {all}, and one body alone may have QUEEN_MAX_BODY_BYTES, {one}");
+        }
         Ok(Options {
             body_bytes_max: self.max_body_bytes,
             pop_timeout: self.default_timeout,
@@ -534,6 +542,7 @@ impl Settings {
         Bounds {
             header_bytes: self.max_header_bytes,
             message_bytes: self.max_message_bytes,
+            bodies_bytes: self.max_bodies_bytes,
             body_idle: self.body_idle,
             body_total: self.body_timeout,
             request: self.request_timeout,
@@ -618,6 +627,20 @@ mod tests {
         assert_eq!((config.metrics_sample.as_millis(), config.metrics_aggregate.as_secs()), (1000, 60));
         assert_eq!(config.history_retention.as_secs(), 90 * 86_400);
         assert_eq!((config.extent_bytes, config.extent_age.as_secs()), (268_435_456, 3600));
+    }
+
+    #[test]
+    fn one_body_fits_into_the_memory_of_all() {
+        let options = |all| {
+            let flags = ["queen", "--max-body-bytes", "1MiB", "--max-bodies-bytes", all];
+            Cli::parse_from(flags).unwrap().settings.options()
+        };
+        assert!(options("1MiB").is_ok() && options("0").is_ok());
+        let error = options("1000KiB").unwrap_err().to_string();
+        assert!(
+            error.contains("QUEEN_MAX_BODIES_BYTES") && error.contains("QUEEN_MAX_BODY_BYTES"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -4,12 +4,14 @@
 
 pub mod admission;
 mod buckets;
+pub mod budget;
 mod counted;
 pub mod pace;
 pub mod stream;
 pub mod time;
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,6 +21,7 @@ use queen_protocol::{ErrorCode, PushItem};
 
 use self::admission::Admission;
 use self::buckets::Buckets;
+use self::budget::Budget;
 use self::counted::{Counted, Place};
 use crate::auth::Caller;
 use crate::http::error::ApiError;
@@ -28,6 +31,8 @@ use crate::http::error::ApiError;
 pub struct Bounds {
     pub header_bytes: usize,
     pub message_bytes: usize,
+    /// Of all bodies that are in memory at once.
+    pub bodies_bytes: usize,
     /// Between two pieces of a body, and for all of it.
     pub body_idle: Duration,
     pub body_total: Duration,
@@ -50,6 +55,7 @@ pub struct Bounds {
 pub enum Limit {
     Headers,
     Body,
+    Bodies,
     Message,
     BodyTime,
     RequestTime,
@@ -62,9 +68,10 @@ pub enum Limit {
 }
 
 impl Limit {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Headers,
         Self::Body,
+        Self::Bodies,
         Self::Message,
         Self::BodyTime,
         Self::RequestTime,
@@ -80,6 +87,7 @@ impl Limit {
         match self {
             Self::Headers => "headers",
             Self::Body => "body",
+            Self::Bodies => "bodies",
             Self::Message => "message",
             Self::BodyTime => "body_time",
             Self::RequestTime => "request_time",
@@ -112,6 +120,7 @@ impl From<&Caller> for Client {
 pub struct Limits {
     pub bounds: Bounds,
     pub admission: Admission,
+    pub bodies: Arc<Budget>,
     parked: Arc<Counted<Client>>,
     queues: Buckets<String>,
     clients: Buckets<Client>,
@@ -122,6 +131,7 @@ impl Limits {
     pub fn new(bounds: Bounds) -> Self {
         Self {
             admission: Admission::new(&bounds),
+            bodies: Budget::new(bounds.bodies_bytes),
             parked: Counted::new(bounds.parked_per_client),
             queues: Buckets::new(),
             clients: Buckets::new(),
@@ -139,7 +149,7 @@ impl Limits {
     }
 
     /// For payloads that somebody wants to have stored.
-    pub fn check_payload(&self, what: &str, payload: &str) -> Result<(), ApiError> {
+    pub fn check_payload(&self, what: impl Display, payload: &str) -> Result<(), ApiError> {
         let (bytes, limit) = (payload.len(), self.bounds.message_bytes);
         if bytes <= limit || limit == 0 {
             return Ok(());
@@ -156,7 +166,7 @@ impl Limits {
     {
         if self.bounds.message_bytes > 0 {
             for (index, item) in items().enumerate() {
-                self.check_payload(&format!("items[{index}]"), item.payload())?;
+                self.check_payload(format_args!("items[{index}]"), item.payload())?;
             }
         }
         if self.bounds.queue_rate == 0 && self.bounds.queue_rates.is_empty() {

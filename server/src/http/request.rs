@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::error::ApiError;
 use crate::app::App;
 use crate::limits::Limit;
+use crate::limits::budget::Share;
 use crate::limits::time::Reading;
 
 /// What is still read of a body that is too large before the answer goes out. A client that is cut off while
@@ -47,7 +48,7 @@ impl<const MAX: usize> FromRequest<App> for Body<MAX> {
             return Err(too_large(limit));
         }
         let (idle, total) = (limits.bounds.body_idle, limits.bounds.body_total);
-        let read = read(chunks, claimed, limit, idle);
+        let read = read(chunks, claimed, limit, idle, limits.bodies.share());
         let read = match within(total, read).await {
             Some(read) => read,
             None => Err(too_slow(total)),
@@ -57,6 +58,7 @@ impl<const MAX: usize> FromRequest<App> for Body<MAX> {
         }
         read.map(Self).inspect_err(|error| match error.status() {
             StatusCode::PAYLOAD_TOO_LARGE => limits.count(Limit::Body),
+            StatusCode::TOO_MANY_REQUESTS => limits.count(Limit::Bodies),
             StatusCode::REQUEST_TIMEOUT => limits.count(Limit::BodyTime),
             _ => {}
         })
@@ -69,6 +71,7 @@ async fn read(
     claimed: usize,
     limit: usize,
     idle: Duration,
+    mut share: Share,
 ) -> Result<Bytes, ApiError> {
     let mut body = BytesMut::new();
     while let Some(chunk) = within(idle, chunks.next()).await.ok_or_else(|| too_slow(idle))? {
@@ -78,15 +81,20 @@ async fn read(
             discard(chunks, DISCARD_BYTES_MAX, DISCARD_FOR).await;
             return Err(too_large(limit));
         }
+        if !share.grow_to(body.len() + chunk.len()) {
+            drop((body, chunk, share));
+            discard(chunks, DISCARD_BYTES_MAX, DISCARD_FOR).await;
+            return Err(no_room());
+        }
         if chunk.len() == claimed {
-            return Ok(chunk);
+            return Ok(share.keep(chunk));
         }
         if body.is_empty() {
             body.reserve(claimed.min(TRUST_BYTES_MAX).max(chunk.len()));
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(body.freeze())
+    Ok(share.keep(body.freeze()))
 }
 
 /// `None`: it took longer. Zero is no limit.
@@ -176,6 +184,11 @@ fn too_slow(limit: Duration) -> ApiError {
 
 fn too_large(limit: usize) -> ApiError {
     ApiError::new(ErrorCode::PayloadTooLarge, format!("the body is larger than {limit} bytes"))
+}
+
+fn no_room() -> ApiError {
+    let text = "other large bodies have all the memory there is for them; small ones are taken";
+    ApiError::rate_limited(text, Duration::from_secs(1))
 }
 
 /// Reads on for a while, for a client that listens only once it has sent everything.

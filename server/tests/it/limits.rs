@@ -200,6 +200,38 @@ async fn a_large_body_is_for_messages() {
 }
 
 #[tokio::test]
+async fn a_large_body_that_finds_no_room_is_a_429_and_small_ones_are_taken() {
+    let server = Server::start_with(&["--max-body-bytes", "1MiB", "--max-bodies-bytes", "1MiB"]).await;
+    let push = |queue: &str, length: usize| {
+        format!("{}{}", json!({"items": [{"queue": queue, "payload": 1}]}), " ".repeat(length))
+    };
+    let send = async |body: &str| server.send(Method::POST, "/api/v1/push", Some(body)).await;
+    let slow = push("slow", 1_000_000);
+    let (most, rest) = slow.split_at(900_000);
+    let mut stream = connected(&server).await;
+    let head = format!(
+        "POST /api/v1/push HTTP/1.1\r\nHost: q\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        slow.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(most.as_bytes()).await.unwrap();
+    let large = push("large", 200_000);
+    let reply = eventually("most of it has arrived", async || {
+        let reply = send(&large).await;
+        (reply.status != 201).then_some(reply)
+    })
+    .await;
+    assert!(reply.is_error(429, "rate_limited"), "{} {}", reply.status, reply.text);
+    assert_eq!(reply.headers["retry-after"], "1");
+    assert_eq!(refused(&server, "bodies").await, 1);
+    assert_eq!(send(&push("small", 1_000)).await.status, 201);
+    stream.write_all(rest.as_bytes()).await.unwrap();
+    let answer = heard(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    eventually("its memory is free", async || (send(&large).await.status == 201).then_some(())).await;
+}
+
+#[tokio::test]
 async fn one_connection_too_many_is_a_503_and_is_closed() {
     let server = Server::start_with(&["--max-connections", "3"]).await;
     let mut open = Vec::new();
