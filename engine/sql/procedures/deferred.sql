@@ -218,7 +218,8 @@ begin
             for no key update skip locked) l
         where a.partition_id = any (v_locked) and a.consumer_group <> '');
     return query
-    select a.ordinal::int, o.id, o.transactions, o.body, o.queue_name, o.partition_name, p.number, q.dedup_window_seconds
+    select a.ordinal::int, o.id, o.transactions, o.body, o.queue_name, o.partition_name, p.number,
+           queen.dedup_window(q.dedup_window_seconds, q.retention_enabled, q.retention_seconds)
     from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
     cross join lateral (
         select s.*, row_number() over w as place, sum(s.bytes) over w as total, first_value(s.worker) over w as holder

@@ -97,7 +97,8 @@ begin
     end if;
 
     return query
-    select a.ordinal::int, p.id, p.number, h.head, q.id, q.dedup_window_seconds
+    select a.ordinal::int, p.id, p.number, h.head, q.id,
+           queen.dedup_window(q.dedup_window_seconds, q.retention_enabled, q.retention_seconds)
     from unnest(p_queues, p_partitions) with ordinality a (queue, partition, ordinal)
     join queen.queues q on q.name = any (array[a.queue])
     cross join lateral (select k.id, k.number from queen.partitions k

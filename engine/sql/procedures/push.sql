@@ -82,7 +82,8 @@ begin
     for i in 1 .. cardinality(p_partitions) loop
         continue when i = any (positions);
         positions := positions || i;
-        select h.head, h.tail, h.generation, h.deferred_pending, greatest(v_now, h.last_push_at) as at, q.dedup_window_seconds as dedup_window
+        select h.head, h.tail, h.generation, h.deferred_pending, greatest(v_now, h.last_push_at) as at,
+               queen.dedup_window(q.dedup_window_seconds, q.retention_enabled, q.retention_seconds) as dedup_window
         into v_partition
         from queen.head_of(p_partitions[i]) h join queen.queues q on q.id = any (array[h.queue_id]);
         if not found then

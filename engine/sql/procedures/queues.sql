@@ -146,3 +146,16 @@ begin
     where (p_namespace is null or q.namespace = p_namespace) and (p_task is null or q.task = p_task)
     order by q.priority desc, q.name;
 end $$;
+
+-- queen.dedup_window: for how many seconds the transaction ids of a queue are remembered.
+-- in:     p_dedup_window int, p_retention_enabled boolean, p_retention int: the options of the queue, in seconds
+-- out:    int; 0 = not at all
+-- locks:  none
+-- raises: never
+-- A message that has outlived its retention may be pushed again. Its id is remembered a while longer, because it is
+-- removed a while later, but not for the whole window: brokers would keep ids of messages in memory that are long gone.
+create or replace function queen.dedup_window(p_dedup_window int, p_retention_enabled boolean, p_retention int)
+returns int language sql immutable as $$
+    select least(p_dedup_window::bigint,
+                 case when p_retention_enabled and p_retention > 0 then 2 * p_retention::bigint + 60 end)::int
+$$;

@@ -46,9 +46,23 @@ struct Written {
     /// Up to here this broker has told its readers.
     published: i64,
     slices: VecDeque<(Instant, Fingerprints)>,
+    /// What `slices` has been cut to. A partition of which nothing was ever forgotten has no end.
+    window: Duration,
 }
 
 impl Written {
+    fn new(complete: Option<i64>, head: i64) -> Self {
+        Self { complete, head, published: 0, slices: VecDeque::new(), window: Duration::MAX }
+    }
+
+    /// The window of a queue changes with its options. If it has grown, what was forgotten belongs to it again.
+    fn follow(&mut self, window: Duration) {
+        if window > self.window {
+            self.complete = None;
+        }
+        self.window = window;
+    }
+
     fn weight(&self) -> usize {
         let hashes: usize = self.slices.iter().map(|(_, slice)| slice.capacity()).sum();
         PARTITION_WEIGHT + hashes * FINGERPRINT_WEIGHT
@@ -101,13 +115,13 @@ impl Dedup {
     pub fn opened(&mut self, partition: Uuid, head: i64) {
         if self.partitions.get(&partition).is_none() {
             let complete = (head == 0).then_some(0);
-            let written = Written { complete, head, published: 0, slices: VecDeque::new() };
-            self.partitions.insert(partition, written, PARTITION_WEIGHT);
+            self.partitions.insert(partition, Written::new(complete, head), PARTITION_WEIGHT);
         }
     }
 
     pub fn expect(
         &mut self,
+        window: Duration,
         partition: Uuid,
         hashes: impl IntoIterator<Item = TransactionHash>,
     ) -> Expectation {
@@ -115,6 +129,7 @@ impl Dedup {
             self.misses += 1;
             return Expectation { complete: -1, head: 0, suspect: false };
         };
+        written.follow(window);
         let seen = |hash: TransactionHash| {
             written.slices.iter().any(|(_, slice)| slice.contains(&hash.fingerprint()))
         };
@@ -143,10 +158,10 @@ impl Dedup {
     ) {
         let head = base_offset + hashes.len() as i64;
         if self.partitions.get(&partition).is_none() {
-            let written = Written { complete: None, head, published: 0, slices: VecDeque::new() };
-            self.partitions.insert(partition, written, PARTITION_WEIGHT);
+            self.partitions.insert(partition, Written::new(None, head), PARTITION_WEIGHT);
         }
         let Some(written) = self.partitions.get(&partition) else { return };
+        written.follow(window);
         written.head = written.head.max(head);
         if !hashes.is_empty() {
             written.published = written.published.max(head);
@@ -210,12 +225,12 @@ mod tests {
     #[test]
     fn a_cold_cache_knows_nothing_and_a_new_partition_everything() {
         let mut dedup = Dedup::new(1 << 20);
-        assert_eq!(dedup.expect(P, [hash(1)]), Expectation { complete: -1, head: 0, suspect: false });
+        assert_eq!(dedup.expect(WINDOW, P, [hash(1)]), Expectation { complete: -1, head: 0, suspect: false });
         dedup.opened(P, 0);
-        assert_eq!(dedup.expect(P, [hash(1)]), Expectation { complete: 0, head: 0, suspect: false });
+        assert_eq!(dedup.expect(WINDOW, P, [hash(1)]), Expectation { complete: 0, head: 0, suspect: false });
         dedup.appended(clock::now(), WINDOW, P, 0, &[hash(1)], None, None);
-        assert_eq!(dedup.expect(P, [hash(1)]), Expectation { complete: 1, head: 1, suspect: true });
-        assert_eq!(dedup.expect(P, [hash(2)]), Expectation { complete: 1, head: 1, suspect: false });
+        assert_eq!(dedup.expect(WINDOW, P, [hash(1)]), Expectation { complete: 1, head: 1, suspect: true });
+        assert_eq!(dedup.expect(WINDOW, P, [hash(2)]), Expectation { complete: 1, head: 1, suspect: false });
     }
 
     #[test]
@@ -223,10 +238,10 @@ mod tests {
         let mut dedup = Dedup::new(1 << 20);
         dedup.opened(P, 0);
         dedup.appended(clock::now(), WINDOW, P, 5, &[TransactionHash::new("minted", false)], None, None);
-        assert_eq!(dedup.expect(P, [hash(1)]).complete, 0);
+        assert_eq!(dedup.expect(WINDOW, P, [hash(1)]).complete, 0);
         let unseen = hash(7).to_bytes();
         dedup.appended(clock::now(), WINDOW, P, 6, &[hash(8)], Some(&unseen), Some(-1));
-        assert_eq!(dedup.expect(P, [hash(7)]), Expectation { complete: 7, head: 7, suspect: true });
+        assert_eq!(dedup.expect(WINDOW, P, [hash(7)]), Expectation { complete: 7, head: 7, suspect: true });
     }
 
     #[test]
@@ -245,7 +260,22 @@ mod tests {
         dedup.opened(P, 0);
         dedup.appended(start, WINDOW, P, 0, &[hash(1)], None, None);
         dedup.appended(start + WINDOW * 2, WINDOW, P, 1, &[hash(2)], None, None);
-        assert!(!dedup.expect(P, [hash(1)]).suspect);
+        assert!(!dedup.expect(WINDOW, P, [hash(1)]).suspect);
+    }
+
+    #[test]
+    fn a_window_that_grows_is_compared_anew() {
+        let (mut dedup, start) = (Dedup::new(1 << 20), clock::now());
+        dedup.opened(P, 0);
+        dedup.appended(start, WINDOW, P, 0, &[hash(1)], None, None);
+        dedup.appended(start + WINDOW, WINDOW / 10, P, 1, &[hash(2)], None, None);
+        assert_eq!(
+            dedup.expect(WINDOW / 10, P, [hash(1)]),
+            Expectation { complete: 2, head: 2, suspect: false }
+        );
+        assert_eq!(dedup.expect(WINDOW, P, [hash(1)]).complete, -1, "it was forgotten");
+        dedup.appended(start + WINDOW, WINDOW, P, 2, &[], Some(&hash(1).to_bytes()), Some(-1));
+        assert_eq!(dedup.expect(WINDOW, P, [hash(1)]), Expectation { complete: 2, head: 2, suspect: true });
     }
 
     proptest! {
@@ -259,7 +289,7 @@ mod tests {
             let mut log: Vec<(Instant, u32)> = Vec::new();
             for (pause, id) in steps {
                 now += Duration::from_secs(pause);
-                let expected = dedup.expect(P, [hash(id)]);
+                let expected = dedup.expect(WINDOW, P, [hash(id)]);
                 let stored = log.iter().any(|(at, other)| *other == id && now - *at <= WINDOW);
                 prop_assert!(!stored || expected.suspect);
                 prop_assert_eq!(expected.complete, log.len() as i64);

@@ -147,7 +147,8 @@ async fn round(
     for &index in order {
         let draft = &mut drafts[index];
         draft.write();
-        let expectation = shared.dedup().expect(draft.partition().id, draft.hashes.iter().copied());
+        let hashes = draft.hashes.iter().copied();
+        let expectation = shared.dedup().expect(draft.window(), draft.partition().id, hashes);
         draft.floor = draft.first_try(expectation.head);
         draft.compares =
             draft.parcels[0].dedup_seconds > 0 && draft.hashes.iter().any(|hash| hash.is_chosen());
@@ -176,7 +177,7 @@ async fn round(
     for answer in answers {
         let draft = &mut drafts[order[answer.position]];
         let partition = draft.partition().clone();
-        let window = Duration::from_secs(draft.parcels[0].dedup_seconds.max(0) as u64);
+        let window = draft.window();
         match answer.outcome {
             PushOutcome::Appended { base_offset, created_at } => {
                 let frames = std::mem::take(&mut draft.frames);
@@ -258,6 +259,10 @@ impl<'a> Draft<'a> {
 
     fn partition(&self) -> &Arc<Partition> {
         &self.parcels[0].partition
+    }
+
+    fn window(&self) -> Duration {
+        Duration::from_secs(self.parcels[0].dedup_seconds.max(0) as u64)
     }
 
     fn start(&mut self) {

@@ -130,6 +130,21 @@ async fn an_id_is_taken_again_once_its_window_has_passed_and_not_before() {
 }
 
 #[tokio::test]
+async fn an_id_is_not_remembered_long_after_its_message_had_to_go() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    configure(&broker, "q", json!({"retentionEnabled": true, "retentionSeconds": 10})).await;
+    push_ids(&broker, "q", "p", &["x"]).await;
+    travel(&sql, "79 seconds").await;
+    assert_eq!(push_ids(&broker, "q", "p", &["x"]).await[0].status, Duplicate);
+    travel(&sql, "81 seconds").await;
+    assert_eq!(push_ids(&broker, "q", "p", &["x"]).await[0].status, Queued);
+    configure(&broker, "q", json!({"retentionEnabled": false})).await;
+    travel(&sql, "58 minutes").await;
+    assert_eq!(push_ids(&broker, "q", "p", &["x"]).await[0].status, Duplicate, "without retention it is an hour");
+}
+
+#[tokio::test]
 async fn a_window_that_is_switched_on_later_covers_what_is_stored() {
     let db = database().await;
     let broker = engine(db.url()).await;
