@@ -1,5 +1,5 @@
 -- Messages leave by moving `heads.tail` up; space follows when their extent is dropped (extents.sql). A job
--- asks queen.retention_policies what is due, queen.expired which partitions that concerns, and hands those to
+-- asks queen.retention_policies what is due, queen.expired_since which partitions that concerns, and hands those to
 -- queen.expire in batches. No step visits a partition in which nothing has come of age since the last time.
 
 -- queen.retention_policies: which queues let messages go, and from when on.
@@ -24,40 +24,52 @@ begin
     where k.seconds > 0;
 end $$;
 
--- queen.expired: up to where partitions came of age since the last look.
--- in:     p_queues uuid[], p_seen timestamptz (the cutoff of the last look at these queues; -infinity = never),
---         p_cutoff timestamptz
+-- queen.expired_since: up to where partitions came of age.
+-- in:     p_queues uuid[], p_from timestamptz (-infinity = the whole log), p_cutoff timestamptz
 -- out:    partition_id uuid, message_offset bigint (the first that is younger than the cutoff), in id order; only
 --         partitions with something left below it
 -- locks:  none
 -- raises: never
 -- Costs the part of the log, of all queues, that was written between the two times; so queues with the same times
--- belong into one call, and one whose policy is new starts from -infinity, as everything does after a restart. A
--- minute's margin covers writers that took their time before the last look and committed after it. Not `stable`, so
--- that its snapshot is younger than its lock on the log: an extent cannot be dropped in between.
-create or replace function queen.expired(p_queues uuid[], p_seen timestamptz, p_cutoff timestamptz)
+-- belong into one call, and one whose policy is new starts from -infinity, as everything does after a restart. A writer
+-- may have taken its time and committed behind a look; what follows in its partition takes that along, and if nothing
+-- follows, a look that begins earlier finds it. Not `stable`, so that its snapshot is younger than its lock on the log: an
+-- extent cannot be dropped in between.
+create or replace function queen.expired_since(p_queues uuid[], p_from timestamptz, p_cutoff timestamptz)
 returns table (partition_id uuid, message_offset bigint)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = on set enable_hashagg = on set enable_sort = on set jit = off
 set plan_cache_mode = force_custom_plan as $$
 declare
-    v_from timestamptz := p_seen - interval '1 minute';
     v_extent int := coalesce((select max(e.number) from queen.extents e
-                              where e.created_at < v_from - interval '1 minute'), 0);
+                              where e.created_at < p_from - interval '1 minute'), 0);
 begin
     return query
     select w.partition_id, w.message_offset
     from (select s.partition_id, max(s.base_offset + s.count) as message_offset
           from queen.segments s
-          where s.created_at > v_from and s.created_at <= p_cutoff and s.extent >= v_extent
+          where s.created_at > p_from and s.created_at <= p_cutoff and s.extent >= v_extent
           group by s.partition_id) w
     cross join lateral queen.head_of(w.partition_id) h
     where h.queue_id = any (p_queues) and h.tail < w.message_offset
     order by w.partition_id;
 end $$;
 
+-- queen.expired: the same since the cutoff of the last look, with a minute's margin. Brokers of 0.1.0 call it; to be removed
+-- with 0.3.0.
+-- in:     p_queues uuid[], p_seen timestamptz, p_cutoff timestamptz
+-- out:    as queen.expired_since
+-- locks:  none
+-- raises: never
+create or replace function queen.expired(p_queues uuid[], p_seen timestamptz, p_cutoff timestamptz)
+returns table (partition_id uuid, message_offset bigint)
+language plpgsql as $$
+begin
+    return query select * from queen.expired_since(p_queues, p_seen - interval '1 minute', p_cutoff);
+end $$;
+
 -- queen.expire: lets messages go that have come of age.
--- in:     p_kind text (of the policy), p_partitions uuid[] (each once), p_offsets bigint[]: what queen.expired found
+-- in:     p_kind text (of the policy), p_partitions uuid[] (each once), p_offsets bigint[]: what queen.expired_since found
 -- out:    position int (none for a partition that is gone), removed bigint (messages), waiting boolean (some stay
 --         until their groups have passed them: hand the pair in again next time)
 -- locks:  heads rows in id order, then queue_counts rows

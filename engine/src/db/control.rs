@@ -193,15 +193,15 @@ pub async fn retention_policies(connections: &Connections) -> Result<Vec<Policy>
     Ok(rows.iter().map(policy).collect())
 }
 
-/// Partitions and the offsets up to which they came of age; `seen`: `None` = never looked.
+/// Partitions and the offsets up to which they came of age; `from`: `None` = look at everything.
 pub async fn expired(
     connections: &Connections,
     queues: &[Uuid],
-    seen: Option<SystemTime>,
+    from: Option<SystemTime>,
     cutoff: SystemTime,
 ) -> Result<Vec<(Uuid, i64)>, Error> {
-    let sql = "select * from queen.expired($1, coalesce($2, '-infinity'::timestamptz), $3)";
-    let rows = many(connections, "queen.expired", sql, &[&queues, &seen, &cutoff]).await?;
+    let sql = "select * from queen.expired_since($1, coalesce($2, '-infinity'::timestamptz), $3)";
+    let rows = many(connections, "queen.expired_since", sql, &[&queues, &from, &cutoff]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 

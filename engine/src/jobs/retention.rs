@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tracing::{debug, info};
 use uuid::Uuid;
@@ -15,12 +15,36 @@ use crate::shared::Shared;
 /// Pairs that wait for slow groups. More are looked for anew instead of being remembered.
 const WAITING_MAX: usize = 100_000;
 
+/// A look begins where the last one ended, and now and then a good deal earlier: for segments that were committed late.
+const THOROUGH_EVERY: Duration = Duration::from_secs(300);
+const LATE_COMMIT_MAX: Duration = Duration::from_secs(60);
+
 /// What one queue's policy has been applied to so far.
 #[derive(Default)]
 struct Progress {
     seconds: i32,
-    seen: Option<SystemTime>,
+    /// `None`: nothing.
+    seen: Option<Seen>,
     waiting: HashMap<Uuid, i64>,
+}
+
+/// Cutoffs of the last look and of the last thorough one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Seen {
+    last: SystemTime,
+    thorough: SystemTime,
+}
+
+impl Seen {
+    /// Where to look from, and what has been seen afterwards.
+    fn next(seen: Option<Self>, cutoff: SystemTime) -> (Option<SystemTime>, Self) {
+        match seen {
+            Some(Self { last, thorough }) if cutoff < thorough + THOROUGH_EVERY => {
+                (Some(last), Self { last: cutoff, thorough })
+            }
+            _ => (seen.map(|seen| seen.thorough - LATE_COMMIT_MAX), Self { last: cutoff, thorough: cutoff }),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -85,7 +109,8 @@ impl Retention {
             for policy in &group {
                 due.extend(std::mem::take(&mut self.progress_of(policy).waiting));
             }
-            due.extend(control::expired(connections, &queues, seen, first.cutoff).await?);
+            let (from, seen) = Seen::next(seen, first.cutoff);
+            due.extend(control::expired(connections, &queues, from, first.cutoff).await?);
             let mut due: Vec<(Uuid, i64)> = due.into_iter().collect();
             due.sort_unstable();
             let mut waiting = HashMap::new();
@@ -98,7 +123,7 @@ impl Retention {
             let overflow = waiting.len() > WAITING_MAX;
             for (index, policy) in group.iter().enumerate() {
                 let progress = self.progress_of(policy);
-                progress.seen = (!overflow).then_some(policy.cutoff);
+                progress.seen = (!overflow).then_some(seen);
                 // Kept with one queue of the group, which is handed in together next time.
                 if index == 0 && !overflow {
                     progress.waiting = std::mem::take(&mut waiting);
@@ -109,8 +134,8 @@ impl Retention {
     }
 
     /// Policies that can share a look: the same kind, age and progress.
-    fn groups(&mut self, policies: Vec<Policy>) -> Vec<(Option<SystemTime>, Vec<Policy>)> {
-        let mut groups: HashMap<(String, i32, Option<SystemTime>), Vec<Policy>> = HashMap::new();
+    fn groups(&mut self, policies: Vec<Policy>) -> Vec<(Option<Seen>, Vec<Policy>)> {
+        let mut groups: HashMap<(String, i32, Option<Seen>), Vec<Policy>> = HashMap::new();
         for policy in policies {
             let seen = self.progress_of(&policy).seen;
             groups.entry((policy.kind.clone(), policy.seconds, seen)).or_default().push(policy);
@@ -122,5 +147,28 @@ impl Retention {
         let progress = self.progress.entry((policy.queue, policy.kind.clone())).or_default();
         progress.seconds = policy.seconds;
         progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn every_moment_is_looked_at_and_once_more_a_while_later() {
+        let (from, seen) = Seen::next(None, at(1_000));
+        assert_eq!(from, None);
+        let (from, seen) = Seen::next(Some(seen), at(1_005));
+        assert_eq!(from, Some(at(1_000)));
+        let (from, seen) = Seen::next(Some(seen), at(1_299));
+        assert_eq!(from, Some(at(1_005)));
+        let (from, seen) = Seen::next(Some(seen), at(1_300));
+        assert_eq!(from, Some(at(940)), "a minute before the last thorough one");
+        let (from, _) = Seen::next(Some(seen), at(1_305));
+        assert_eq!(from, Some(at(1_300)));
     }
 }
