@@ -28,7 +28,7 @@ const PARTS: u32 = 10;
 /// Messages of a push.
 const BATCH: u32 = 10;
 /// The time in which the peak is found, of the whole.
-const PEAK_SHARE: f64 = 0.01;
+const PEAK_SHARE: f64 = 0.03;
 
 #[derive(Serialize)]
 struct Results<'a> {
@@ -102,9 +102,10 @@ pub async fn run(soak: SoakOptions) -> Result<bool> {
     Ok(violations.is_empty() && met != Some(false))
 }
 
-/// Messages delivered a second when nothing but the broker slows them down.
+/// Messages delivered a second when nothing but the broker slows them down, and as many are removed as are pushed.
 async fn peak(soak: &SoakOptions, options: &Options, keep: u32, time: Duration) -> Result<f64> {
-    let options = Options { seconds: Some(time), ..options.clone() };
+    let steady = Duration::from_secs(u64::from(keep)) * 3 / 2;
+    let options = Options { seconds: Some(time), warmup: Some(steady), ..options.clone() };
     let site = Site::open(&source(soak)).await?;
     let setup = Setup::at(&site, &options, false).await?;
     let queue = create_queue(&setup, keep).await?;
