@@ -141,7 +141,11 @@ async fn an_id_is_not_remembered_long_after_its_message_had_to_go() {
     assert_eq!(push_ids(&broker, "q", "p", &["x"]).await[0].status, Queued);
     configure(&broker, "q", json!({"retentionEnabled": false})).await;
     travel(&sql, "58 minutes").await;
-    assert_eq!(push_ids(&broker, "q", "p", &["x"]).await[0].status, Duplicate, "without retention it is an hour");
+    assert_eq!(
+        push_ids(&broker, "q", "p", &["x"]).await[0].status,
+        Duplicate,
+        "without retention it is an hour"
+    );
 }
 
 #[tokio::test]

@@ -22,18 +22,19 @@ pub struct Part {
     pub messages_per_second: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Of the broker, at the end.
+    // What follows is the middle of all looks: caches forget in steps, and vacuum comes when it comes.
+    /// Of the broker.
     pub resident_mb: f64,
-    /// All tables of the broker's with their indexes, in the middle of all looks.
+    /// All tables of the broker's with their indexes.
     pub tables_mb: f64,
     /// The same without the log, whose size follows the load.
     pub state_mb: f64,
-    /// In the middle of all looks.
     pub dead_tuples: f64,
 }
 
 #[derive(Clone, Copy)]
 struct Look {
+    resident_mb: f64,
     tables_mb: f64,
     state_mb: f64,
     dead_tuples: f64,
@@ -52,16 +53,16 @@ pub async fn run(
     let name = format!("part {number}");
     let outcome = tokio::select! {
         outcome = end_to_end(setup, queue, &name, Some(pace)) => outcome?,
-        failed = watch(&observer, setup.options.measured() / LOOKS, &mut looks) => failed?,
+        failed = watch(site, &observer, setup.options.measured() / LOOKS, &mut looks) => failed?,
     };
-    looks.push(look(&observer).await?);
+    looks.push(look(site, &observer).await?);
     let row = outcome.rows.first().context("nothing was measured")?;
     let part = Part {
         number,
         messages_per_second: row.messages_per_second,
         p50_us: row.p50_us as f64,
         p99_us: row.p99_us as f64,
-        resident_mb: site.broker_memory().context("the broker is gone")?.resident_mb,
+        resident_mb: middle(&looks, |look| look.resident_mb),
         tables_mb: middle(&looks, |look| look.tables_mb),
         state_mb: middle(&looks, |look| look.state_mb),
         dead_tuples: middle(&looks, |look| look.dead_tuples),
@@ -70,17 +71,18 @@ pub async fn run(
 }
 
 /// Until dropped. It has nothing to answer but a failure.
-async fn watch<T>(observer: &Link, interval: Duration, looks: &mut Vec<Look>) -> Result<T> {
+async fn watch<T>(site: &Site, observer: &Link, interval: Duration, looks: &mut Vec<Look>) -> Result<T> {
     loop {
         tokio::time::sleep(interval).await;
-        looks.push(look(observer).await?);
+        looks.push(look(site, observer).await?);
     }
 }
 
-async fn look(observer: &Link) -> Result<Look> {
+async fn look(site: &Site, observer: &Link) -> Result<Look> {
     let tables = table_states(observer).await?;
     let state = tables.iter().filter(|table| table.name != "segments");
     Ok(Look {
+        resident_mb: site.broker_memory().context("the broker is gone")?.resident_mb,
         tables_mb: tables.iter().map(|table| table.megabytes).sum(),
         state_mb: state.map(|table| table.megabytes).sum(),
         dead_tuples: tables.iter().map(|table| table.dead as f64).sum(),
