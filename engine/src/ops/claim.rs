@@ -168,6 +168,10 @@ impl Candidate {
         Self { watch, partition, decided: AtomicBool::new(false) }
     }
 
+    pub fn is_held(&self, grants: &Grants) -> bool {
+        grants.claims.iter().any(|held| held.partition.id == self.partition.id)
+    }
+
     /// Once: a later call might end the claim of the next pop.
     fn finish(&self, claim: Claim) {
         if !self.decided.swap(true, Relaxed) {

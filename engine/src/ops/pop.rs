@@ -382,6 +382,8 @@ impl Engine {
             let taken = place.watch.take(now, rest.partitions - candidates.len(), rest.batch);
             candidates.extend(taken.into_iter().map(|p| Candidate::new(place.watch.clone(), p)));
         }
+        // A watch that was reset meanwhile hands out what this pop holds, which would be granted once more.
+        candidates.retain(|candidate| !candidate.is_held(&walk.grants));
         if !candidates.is_empty() {
             let claimed = self.lease(request, candidates, lease, rest).await?;
             walk.grants.claims.append(&mut Grants::new(&self.shared, claimed).claims);

@@ -61,6 +61,8 @@ pub struct Push {
 pub enum Receipt {
     /// Queued, or a duplicate of what was queued before.
     Stored(Uuid),
+    /// Put aside in the database, to be stored in order.
+    Deferred(Uuid),
     /// In the spool of the broker.
     Buffered(Uuid),
     Failed,

@@ -31,6 +31,8 @@ pub struct Producer {
 struct Pushed {
     message_id: Uuid,
     status: String,
+    #[serde(default, rename = "operationId")]
+    operation_id: Option<Uuid>,
 }
 
 impl Producer {
@@ -114,6 +116,7 @@ fn receipts(body: &[u8], count: usize) -> Result<Vec<Receipt>> {
     Ok(pushed
         .iter()
         .map(|one| match &*one.status {
+            "queued" if one.operation_id.is_some() => Receipt::Deferred(one.message_id),
             "queued" | "duplicate" => Receipt::Stored(one.message_id),
             "buffered" => Receipt::Buffered(one.message_id),
             _ => Receipt::Failed,

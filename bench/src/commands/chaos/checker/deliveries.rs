@@ -51,8 +51,8 @@ fn stored_twice(index: &Index, findings: &mut Findings) {
     for (key, message) in &index.messages {
         if message.tries > 1 {
             findings.case(Rule::StoredTwice);
-            // What is in a spool was given an id that counts only if no other try of it was stored before.
-            if message.accepted.is_none_or(|accepted| accepted.buffered) {
+            // What was put aside or is in a spool was given an id that counts only if no other try of it was stored before.
+            if message.accepted.is_none_or(|accepted| accepted.provisional) {
                 continue;
             }
         }

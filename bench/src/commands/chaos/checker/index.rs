@@ -24,6 +24,8 @@ pub struct Message {
 pub struct Accepted {
     pub broker: usize,
     pub buffered: bool,
+    /// Told before the log was compared.
+    pub provisional: bool,
     /// Told by a push, not looked at for transactions.
     pub id: Option<Uuid>,
 }
@@ -98,20 +100,26 @@ impl Index {
             for (at, &key) in push.items.iter().enumerate() {
                 let message = self.message(key, push.sent, push.broker);
                 let Outcome::Answered(receipts) = &push.outcome else { continue };
-                let (id, buffered) = match receipts[at] {
-                    Receipt::Stored(id) => (id, false),
-                    Receipt::Buffered(id) => (id, true),
+                let (id, buffered, provisional) = match receipts[at] {
+                    Receipt::Stored(id) => (id, false, false),
+                    Receipt::Deferred(id) => (id, false, true),
+                    Receipt::Buffered(id) => (id, true, true),
                     Receipt::Failed => continue,
                 };
-                message.accepted = Some(Accepted { broker: push.broker, buffered, id: Some(id) });
+                message.accepted =
+                    Some(Accepted { broker: push.broker, buffered, provisional, id: Some(id) });
             }
         }
         for transaction in &history.transactions {
             for &key in &transaction.outputs {
                 let message = self.message(key, transaction.sent, transaction.broker);
                 if transaction.outcome == Outcome::Answered(true) {
-                    message.accepted =
-                        Some(Accepted { broker: transaction.broker, buffered: false, id: None });
+                    message.accepted = Some(Accepted {
+                        broker: transaction.broker,
+                        buffered: false,
+                        provisional: false,
+                        id: None,
+                    });
                 }
             }
         }

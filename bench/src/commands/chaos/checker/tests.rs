@@ -331,10 +331,10 @@ fn a_source_message_is_moved_by_exactly_one_transaction() {
 }
 
 /// The last try is the one that is answered.
-fn sent_to_spool(tries: u64, id: Uuid) -> Story {
+fn answered_with(receipt: Receipt, tries: u64) -> Story {
     let unknown = |story: Story, at| story.push_to(at, 0, 0, Outcome::Unknown);
     let story = (1..tries).fold(Story::default(), unknown);
-    story.push_to(20, 0, 0, Outcome::Answered(Receipt::Buffered(id)))
+    story.push_to(20, 0, 0, Outcome::Answered(receipt))
 }
 
 #[test]
@@ -358,10 +358,12 @@ fn a_message_has_one_id_and_it_is_the_one_that_was_told() {
     assert_eq!(delivered(sent(2), &[told, told]), 0);
     assert_eq!(delivered(sent(2), &[told, told + 7]), 1);
     assert_eq!(delivered(sent(2), &[told + 7]), 1);
-    // In a spool, while another try of it was stored.
-    let spooled = |tries| sent_to_spool(tries, Uuid::from_u128(told));
-    assert_eq!(delivered(spooled(2), &[told + 7]), 0);
-    assert_eq!(delivered(spooled(1), &[told + 7]), 1);
+    // In a spool or put aside, while another try of it was stored.
+    for receipt in [Receipt::Buffered, Receipt::Deferred] {
+        let answered = |tries| answered_with(receipt(Uuid::from_u128(told)), tries);
+        assert_eq!(delivered(answered(2), &[told + 7]), 0);
+        assert_eq!(delivered(answered(1), &[told + 7]), 1);
+    }
     // Nobody sent it.
     assert_eq!(delivered(Story::default(), &[told]), 1);
 }
