@@ -61,7 +61,8 @@ async fn a_healthy_database_is_left_in_peace_by_command_and_by_broker() {
     assert_eq!(seen.findings, []);
     let facts = seen.facts.as_ref().unwrap();
     assert_eq!((facts.sessions.brokers, facts.leases.as_ref().unwrap().live), (1, 1));
-    assert_eq!(facts.oldest_xmin_seconds(), 0.0);
+    // The broker may be in the middle of something itself.
+    assert!(facts.oldest_xmin_seconds() < 60.0, "{facts:?}");
     assert!(facts.tables.iter().any(|table| table.name == "segments"), "{:?}", facts.tables);
     assert_eq!(engine.findings().unwrap().findings, []);
 }
