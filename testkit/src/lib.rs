@@ -18,7 +18,7 @@ mod wire;
 pub use broker::Broker;
 #[cfg(feature = "certificates")]
 pub use certificates::{Authority, Certificate};
-pub use cluster::{Cluster, cluster, cluster_with};
+pub use cluster::{Cluster, cluster, cluster_template, cluster_with};
 pub use database::{Database, database, empty_database};
 pub use pooler::Pooler;
 pub use proxy::Proxy;
@@ -31,6 +31,9 @@ pub const SHARED_CLUSTER: &str = "QUEEN_TEST_POSTGRES";
 
 /// The database on it that tests get a copy of; set by the same.
 pub const TEMPLATE: &str = "QUEEN_TEST_TEMPLATE";
+
+/// The files of a cluster that those of tests are copied from; set by the same.
+pub const CLUSTER_TEMPLATE: &str = "QUEEN_TEST_CLUSTER";
 
 /// Opens a session. Its connection runs in the background until the client is dropped.
 pub async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {

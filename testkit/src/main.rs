@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
-use queen_testkit::{Database, SHARED_CLUSTER, TEMPLATE, cluster};
+use queen_testkit::{CLUSTER_TEMPLATE, Database, SHARED_CLUSTER, TEMPLATE, cluster, cluster_template};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,8 +24,9 @@ async fn main() -> Result<ExitCode> {
     let mut terminated = signal(SignalKind::terminate())?;
 
     let mut cluster = cluster().await;
+    let (_folder, files) = cluster_template().await;
     let mut command = Command::new(&program);
-    command.args(args).env(SHARED_CLUSTER, cluster.maintenance_url());
+    command.args(args).env(SHARED_CLUSTER, cluster.maintenance_url()).env(CLUSTER_TEMPLATE, files);
     if let Some(fill) = template {
         let database = Database::create(&cluster.maintenance_url()).await;
         let name = database.into_template(&fill.to_string_lossy()).await?;
