@@ -55,6 +55,7 @@ pub fn answer(data: &[u8]) {
         last,
         head: last,
         attempts: 0,
+        lease_ms: 60_000,
         segments: vec![Arc::new(Segment::new(5, 1_700_000_000_000_000, hashes, frames))],
     };
     let lease = LeaseId { id: Uuid::from_u128(11), partitions: vec![1], traced };

@@ -21,6 +21,7 @@ use crate::limits::{Bounds, Limits, pace};
 use crate::meter::Meter;
 use crate::telemetry::Telemetry;
 use crate::tls::Door;
+use crate::waits::Waits;
 
 /// Where the page is that `page` makes.
 pub const PAGE: &str = "/docs";
@@ -57,6 +58,7 @@ pub struct App {
     pub meter: Arc<Meter>,
     pub limits: Arc<Limits>,
     pub telemetry: Telemetry,
+    pub waits: Arc<Waits>,
 }
 
 /// Every route, once. `auth/marks.rs` says who may use it, and `openapi.rs` describes each of them; tests compare the three.
@@ -67,6 +69,7 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/pop/queue/", get(pop::nameless_queue).head(error::no_such_method)),
         ("/api/v1/pop/queue/{queue}", get(pop::queue).head(error::no_such_method)),
         ("/api/v1/pop/queue/{queue}/partition/{partition}", get(pop::partition).head(error::no_such_method)),
+        ("/api/v1/pop/waits/{wait}", delete(pop::end)),
         ("/api/v1/ack", post(ack::one)),
         ("/api/v1/ack/batch", post(ack::batch)),
         ("/api/v1/transaction", post(transaction::transaction)),
@@ -95,7 +98,7 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/messages/{partition}/{transaction}/retry", post(messages::retry)),
         ("/api/v1/messages/{partition}/{transaction}/dlq", post(messages::bury)),
         ("/api/v1/status/queues/{queue}/messages", get(messages::of_queue)),
-        ("/api/v1/dlq", get(dead_letters::list)),
+        ("/api/v1/dlq", get(dead_letters::list).delete(dead_letters::purge)),
         ("/api/v1/dlq/redrive", post(redrives::start)),
         ("/api/v1/dlq/redrives", get(redrives::list)),
         ("/api/v1/dlq/redrives/{redrive}", get(redrives::one).delete(redrives::cancel)),

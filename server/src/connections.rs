@@ -57,6 +57,7 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
         meter: meter.clone(),
         limits: limits.clone(),
         telemetry: telemetry.clone(),
+        waits: Arc::default(),
     };
     let guard = app.options.guard.clone();
     let router = app::router(app);

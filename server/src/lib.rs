@@ -22,6 +22,7 @@ mod signals;
 mod telemetry;
 mod templates;
 pub mod tls;
+mod waits;
 
 pub use app::Options;
 pub use connections::{name, run};

@@ -11,6 +11,7 @@ pub mod life;
 pub mod messages;
 pub mod migrate;
 pub mod procedures;
+pub mod purge;
 pub mod redrive;
 pub mod resources;
 pub mod statistics;

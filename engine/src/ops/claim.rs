@@ -118,6 +118,7 @@ impl PopClaim {
                             last: leased.last,
                             head: leased.head,
                             attempts: leased.attempts,
+                            lease_ms: if self.auto { 0 } else { leased.wait_ms.unwrap_or(0) },
                         });
                         if self.auto {
                             let (queue, messages) = (&candidate.partition.queue, leased.last - leased.first);
@@ -193,6 +194,8 @@ pub struct Grant {
     pub last: i64,
     pub head: i64,
     pub attempts: i32,
+    /// How long it lasts; 0 for an automatic ack.
+    pub lease_ms: i64,
 }
 
 /// Claims this pop holds. Dropped without `delivered`, they are given back.

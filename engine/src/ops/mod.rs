@@ -21,6 +21,7 @@ pub mod open;
 pub mod operations;
 pub mod owners;
 pub mod pop;
+pub mod purge;
 pub mod push;
 pub mod renew;
 pub mod replay;

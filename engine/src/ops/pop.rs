@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use queen_protocol::{LeaseId, PopFilter, PopRequest, QUEUE_MODE, Subscription};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::claim::{Candidate, Claimed, FOREIGN_LEASE_LOOK, Grants, PopClaim};
@@ -53,8 +54,20 @@ impl Engine {
     /// # Cancel safety
     /// Dropped while parked or queued, the pop takes no lease. Dropped later, the lease it took is given back.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Answer>, Error> {
+        self.pop_until(request, None).await
+    }
+
+    /// The same, but it waits no longer once `ended` says so. What it has claimed by then it still answers with.
+    pub async fn pop_until(
+        &self,
+        request: PopRequest,
+        ended: Option<&CancellationToken>,
+    ) -> Result<Option<Answer>, Error> {
         self.check_open()?;
-        let answer = self.serve(&request).await?;
+        let answer = match ended.is_some_and(CancellationToken::is_cancelled) {
+            true => None,
+            false => self.serve(&request, ended).await?,
+        };
         if let PopFilter::Queue { queue } | PopFilter::Partition { queue, .. } = &request.filter {
             self.shared.tally.record(queue, |minute| {
                 minute.pop_requests += 1;
@@ -64,7 +77,11 @@ impl Engine {
         Ok(answer)
     }
 
-    async fn serve(&self, request: &PopRequest) -> Result<Option<Answer>, Error> {
+    async fn serve(
+        &self,
+        request: &PopRequest,
+        ended: Option<&CancellationToken>,
+    ) -> Result<Option<Answer>, Error> {
         let deadline = request.wait.map(|wait| clock::now() + wait);
         let mut reopened = false;
         let mut unread = 0;
@@ -88,8 +105,10 @@ impl Engine {
                 }
                 // Who waits anyway waits until there is room.
                 Err(Error::Database(DbError::Full)) if deadline.is_some_and(|at| at > clock::now()) => {
-                    tokio::time::sleep(FULL_PAUSE).await;
-                    continue;
+                    tokio::select! {
+                        () = tokio::time::sleep(FULL_PAUSE) => continue,
+                        () = cancelled(ended) => return Ok(None),
+                    }
                 }
                 Err(error) => return Err(error),
             }
@@ -103,7 +122,9 @@ impl Engine {
             if self.shared.tasks.is_draining() {
                 return Ok(None);
             }
-            self.park(request, &places, deadline).await;
+            if !self.park(request, &places, deadline, ended).await {
+                return Ok(None);
+            }
         }
     }
 
@@ -452,6 +473,7 @@ impl Engine {
                 last: claim.last,
                 head: claim.head,
                 attempts: claim.attempts,
+                lease_ms: claim.lease_ms,
                 segments,
             });
             grants.claims.push(claim);
@@ -549,14 +571,22 @@ impl Engine {
         }
     }
 
-    /// Waits in memory until something may be ready or the time is up. Holds no connection.
-    async fn park(&self, request: &PopRequest, places: &[Place], deadline: Instant) {
+    /// Waits in memory until something may be ready or the time is up. Holds no connection. False: the wait was ended, and
+    /// if somebody has woken it just then, the next one is woken in its place.
+    async fn park(
+        &self,
+        request: &PopRequest,
+        places: &[Place],
+        deadline: Instant,
+        ended: Option<&CancellationToken>,
+    ) -> bool {
         let waiter: Arc<Waiter> = Arc::default();
         let parked = Parked { places, waiter: &waiter, looked: false };
         for place in places {
             let id = place.partition.as_ref().map(|partition| partition.id);
             if !place.watch.park(place.interest(), id, &waiter) {
-                return parked.look();
+                parked.look();
+                return true;
             }
         }
         let look_again = match request.filter {
@@ -567,8 +597,17 @@ impl Engine {
             () = waiter.woken() => {}
             () = tokio::time::sleep_until(look_again.into()) => {}
             () = self.shared.tasks.draining() => {}
+            () = cancelled(ended) => return false,
         }
         parked.look();
+        true
+    }
+}
+
+async fn cancelled(token: Option<&CancellationToken>) {
+    match token {
+        Some(token) => token.cancelled().await,
+        None => std::future::pending().await,
     }
 }
 

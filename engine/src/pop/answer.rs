@@ -22,6 +22,8 @@ pub struct Delivery {
     /// Of the partition, when it was claimed.
     pub head: i64,
     pub attempts: i32,
+    /// How long it is the consumer's; 0 for an automatic ack.
+    pub lease_ms: i64,
     pub segments: Vec<Arc<Segment>>,
 }
 
@@ -69,8 +71,10 @@ pub fn write_answer(
     write_string(&mut out, &top.partition.queue);
     out.push_str(",\"partition\":");
     write_string(&mut out, &top.partition.name);
-    let _ =
-        write!(out, ",\"partitionId\":\"{}\",\"leaseId\":\"{lease}\",\"consumerGroup\":", top.partition.id);
+    let _ = write!(out, ",\"partitionId\":\"{}\",\"leaseId\":\"{lease}\"", top.partition.id);
+    // Whoever renews does it for all of them, so the shortest counts.
+    let lease_ms = deliveries.iter().map(|delivery| delivery.lease_ms).min().unwrap_or(0);
+    let _ = write!(out, ",\"leaseSeconds\":{},\"consumerGroup\":", lease_ms / 1_000);
     write_string(&mut out, group);
     let _ = write!(out, ",\"partitionsClaimed\":{},\"messages\":[", deliveries.len());
     let mut first = true;
@@ -185,12 +189,14 @@ mod tests {
             last: 13,
             head: 13,
             attempts: 2,
+            lease_ms: 30_000,
             segments: vec![segment],
         };
         let lease = LeaseId { id: Uuid::from_u128(9), partitions: vec![3], traced: true };
         let written = write_answer(&[delivery], "g", Some(&lease), &Keys::default()).unwrap().unwrap();
         let text = std::str::from_utf8(&written.body).unwrap();
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!(json["leaseSeconds"], 30);
         let messages = json["messages"].as_array().unwrap();
         assert_eq!(messages.len(), 2);
         assert_eq!(messages[0]["transactionId"], "t\"1");

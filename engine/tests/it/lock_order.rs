@@ -78,7 +78,7 @@ async fn by_hand(
     queue: String,
     group: &str,
 ) -> Result<(), queen_engine::Error> {
-    let choice = dice.roll(5);
+    let choice = dice.roll(6);
     if choice < 3 {
         let filter = MessageFilter { queue: Some(queue), limit: 20, ..Default::default() };
         let page = broker.messages(&filter).await?.messages;
@@ -100,6 +100,9 @@ async fn by_hand(
         for letter in broker.dead_letters(&filter).await?.0 {
             broker.replay_message(letter.partition_id, &letter.transaction_id).await?;
         }
+    } else if choice == 4 {
+        let filter = DeadLetterFilter { group: Some(group.to_owned()), ..Default::default() };
+        broker.purge_dead_letters(&queue, &filter).await?;
     } else {
         let (target_queue, partition, group, error) = (None, None, None, None);
         let ask = RedriveAsk {

@@ -25,6 +25,7 @@ mod pop_brokers;
 mod pop_cost;
 mod pop_held;
 mod pop_wait;
+mod purge;
 mod push;
 mod push_retry;
 mod redrive;

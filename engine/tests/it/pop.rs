@@ -300,3 +300,25 @@ async fn a_nacked_partition_is_found_again_by_the_next_pop() {
         ack(&broker, &again.messages[0], Retry).await;
     }
 }
+
+#[tokio::test]
+async fn an_answer_tells_how_long_its_shortest_lease_lasts() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "shop.slow", json!({"leaseTime": 120})).await;
+    configure(&broker, "shop.quick", json!({"leaseTime": 20})).await;
+    configure(&broker, "shop.unset", json!({"leaseTime": 0})).await;
+    for queue in ["shop.slow", "shop.quick", "shop.unset"] {
+        push(&broker, queue, "p", 0..1).await;
+    }
+    let seconds = async |request: PopRequest| pop(&broker, request).await.unwrap().lease_seconds;
+    assert_eq!(seconds(any("shop.slow").group("a")).await, 120);
+    assert_eq!(seconds(named("shop.quick", "p").group("a")).await, 20);
+    assert_eq!(seconds(any("shop.unset").group("a")).await, 60);
+    assert_eq!(seconds(PopRequest { lease_seconds: 7, ..any("shop.slow").group("b") }).await, 7);
+    assert_eq!(seconds(PopRequest { auto_ack: true, ..any("shop.slow").group("c") }).await, 0);
+    let filter = PopFilter::Labels { namespace: Some("shop".into()), task: None };
+    let all = PopRequest { filter, partitions: 3, ..any("").group("d").batch(10) };
+    let popped = pop(&broker, all).await.unwrap();
+    assert_eq!((popped.partitions_claimed, popped.lease_seconds), (3, 20));
+}

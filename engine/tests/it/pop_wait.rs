@@ -8,6 +8,7 @@ use queen_protocol::{PopFilter, PopRequest};
 use queen_testkit::{Proxy, database};
 use serde_json::json;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     Ask, ack, any, complete, configure, engine, eventually, named, number, parked, pop, push, send, transact,
@@ -288,4 +289,61 @@ async fn however_early_or_late_clients_hang_up_no_lease_stays_behind() {
     let popped =
         within(Duration::from_secs(3), "the lease comes back", async || pop(&broker, any("q")).await);
     assert_eq!(popped.await.messages[0].retry_count, 0);
+}
+
+#[tokio::test]
+async fn a_wait_that_is_ended_answers_at_once_and_takes_nothing() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    complete(&broker, &pop(&broker, any("q")).await.unwrap()).await;
+    let labels = PopFilter::Labels { namespace: Some("q".into()), task: None };
+    for request in [any("q"), named("q", "p"), PopRequest { filter: labels, ..any("") }] {
+        let ended = CancellationToken::new();
+        let waiting = broker.pop_until(request.clone().wait(LONG), Some(&ended));
+        let end = async {
+            eventually("it parks", async || (broker.stats().parked == 1).then_some(())).await;
+            ended.cancel();
+            Instant::now()
+        };
+        let (answer, began) = tokio::join!(waiting, end);
+        assert!(answer.unwrap().is_none() && began.elapsed() < LONG / 2, "{request:?}");
+        assert_eq!(broker.stats().parked, 0);
+        // Ended before it came: it does not even look.
+        push(&broker, "q", "p", 1..2).await;
+        assert!(broker.pop_until(request.clone().wait(LONG), Some(&ended)).await.unwrap().is_none());
+        assert_eq!(number(&sql, "select count(*) from queen.leases").await, 0);
+        complete(&broker, &pop(&broker, request).await.unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn however_early_or_late_a_wait_is_ended_its_message_goes_to_somebody() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    for step in 0..40 {
+        let ended = CancellationToken::new();
+        // First in line, so the push is meant for it while it leaves.
+        let leaving = broker.pop_until(any("q").wait(LONG), Some(&ended));
+        let others = async {
+            eventually("it parks", async || (broker.stats().parked == 1).then_some(())).await;
+            let stays = parked(&broker, any("q").wait(LONG)).await;
+            let end = async {
+                tokio::time::sleep(Duration::from_micros(100 * step)).await;
+                ended.cancel();
+            };
+            let partition = format!("p{step}");
+            tokio::join!(push(&broker, "q", &partition, 0..1), end);
+            stays
+        };
+        let (left, stays) = tokio::join!(leaving, others);
+        let popped = match left.unwrap() {
+            Some(answer) => crate::support::read(&answer),
+            None => {
+                let answer = timeout(Duration::from_secs(2), stays.answer()).await;
+                answer.expect("it is woken in its place").expect("with the message")
+            }
+        };
+        complete(&broker, &popped).await;
+    }
 }

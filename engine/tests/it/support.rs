@@ -259,6 +259,7 @@ impl Ask for PopRequest {
 #[serde(rename_all = "camelCase")]
 pub struct Popped {
     pub lease_id: String,
+    pub lease_seconds: u32,
     pub partition: String,
     pub partition_id: Uuid,
     pub partitions_claimed: usize,

@@ -49,6 +49,8 @@ pub const MARKS: &[(Method, &str, Mark)] = &[
     (GET, "/api/v1/pop/queue/", Needs(ReadWrite, Nameless(This(Pop)))),
     (GET, "/api/v1/pop/queue/{queue}", Needs(ReadWrite, Queue(This(Pop)))),
     (GET, "/api/v1/pop/queue/{queue}/partition/{partition}", Needs(ReadWrite, Queue(This(Pop)))),
+    // Whoever is let in ends waits of his own only, and what waits there has passed the marks above.
+    (DELETE, "/api/v1/pop/waits/{wait}", Needs(ReadWrite, Handler)),
     (POST, "/api/v1/ack", Needs(ReadWrite, Handler)),
     (POST, "/api/v1/ack/batch", Needs(ReadWrite, Handler)),
     (POST, "/api/v1/transaction", Needs(ReadWrite, Handler)),
@@ -82,6 +84,7 @@ pub const MARKS: &[(Method, &str, Mark)] = &[
     (POST, "/api/v1/messages/{partition}/{transaction}/dlq", Needs(ReadWrite, Partition(This(Change)))),
     (GET, "/api/v1/status/queues/{queue}/messages", Needs(ReadOnly, Queue(Any))),
     (GET, "/api/v1/dlq", Needs(ReadOnly, Asked(Any))),
+    (DELETE, "/api/v1/dlq", Needs(Admin, Asked(This(Change)))),
     (POST, "/api/v1/dlq/redrive", Needs(ReadWrite, Handler)),
     (GET, "/api/v1/dlq/redrives", Needs(ReadOnly, All)),
     (GET, "/api/v1/dlq/redrives/{redrive}", Needs(ReadOnly, Handler)),

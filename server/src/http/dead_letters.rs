@@ -1,17 +1,17 @@
-//! `GET /api/v1/dlq`: what consumer groups gave up on.
+//! `/api/v1/dlq`: what consumer groups gave up on, listed or thrown away.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use queen_engine::{DeadLetter, DeadLetterFilter};
-use queen_protocol::{BadRequest, check_name, format_millis, parse_time};
+use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answer;
-use super::error::{ApiError, Failures};
+use super::error::{ApiError, Failures, Missing};
 use super::request::Query;
 use super::resources::Pagination;
 use crate::app::App;
@@ -68,6 +68,15 @@ struct Entry<'a> {
     failed_at: String,
 }
 
+#[derive(Serialize, ToSchema)]
+#[schema(as = Purged)]
+struct Purged<'a> {
+    success: bool,
+    queue: &'a str,
+    /// Dead letters.
+    purged: i64,
+}
+
 /// Lists what consumer groups gave up on, the newest failure first.
 #[utoipa::path(get, path = "/api/v1/dlq", operation_id = "deadLetters", tag = "messages", params(queries::DeadLetterQuery),
     responses((status = 200, description = "A page", body = Page<'static>), Failures))]
@@ -77,6 +86,22 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
     let pagination = Pagination { limit: filter.limit, offset: filter.offset };
     let messages = letters.iter().map(Entry::from).collect();
     answer::json(StatusCode::OK, &Page { messages, pagination, total })
+}
+
+/// Throws away all dead letters of a queue that match.
+///
+/// What fails meanwhile stays, and so does what a redrive is replaying at this very moment.
+#[utoipa::path(delete, path = "/api/v1/dlq", operation_id = "purgeDeadLetters", tag = "messages", params(queries::PurgeQuery),
+    responses((status = 200, description = "They are gone", body = Purged<'static>), Missing, Failures))]
+pub async fn purge(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let filter = read(&query)?;
+    let Some(queue) = filter.queue.as_deref() else {
+        return Err(BadRequest::new("say of which queue with ?queue=").into());
+    };
+    match app.engine.purge_dead_letters(queue, &filter).await? {
+        Some(purged) => answer::json(StatusCode::OK, &Purged { success: true, queue, purged }),
+        None => Err(ApiError::new(ErrorCode::NotFound, "Queue not found")),
+    }
 }
 
 fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {

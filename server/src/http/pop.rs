@@ -1,4 +1,4 @@
-//! `GET /api/v1/pop…`: three routes, one request to the engine.
+//! `GET /api/v1/pop…`: three routes, one request to the engine. And one to end the wait of such a request.
 
 use std::time::Duration;
 
@@ -6,9 +6,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use queen_protocol::{BadRequest, ErrorCode, PopFilter, PopRequest, QUEUE_MODE, Subscription, check_name};
+use serde::Serialize;
+use utoipa::{IntoResponses, ToSchema};
+use uuid::Uuid;
 
 use super::answer;
-use super::error::{ApiError, Busy, Failures};
+use super::error::{ApiError, Busy, ErrorBody, Failures};
 use super::request::{Query, Segments};
 use super::trace::TraceHeaders;
 use crate::app::{App, Options};
@@ -16,6 +19,7 @@ use crate::auth::Caller;
 use crate::limits::Client;
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
+use crate::waits::Wait;
 
 /// More than any client can work off within one lease.
 pub const BATCH_MAX: u32 = 10_000;
@@ -28,6 +32,21 @@ pub const LEASE_SECONDS_MAX: i64 = 86_400;
 /// When the client leaves the size to us.
 const AUTOPILOT_BATCH: u32 = 100;
 
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
+pub enum Taken {
+    /// Another pop with this `waitId` is under way at this broker.
+    #[response(status = 409)]
+    Conflict(ErrorBody<'static>),
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = EndedWait)]
+struct Ended {
+    /// False if no such wait is known here: it was answered, is at another broker, or never came.
+    ended: bool,
+}
+
 /// Takes messages of any partition of a queue.
 ///
 /// The partition served longest ago goes first. What is taken is leased to the consumer group until it is
@@ -37,7 +56,7 @@ const AUTOPILOT_BATCH: u32 = 100;
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
-        Failures, Busy))]
+        Taken, Failures, Busy))]
 pub async fn queue(
     State(app): State<App>,
     caller: Caller,
@@ -56,7 +75,7 @@ pub async fn queue(
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
-        Failures, Busy))]
+        Taken, Failures, Busy))]
 pub async fn nameless_queue(
     State(app): State<App>,
     caller: Caller,
@@ -73,7 +92,7 @@ pub async fn nameless_queue(
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
-        Failures, Busy))]
+        Taken, Failures, Busy))]
 pub async fn partition(
     State(app): State<App>,
     caller: Caller,
@@ -92,7 +111,7 @@ pub async fn partition(
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
-        Failures, Busy))]
+        Taken, Failures, Busy))]
 pub async fn labels(
     State(app): State<App>,
     caller: Caller,
@@ -107,6 +126,22 @@ pub async fn labels(
     pop(&app, &caller, &headers, PopFilter::Labels { namespace, task }, &query).await
 }
 
+/// Ends the wait of a pop.
+///
+/// The pop that brought this `waitId` to this broker answers at once: with nothing, or with what it had just claimed. One that
+/// comes later does not wait.
+#[utoipa::path(delete, path = "/api/v1/pop/waits/{wait}", operation_id = "endWait", tag = "messages",
+    params(("wait" = Uuid, Path)),
+    responses((status = 200, description = "Whether there was such a wait", body = Ended), Failures))]
+pub async fn end(
+    State(app): State<App>,
+    caller: Caller,
+    Segments(id): Segments<String>,
+) -> Result<Response, ApiError> {
+    let ended = app.waits.end(caller.subject, wait_id(&id)?);
+    answer::json(StatusCode::OK, &Ended { ended })
+}
+
 async fn pop(
     app: &App,
     caller: &Caller,
@@ -115,20 +150,36 @@ async fn pop(
     query: &Query,
 ) -> Result<Response, ApiError> {
     let mut span = app.telemetry.span(Operation::Pop, headers);
-    let answer = match read(filter, query, &app.options) {
-        Ok(request) => {
+    let answer = match begin(app, caller, filter, query) {
+        Ok((request, named)) => {
             let wait = request.wait.unwrap_or_default();
-            app.limits.within_wait(wait, take(app, caller, request, &mut span)).await
+            app.limits.within_wait(wait, take(app, caller, request, named.as_ref(), &mut span)).await
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     };
     span.end(answer)
+}
+
+/// Nothing is awaited before the wait is known: whoever ends it may be quick.
+fn begin(
+    app: &App,
+    caller: &Caller,
+    filter: PopFilter,
+    query: &Query,
+) -> Result<(PopRequest, Option<Wait>), ApiError> {
+    let request = read(filter, query, &app.options)?;
+    let Some(id) = query.text("waitId") else { return Ok((request, None)) };
+    match app.waits.begin(caller.subject.clone(), wait_id(id)?) {
+        Some(wait) => Ok((request, Some(wait))),
+        None => Err(ApiError::new(ErrorCode::Conflict, format!("a pop with waitId {id} is under way"))),
+    }
 }
 
 async fn take(
     app: &App,
     caller: &Caller,
     mut request: PopRequest,
+    named: Option<&Wait>,
     span: &mut Span,
 ) -> Result<Response, ApiError> {
     let client = Client::from(caller);
@@ -141,13 +192,20 @@ async fn take(
         }
         request.wait = Some(Duration::ZERO);
     }
-    request.wait = match app.limits.pace_pop(&client, request.wait).await {
-        Ok(wait) => wait,
-        Err(_) if app.options.pop_overload_empty => return Ok(answer::nothing()),
-        Err(error) => return Err(error),
+    let ended = named.map(|wait| &wait.ended);
+    let paced = app.limits.pace_pop(&client, request.wait);
+    let paced = match ended {
+        Some(ended) => ended.run_until_cancelled(paced).await,
+        None => Some(paced.await),
+    };
+    request.wait = match paced {
+        Some(Ok(wait)) => wait,
+        None => return Ok(answer::nothing()),
+        Some(Err(_)) if app.options.pop_overload_empty => return Ok(answer::nothing()),
+        Some(Err(error)) => return Err(error),
     };
     span.group(&request.group);
-    match app.engine.pop(request).await {
+    match app.engine.pop_until(request, ended).await {
         Ok(Some(found)) => {
             span.destination(std::iter::once(found.queue.as_ref()));
             span.partition(found.partition.as_deref());
@@ -190,6 +248,10 @@ pub fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRe
         subscription,
         filter,
     })
+}
+
+fn wait_id(text: &str) -> Result<Uuid, BadRequest> {
+    Uuid::try_parse(text).map_err(|_| BadRequest(format!("the id of a wait is a UUID, and not {text:?}")))
 }
 
 fn check_names(filter: &PopFilter) -> Result<(), BadRequest> {

@@ -3,6 +3,7 @@
 #![expect(dead_code, reason = "described, never built")]
 
 use utoipa::IntoParams;
+use uuid::Uuid;
 
 /// W3C trace context of all messages of the request that bring none of their own.
 #[derive(IntoParams)]
@@ -66,6 +67,8 @@ pub struct PopQuery {
     /// Without `batch`: take 100.
     #[param(default = false)]
     autopilot: Option<bool>,
+    /// An id under which this wait may be ended. Refused if it is no UUID, or that of another pop which waits here.
+    wait_id: Option<Uuid>,
 }
 
 /// Which queues; at least one of the two.
@@ -97,6 +100,23 @@ pub struct DeadLetterQuery {
     limit: Option<i64>,
     #[param(minimum = 0, default = 0)]
     offset: Option<i64>,
+}
+
+/// Which dead letters of a queue. A filter left blank matches everything.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct PurgeQuery {
+    queue: String,
+    partition: Option<String>,
+    consumer_group: Option<String>,
+    /// A part of the error, in any case.
+    error: Option<String>,
+    /// Failed at this time or later.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    /// Failed at this time or earlier, and in any case before the purge began.
+    #[param(format = DateTime)]
+    to: Option<String>,
 }
 
 #[derive(IntoParams)]

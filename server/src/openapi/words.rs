@@ -232,7 +232,8 @@ pub enum PushStatus {
 #[schema(rename_all = "camelCase", example = json!({
     "success": true, "queue": "orders", "partition": "customer-42",
     "partitionId": "01a1dee1-745d-7538-917b-da0024957600",
-    "leaseId": "01a1dee1-78c9-74f5-9e39-2841dd1669f0.1", "consumerGroup": "shipping", "partitionsClaimed": 1,
+    "leaseId": "01a1dee1-78c9-74f5-9e39-2841dd1669f0.1", "leaseSeconds": 300, "consumerGroup": "shipping",
+    "partitionsClaimed": 1,
     "messages": [{
         "id": "01a1dee1-7461-7000-8000-000000000001", "transactionId": "order-1001", "traceId": null,
         "data": {"total": 10}, "producerSub": null, "createdAt": "2026-11-15T11:04:39.777277Z",
@@ -247,6 +248,8 @@ pub struct Popped {
     partition_id: Uuid,
     /// Opaque. Empty with `autoAck`.
     lease_id: String,
+    /// How long the messages are yours: the shortest lease of what was claimed. 0 with `autoAck`.
+    lease_seconds: u32,
     consumer_group: String,
     partitions_claimed: usize,
     messages: Vec<Message>,

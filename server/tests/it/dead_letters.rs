@@ -1,4 +1,4 @@
-//! `GET /api/v1/dlq`.
+//! `/api/v1/dlq`.
 
 use serde_json::{Value, json};
 
@@ -97,4 +97,24 @@ async fn the_reason_may_be_any_text_or_none() {
         assert_eq!(server.call("/api/v1/ack", body).await[0]["dlq"], true, "{reason}");
         assert_eq!(listed(&server, &format!("?queue=q+{n}")).await.1["total"], 1, "{reason}");
     }
+}
+
+#[tokio::test]
+async fn those_that_match_are_thrown_away_and_the_counts_follow() {
+    let server = Server::start().await;
+    five_dead(&server).await;
+    let purge = async |query: &str| server.delete(&format!("/api/v1/dlq?{query}")).await;
+    assert!(purge("").await.is_error(400, "bad_request"), "not those of all queues");
+    assert!(purge("queue=&consumerGroup=g").await.is_error(400, "bad_request"));
+    assert!(purge("queue=q&from=yesterday").await.is_error(400, "bad_request"));
+    assert!(purge("queue=nothing").await.is_error(404, "not_found"));
+    for query in ["partition=other", "consumerGroup=other", "error=another", "to=2001-01-01T00:00:00Z"] {
+        let reply = purge(&format!("queue=q&{query}")).await;
+        assert_eq!(reply.json(), json!({"success": true, "queue": "q", "purged": 0}), "{query}");
+    }
+    let dead = async || server.get("/api/v1/resources/queues/q").await.json()["totals"]["deadLetter"].clone();
+    assert_eq!(dead().await, 5);
+    let reply = purge("queue=q&partition=p&consumerGroup=g&error=TEST&limit=1").await;
+    assert_eq!((reply.status, reply.json()), (200, json!({"success": true, "queue": "q", "purged": 5})));
+    assert_eq!((dead().await, &listed(&server, "").await.1["total"]), (json!(0), &json!(0)));
 }

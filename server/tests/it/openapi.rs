@@ -78,6 +78,8 @@ async fn answers_have_the_shape_described() {
     for _ in 0..2 {
         d.get(&server, "/api/v1/pop/queue/", "/api/v1/pop/queue/").await;
     }
+    let wait = format!("/api/v1/pop/waits/{}", uuid::Uuid::nil());
+    d.check("delete", "/api/v1/pop/waits/{wait}", &server.delete(&wait).await);
     let message = &popped["messages"][0];
     let lease = popped["leaseId"].as_str().unwrap();
     let ack = |status: &str| {
@@ -233,6 +235,9 @@ async fn looked_at(d: &mut Described, server: &Server, letter: &Value) {
     let path = format!("/api/v1/dlq/redrives/{}", redrive["id"].as_str().unwrap());
     d.get(server, "/api/v1/dlq/redrives/{redrive}", &path).await;
     d.check("delete", "/api/v1/dlq/redrives/{redrive}", &server.delete(&path).await);
+    for query in ["queue=q", "queue=nothing", ""] {
+        d.check("delete", "/api/v1/dlq", &server.delete(&format!("/api/v1/dlq?{query}")).await);
+    }
 }
 
 async fn deferred_acknowledgements(d: &mut Described) {

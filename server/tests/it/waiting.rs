@@ -1,4 +1,4 @@
-//! Long polls: parked without a connection, woken by a push, cancelled with their client.
+//! Long polls: parked without a connection, woken by a push, ended by their id or with their client.
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::support::{Server, eventually};
 
@@ -137,4 +138,60 @@ async fn stopping_answers_parked_pops_and_ends() {
     timeout(Duration::from_secs(10), server.tasks.wait()).await.expect("the server ends");
     let gone = async || server.http.get(&server.url).send().await.is_err().then_some(());
     eventually("the port is closed", gone).await;
+}
+
+fn waits(id: Uuid) -> String {
+    format!("/api/v1/pop/waits/{id}")
+}
+
+#[tokio::test]
+async fn a_wait_is_ended_by_its_id() {
+    let server = Server::start().await;
+    server.configure("shop.q", json!({})).await;
+    for path in ["/queue/shop.q?", "/queue/shop.q/partition/p?", "?namespace=shop&", "/queue/?"] {
+        let id = Uuid::new_v4();
+        let path = format!("/api/v1/pop{path}wait=true&timeout=30000&waitId={id}");
+        let poll = parked(&server.url, &path).await;
+        assert!(server.get(&path).await.is_error(409, "conflict"), "an id is one pop's at a time");
+        assert_eq!(server.delete(&waits(Uuid::new_v4())).await.json(), json!({"ended": false}));
+        let began = Instant::now();
+        let reply = server.delete(&waits(id)).await;
+        assert_eq!((reply.status, reply.json()), (200, json!({"ended": true})));
+        let answer = answer(poll).await;
+        assert!(answer.starts_with("HTTP/1.1 204"), "{path}: {answer}");
+        assert!(began.elapsed() < Duration::from_secs(20), "not when its time was up");
+        assert_eq!(server.delete(&waits(id)).await.json(), json!({"ended": false}), "it was answered");
+    }
+}
+
+#[tokio::test]
+async fn a_pop_that_comes_after_its_end_does_not_wait() {
+    let server = Server::start().await;
+    let id = Uuid::new_v4();
+    assert_eq!(server.delete(&waits(id)).await.json(), json!({"ended": false}));
+    // Far longer than a test may take.
+    let reply = server.get(&format!("/api/v1/pop/queue/q?wait=true&timeout=300000&waitId={id}")).await;
+    assert_eq!(reply.status, 204);
+}
+
+#[tokio::test]
+async fn an_id_is_free_again_after_its_answer_and_after_its_client_hung_up() {
+    let server = Server::start().await;
+    let id = Uuid::new_v4();
+    let path = format!("/queue/q?waitId={id}");
+    server.push("q", "p", &[json!(1), json!(2)]).await;
+    assert_eq!(server.pop(&format!("{path}&autoAck=true")).await.unwrap().data(), [1]);
+    assert_eq!(server.pop(&format!("{path}&autoAck=true")).await.unwrap().data(), [2]);
+    drop(parked(&server.url, &format!("/api/v1/pop{path}&wait=true&timeout=30000")).await);
+    let forgotten = async || (server.delete(&waits(id)).await.json()["ended"] == false).then_some(());
+    eventually("it is forgotten", forgotten).await;
+}
+
+#[tokio::test]
+async fn an_id_that_is_none_is_refused() {
+    let server = Server::start().await;
+    for path in ["/api/v1/pop/queue/q?waitId=soon", "/api/v1/pop/queue/q/partition/p?waitId="] {
+        assert!(server.get(path).await.is_error(400, "bad_request"), "{path}");
+    }
+    assert!(server.delete("/api/v1/pop/waits/soon").await.is_error(400, "bad_request"));
 }

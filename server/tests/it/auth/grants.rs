@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::issuer::Signer;
-use super::{Holder, SECRET, claims, granted, server};
+use super::{Holder, SECRET, claims, granted, server, with};
 use crate::support::{Reply, ack_of};
 
 fn forbidden(reply: &Reply) -> bool {
@@ -343,6 +343,8 @@ async fn a_deferred_operation_belongs_to_its_queue() {
     let strain = Strain::on(&server.database, &[&server.url]).await;
     let boss = Signer::secret(SECRET).sign(&claims("admin"));
     let boss = Holder::new(&server, &boss);
+    // The first of a partition is soon worked on, and cannot be taken back; those behind it can.
+    assert_eq!(boss.push("theirs").await.status, 202);
     let deferred = boss.push("theirs").await;
     assert_eq!(deferred.status, 202, "{}", deferred.text);
     let path = deferred.headers["location"].to_str().unwrap().to_owned();
@@ -357,4 +359,41 @@ async fn a_deferred_operation_belongs_to_its_queue() {
     }
     assert_eq!(boss.delete(&path).await.status, 200);
     drop(strain);
+}
+
+#[tokio::test]
+async fn dead_letters_are_thrown_away_by_admins_of_their_queue() {
+    let scene = Scene::new().await;
+    let purge = "/api/v1/dlq?queue=mine";
+    assert_eq!(scene.limited("admin", &["push", "pop"]).delete(purge).await.status, 403);
+    assert_eq!(scene.limited("read-write", &["admin"]).delete(purge).await.status, 403);
+    let holder = scene.limited("admin", &["admin"]);
+    for path in ["/api/v1/dlq", "/api/v1/dlq?queue=", "/api/v1/dlq?consumerGroup=g"] {
+        assert!(forbidden(&holder.delete(path).await), "{path}");
+    }
+    assert!(holder.delete("/api/v1/dlq?queue=theirs").await.is_error(403, "forbidden"));
+    assert_eq!(holder.delete(purge).await.json()["purged"], 1);
+    assert_eq!(scene.boss().get("/api/v1/dlq").await.json()["total"], 1);
+}
+
+#[tokio::test]
+async fn a_wait_is_ended_only_by_whom_it_belongs_to() {
+    let scene = Scene::new().await;
+    let id = uuid::Uuid::new_v4();
+    let bob = with(claims("read-write"), "queen", json!([{"queues": ["mine"], "rights": ["pop"]}]));
+    let bob = Signer::secret(SECRET).sign(&with(bob, "sub", json!("bob")));
+    let (ann, bob) = (scene.limited("read-write", &["pop"]), Holder::new(&scene.server, &bob));
+    let path = format!("/api/v1/pop/queue/mine/partition/empty?wait=true&timeout=30000&waitId={id}");
+    let end = format!("/api/v1/pop/waits/{id}");
+    let ended = async {
+        crate::support::eventually("it waits", async || {
+            let metrics = scene.boss().get("/metrics/prometheus").await.text;
+            metrics.contains("queen_parked_pops 1\n").then_some(())
+        })
+        .await;
+        assert_eq!(bob.delete(&end).await.json()["ended"], false);
+        assert_eq!(ann.delete(&end).await.json()["ended"], true);
+    };
+    let (reply, ()) = tokio::join!(ann.get(&path), ended);
+    assert_eq!(reply.status, 204);
 }

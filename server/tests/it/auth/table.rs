@@ -29,6 +29,7 @@ const ROUTES: &[(&str, &str, Mark, u16)] = &[
     ("GET", "/api/v1/pop/queue/", W, 204),
     ("GET", "/api/v1/pop/queue/{queue}", W, 204),
     ("GET", "/api/v1/pop/queue/{queue}/partition/{partition}", W, 204),
+    ("DELETE", "/api/v1/pop/waits/{wait}", W, 200),
     ("POST", "/api/v1/ack", W, 400),
     ("POST", "/api/v1/ack/batch", W, 400),
     ("POST", "/api/v1/transaction", W, 400),
@@ -65,6 +66,7 @@ const ROUTES: &[(&str, &str, Mark, u16)] = &[
     ("POST", "/api/v1/messages/{partition}/{transaction}/retry", W, 404),
     ("POST", "/api/v1/messages/{partition}/{transaction}/dlq", W, 404),
     ("GET", "/api/v1/dlq", R, 200),
+    ("DELETE", "/api/v1/dlq", A, 400),
     ("POST", "/api/v1/dlq/redrive", W, 400),
     ("GET", "/api/v1/dlq/redrives", R, 200),
     ("GET", "/api/v1/dlq/redrives/{redrive}", R, 404),
@@ -158,7 +160,7 @@ fn concrete(path: &str) -> String {
     if by_id {
         path = path.replace("{partition}", ID);
     }
-    for id in ["{operation}", "{redrive}"] {
+    for id in ["{operation}", "{redrive}", "{wait}"] {
         path = path.replace(id, ID);
     }
     path.replace(['{', '}'], "")

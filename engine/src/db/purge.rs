@@ -1,0 +1,38 @@
+//! The typed function of the procedure that throws dead letters away.
+
+use std::time::SystemTime;
+
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::control::{DeadLetters, many};
+use super::{Connections, Error};
+use crate::clock;
+
+/// What a slice has come to.
+pub struct Slice {
+    pub purged: i64,
+    /// Microseconds since 1970; the next slice takes nothing that failed later.
+    pub until: i64,
+    /// Where the next one begins; `None`: nothing was found.
+    pub next: Option<(Uuid, i64)>,
+}
+
+/// `None`: no such queue. `ask.queue` must be given.
+pub async fn purge_letters(
+    connections: &Connections,
+    ask: &DeadLetters<'_>,
+    next: (Uuid, i64),
+    limit: i32,
+) -> Result<Option<Slice>, Error> {
+    let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
+    let sql = "select * from queen.purge_letters($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    let parameters: [&(dyn ToSql + Sync); 9] =
+        [&ask.queue, &ask.partition, &ask.group, &from, &to, &ask.error, &next.0, &next.1, &limit];
+    let rows = many(connections, "queen.purge_letters", sql, &parameters).await?;
+    Ok(rows.first().map(|row| {
+        let (partition, offset): (Option<Uuid>, Option<i64>) = (row.get(2), row.get(3));
+        let until: SystemTime = row.get(1);
+        Slice { purged: row.get(0), until: clock::micros(until), next: partition.zip(offset) }
+    }))
+}

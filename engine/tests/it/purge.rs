@@ -1,0 +1,115 @@
+//! Dead letters thrown away: those that match, however many, and never one that a replay is about to take.
+
+use std::time::Duration;
+
+use queen_engine::{DeadLetterFilter, Engine, RedriveAsk};
+use queen_protocol::AckStatus;
+use queen_testkit::database;
+use tokio::time::timeout;
+
+use crate::support::{
+    Ask, ack_all, dead_letters, drain, engine, eventually, named, number, pop, push, travel,
+};
+
+/// So many messages of a partition, all given up by this group.
+async fn dead(engine: &Engine, queue: &str, partition: &str, group: &str, count: usize) {
+    push(engine, queue, partition, 0..count).await;
+    let popped = pop(engine, named(queue, partition).group(group).batch(count as u32)).await.unwrap();
+    assert_eq!(popped.messages.len(), count);
+    ack_all(engine, &popped.messages, &vec![AckStatus::Dlq; count]).await;
+}
+
+async fn purge(engine: &Engine, filter: DeadLetterFilter) -> Option<i64> {
+    engine.purge_dead_letters("q", &filter).await.unwrap()
+}
+
+#[tokio::test]
+async fn those_that_match_are_gone_the_others_stay_and_the_count_follows() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    assert_eq!(purge(&broker, DeadLetterFilter::default()).await, None);
+    dead(&broker, "q", "p", "g", 3).await;
+    dead(&broker, "q", "r", "g", 4).await;
+    dead(&broker, "q", "s", "h", 5).await;
+    dead(&broker, "other", "p", "g", 1).await;
+    let named = |text: &str| Some(text.to_owned());
+    let left = async || broker.queue("q").await.unwrap().unwrap().dead_letters;
+    assert_eq!(left().await, 12);
+    for (filter, gone) in [
+        (DeadLetterFilter { group: named("nobody"), ..Default::default() }, 0),
+        (DeadLetterFilter { partition: named("nowhere"), ..Default::default() }, 0),
+        (DeadLetterFilter { error: named("timeout"), ..Default::default() }, 0),
+        (DeadLetterFilter { to: Some(0), ..Default::default() }, 0),
+        (DeadLetterFilter { from: Some(4_000_000_000_000_000), ..Default::default() }, 0),
+        (DeadLetterFilter { partition: named("p"), error: named("NO USE"), ..Default::default() }, 3),
+        (DeadLetterFilter { group: named("h"), ..Default::default() }, 5),
+        // Pages are for lists.
+        (DeadLetterFilter { from: Some(0), limit: 1, offset: 3, ..Default::default() }, 4),
+    ] {
+        let before = left().await;
+        assert_eq!(purge(&broker, filter.clone()).await, Some(gone), "{filter:?}");
+        assert_eq!(left().await, before - gone, "{filter:?}");
+    }
+    assert_eq!(purge(&broker, DeadLetterFilter::default()).await, Some(0));
+    assert_eq!(number(&sql, "select count(*) from queen.dead_letters").await, 1);
+}
+
+#[tokio::test]
+async fn more_than_a_slice_is_thrown_away_and_nothing_that_fails_meanwhile() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    for partition in ["p", "r", "s"] {
+        dead(&broker, "q", partition, "g", 900).await;
+    }
+    // By their clock these fail after the purge has begun.
+    travel(&sql, "1 hour").await;
+    dead(&broker, "q", "late", "g", 10).await;
+    travel(&sql, "0").await;
+    assert_eq!(purge(&broker, DeadLetterFilter::default()).await, Some(2_700));
+    assert_eq!(dead_letters(&broker, "q").await.len(), 10);
+}
+
+#[tokio::test]
+async fn a_letter_that_somebody_is_replaying_is_left_to_him() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    dead(&broker, "q", "p", "g", 5).await;
+    sql.batch_execute(
+        "begin; select queen.drop_letters(array(select id from queen.dead_letter_rows order by message_offset limit 2))",
+    )
+    .await
+    .unwrap();
+    let purged = timeout(Duration::from_secs(3), purge(&broker, DeadLetterFilter::default()));
+    assert_eq!(purged.await.expect("nobody waits"), Some(3));
+    sql.batch_execute("rollback").await.unwrap();
+    assert_eq!(dead_letters(&broker, "q").await.len(), 2);
+    assert_eq!(purge(&broker, DeadLetterFilter::default()).await, Some(2));
+}
+
+#[tokio::test]
+async fn a_redrive_goes_on_beside_it_and_every_letter_is_one_s_or_the_other_s() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    dead(&broker, "q", "p", "g", 60).await;
+    let ask = RedriveAsk {
+        queue: "q".to_owned(),
+        target_queue: None,
+        partition: None,
+        group: None,
+        from: None,
+        to: None,
+        error: None,
+        per_second: 20,
+    };
+    let id = broker.start_redrive(&ask).await.unwrap().unwrap().id;
+    let state = async || broker.redrive(id).await.unwrap().unwrap();
+    eventually("it is under way", async || (state().await.done > 0).then_some(())).await;
+    let purged = purge(&broker, DeadLetterFilter::default()).await.unwrap();
+    let redrive =
+        eventually("it ends", async || Some(state().await).filter(|redrive| redrive.status == "completed"))
+            .await;
+    assert!(purged > 0, "it was too late");
+    assert_eq!((redrive.done + purged, redrive.failed), (60, 0));
+    let replayed = drain(&broker, "q", "p", "check").await.len() as i64 - 60;
+    assert_eq!((replayed, dead_letters(&broker, "q").await.len()), (redrive.done, 0));
+}

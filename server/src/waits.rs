@@ -1,0 +1,112 @@
+//! Waits that may be ended: a pop that brings an id of its own can be told from outside to wait no longer. The two come on
+//! connections of their own, so the end may be here before the pop is. Knows neither routes nor the engine.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Ends whose pops may still come: those of all consumers that stop in the same moment.
+const EARLY_MAX: usize = 256;
+
+/// Whose it is; nobody's without access control. Another's wait is as unknown as one that never was.
+type Owner = Option<Arc<str>>;
+type Key = (Owner, Uuid);
+
+#[derive(Default)]
+pub struct Waits(Mutex<Known>);
+
+/// # Invariants
+/// - `held` has an entry for every `Wait` that is held, and for nothing else. So there are never more than pops under way.
+/// - `early` has at most `EARLY_MAX`, the newest last.
+#[derive(Default)]
+struct Known {
+    held: HashMap<Key, CancellationToken>,
+    early: VecDeque<Key>,
+}
+
+/// One of them, until it is dropped.
+pub struct Wait {
+    waits: Arc<Waits>,
+    key: Key,
+    pub ended: CancellationToken,
+}
+
+impl Waits {
+    /// `None`: a pop with this id is under way. One that was ended before it came is ended already.
+    pub fn begin(self: &Arc<Self>, owner: Owner, id: Uuid) -> Option<Wait> {
+        let key = (owner, id);
+        let mut known = self.lock();
+        if known.held.contains_key(&key) {
+            return None;
+        }
+        let ended = CancellationToken::new();
+        if let Some(early) = known.early.iter().position(|early| *early == key) {
+            known.early.remove(early);
+            ended.cancel();
+        }
+        known.held.insert(key.clone(), ended.clone());
+        drop(known);
+        Some(Wait { waits: self.clone(), key, ended })
+    }
+
+    /// Whether there is such a wait. If not it may be on its way.
+    pub fn end(&self, owner: Owner, id: Uuid) -> bool {
+        let key = (owner, id);
+        let mut known = self.lock();
+        if let Some(ended) = known.held.get(&key) {
+            ended.cancel();
+            return true;
+        }
+        if known.early.len() == EARLY_MAX {
+            known.early.pop_front();
+        }
+        known.early.push_back(key);
+        false
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.waits.lock().held.remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_ended_by_whom_it_belongs_to_and_forgotten_with_its_request() {
+        let waits = Arc::<Waits>::default();
+        let (me, another) = (|| Some("me".into()), || Some("another".into()));
+        let id = Uuid::from_u128(7);
+        let (mine, theirs) = (waits.begin(me(), id).unwrap(), waits.begin(another(), id).unwrap());
+        assert!(waits.begin(me(), id).is_none(), "an id is one pop's at a time");
+        assert!(!waits.end(None, id) && !waits.end(me(), Uuid::from_u128(8)));
+        assert!(!mine.ended.is_cancelled());
+        assert!(waits.end(me(), id));
+        assert!(mine.ended.is_cancelled() && !theirs.ended.is_cancelled());
+        drop((mine, theirs));
+        assert!(waits.lock().held.is_empty());
+        assert!(!waits.begin(me(), id).unwrap().ended.is_cancelled(), "its end was for the one before");
+    }
+
+    #[test]
+    fn an_end_that_comes_first_waits_for_its_pop_and_the_oldest_ones_are_forgotten() {
+        let waits = Arc::<Waits>::default();
+        let id = |number| Uuid::from_u128(number);
+        assert!(!waits.end(None, id(1)));
+        let ended = |number| waits.begin(None, id(number)).unwrap().ended.is_cancelled();
+        assert!(ended(1) && !ended(1), "once");
+        for number in 0..=EARLY_MAX as u128 {
+            assert!(!waits.end(None, id(number)));
+        }
+        assert!(!ended(0) && ended(1) && ended(EARLY_MAX as u128));
+    }
+}
