@@ -3,7 +3,7 @@
 //!
 //! `cargo run -p queen-testkit -- cargo nextest run` lets all tests share one cluster. Without it each
 //! test starts its own: slower, still works. `--template COMMAND` in front lets them have copies of one database that the
-//! command has filled.
+//! command has filled. `queen-testkit scenarios -- COMMAND` is the stage of `clients/scenarios`.
 
 mod broker;
 #[cfg(feature = "certificates")]
@@ -12,6 +12,7 @@ mod cluster;
 mod database;
 mod pooler;
 mod proxy;
+mod scenarios;
 mod url;
 mod wire;
 
@@ -22,6 +23,7 @@ pub use cluster::{Cluster, cluster, cluster_template, cluster_with};
 pub use database::{Database, database, empty_database};
 pub use pooler::Pooler;
 pub use proxy::Proxy;
+pub use scenarios::Scenarios;
 
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};

@@ -33,6 +33,7 @@ mod redrives;
 mod renew;
 mod resources;
 mod retries;
+mod scenarios;
 mod spool;
 mod status;
 mod subscription;
