@@ -1,0 +1,206 @@
+//! Consumer groups: where they stand, and moving them.
+
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Admin, Get};
+use crate::clock;
+use crate::control::Control;
+use crate::error::Error;
+use crate::wire;
+
+/// Where a group goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Position {
+    /// With the oldest message.
+    Beginning,
+    /// With what is pushed from now on.
+    End,
+    /// With the first message after this time.
+    Time(SystemTime),
+}
+
+/// A group in one of the queues it reads.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
+pub struct GroupSummary {
+    /// Its name.
+    pub name: String,
+    /// The queue.
+    pub queue_name: String,
+    /// In how many partitions it has a cursor.
+    pub members: u64,
+    /// In how many of them it is behind.
+    pub partitions_with_lag: u64,
+    /// Messages it has still to read.
+    pub total_lag: Option<i64>,
+    /// Age of the oldest of them, in seconds.
+    pub max_time_lag: f64,
+    /// `Stable`, `Lagging` or `Dead`.
+    pub state: String,
+    /// Where it started.
+    pub subscription_mode: String,
+}
+
+/// A partition that waits for a group.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct LaggingPartition {
+    /// The group.
+    pub consumer_group: String,
+    /// The queue.
+    pub queue_name: String,
+    /// The partition.
+    pub partition_name: String,
+    /// The broker's id of it.
+    pub partition_id: String,
+    /// Messages it has still to read.
+    pub offset_lag: i64,
+    /// Age of the oldest of them.
+    pub time_lag_seconds: f64,
+}
+
+/// A group in a queue.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct GroupInQueue {
+    /// By partition.
+    pub partitions: Vec<GroupInPartition>,
+}
+
+/// A group in a partition.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
+pub struct GroupInPartition {
+    /// The partition.
+    pub partition: String,
+    /// When it last read.
+    pub last_consumed_at: Option<String>,
+    /// Messages it has read.
+    pub total_consumed: i64,
+    /// Messages it has still to read.
+    pub offset_lag: i64,
+    /// Age of the oldest of them.
+    pub time_lag_seconds: f64,
+    /// Somebody of it has messages.
+    pub lease_active: bool,
+}
+
+/// A group that was moved in a queue.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
+pub struct Sought {
+    /// In how many partitions.
+    pub partitions_updated: u64,
+}
+
+/// A group that was moved in a partition.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
+pub struct PartitionSought {
+    /// Whether it moved.
+    pub updated: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Deleted {
+    deleted_partitions: u64,
+}
+
+impl Admin {
+    /// Lists groups, an entry for each queue they read.
+    pub fn groups(&self) -> Get<Vec<GroupSummary>> {
+        self.get("/api/v1/consumer-groups")
+    }
+
+    /// Where a group stands, by queue.
+    pub fn group(&self, name: &str) -> Get<HashMap<String, GroupInQueue>> {
+        self.get(wire::path(&["/api/v1/consumer-groups/", name]))
+    }
+
+    /// Lists what has waited longest.
+    pub fn lagging(&self) -> Get<Vec<LaggingPartition>> {
+        self.get("/api/v1/consumer-groups/lagging")
+    }
+
+    /// Forgets where a group stands, everywhere. In how many partitions.
+    pub async fn delete_group(&self, group: &str) -> Result<u64, Error> {
+        wire::check_name("the name of a consumer group", group)?;
+        let path = wire::path(&["/api/v1/consumer-groups/", group]);
+        let deleted: Deleted = self.ask(Control::delete(path)).await?;
+        Ok(deleted.deleted_partitions)
+    }
+
+    /// Forgets where a group stands in one queue. In how many partitions.
+    pub async fn delete_group_in(&self, group: &str, queue: &str) -> Result<u64, Error> {
+        wire::check_name("the name of a consumer group", group)?;
+        let path = wire::path(&["/api/v1/consumer-groups/", group, "/queues/", queue]);
+        let deleted: Deleted = self.ask(Control::delete(path)).await?;
+        Ok(deleted.deleted_partitions)
+    }
+
+    /// Moves a group in every partition of a queue. Its leases there end.
+    pub async fn seek(&self, group: &str, queue: &str, to: Position) -> Result<Sought, Error> {
+        wire::check_name("the name of a consumer group", group)?;
+        wire::check_name("the name of a queue", queue)?;
+        let body = match to {
+            Position::Beginning => json!({"timestamp": clock::iso(UNIX_EPOCH)}),
+            Position::End => json!({"toEnd": true}),
+            Position::Time(time) => json!({"timestamp": clock::iso(time)}),
+        };
+        let path = wire::path(&["/api/v1/consumer-groups/", group, "/queues/", queue, "/seek"]);
+        self.ask(Control::post(path, &body).once()).await
+    }
+
+    /// Moves a group behind the last message of one partition.
+    pub async fn skip_partition(
+        &self,
+        group: &str,
+        queue: &str,
+        partition: &str,
+    ) -> Result<PartitionSought, Error> {
+        wire::check_name("the name of a consumer group", group)?;
+        wire::check_name("the name of a queue", queue)?;
+        let path = wire::path(&[
+            "/api/v1/consumer-groups/",
+            group,
+            "/queues/",
+            queue,
+            "/partitions/",
+            partition,
+            "/seek",
+        ]);
+        self.ask(Control::post(path, &json!({})).once()).await
+    }
+
+    /// Changes where a group starts in partitions it has not met yet. How many registrations were changed.
+    pub async fn subscribe_from(&self, group: &str, time: SystemTime) -> Result<u64, Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Subscribed {
+            rows_updated: u64,
+        }
+        wire::check_name("the name of a consumer group", group)?;
+        let path = wire::path(&["/api/v1/consumer-groups/", group, "/subscription"]);
+        let body = json!({"subscriptionTimestamp": clock::iso(time)});
+        let subscribed: Subscribed = self.ask(Control::post(path, &body)).await?;
+        Ok(subscribed.rows_updated)
+    }
+}
+
+impl Get<Vec<LaggingPartition>> {
+    /// At least so long, 3,600.
+    pub fn min_lag_seconds(self, seconds: u64) -> Self {
+        self.with("minLagSeconds", seconds.to_string())
+    }
+}

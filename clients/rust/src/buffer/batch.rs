@@ -1,0 +1,208 @@
+//! Messages of a lane that travel together, from the first byte to their results.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::Undelivered;
+use crate::error::Error;
+use crate::push::Pushed;
+
+const HEAD: &[u8] = b"{\"items\":[";
+const TAIL: &[u8] = b"]}";
+
+/// The body of a request that grows.
+pub(crate) struct Batch {
+    body: Vec<u8>,
+    /// Where each message ends.
+    ends: Vec<usize>,
+    /// What they take of the buffer's memory.
+    pub room: usize,
+    pub outcome: Arc<Outcome>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { body: HEAD.to_vec(), ends: Vec::new(), room: 0, outcome: Arc::default() }
+    }
+}
+
+impl Batch {
+    pub fn add(&mut self, message: &[u8], room: usize) {
+        if !self.ends.is_empty() {
+            self.body.push(b',');
+        }
+        self.body.extend_from_slice(message);
+        self.ends.push(self.body.len());
+        self.room += room;
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// No more messages: from here on it is bytes.
+    pub fn seal(mut self) -> Sealed {
+        self.body.extend_from_slice(TAIL);
+        Sealed { body: self.body.into(), ends: self.ends, room: self.room, outcome: self.outcome }
+    }
+}
+
+/// A batch that is on its way.
+pub(crate) struct Sealed {
+    body: Bytes,
+    ends: Vec<usize>,
+    pub room: usize,
+    outcome: Arc<Outcome>,
+}
+
+impl Sealed {
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The body of a request with these messages only. All of them are there already.
+    pub fn body(&self, from: usize, to: usize) -> Bytes {
+        if to - from == self.len() {
+            return self.body.clone();
+        }
+        let messages = &self.body[self.start(from)..self.ends[to - 1]];
+        [HEAD, messages, TAIL].concat().into()
+    }
+
+    fn start(&self, index: usize) -> usize {
+        if index == 0 { HEAD.len() } else { self.ends[index - 1] + 1 }
+    }
+
+    /// What is left of a message that could not be delivered.
+    pub fn undelivered(&self, index: usize, error: Error) -> Arc<Undelivered> {
+        let json = &self.body[self.start(index)..self.ends[index]];
+        let written = serde_json::from_slice(json).expect("it was written here");
+        Arc::new(Undelivered::new(written, error))
+    }
+
+    pub fn outcome(&self) -> &Arc<Outcome> {
+        &self.outcome
+    }
+}
+
+/// What became of a message.
+pub(crate) type Fate = Result<Pushed, Arc<Undelivered>>;
+
+/// The results of a batch, for those who hold receipts.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    results: OnceLock<Vec<Fate>>,
+    settled: Notify,
+    /// At whose receipts somebody waits. It is locked while results come in: of a failure there is always one who hears, and never two.
+    watched: Mutex<HashSet<usize>>,
+}
+
+impl Outcome {
+    fn watched(&self) -> MutexGuard<'_, HashSet<usize>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Failures at whose receipts nobody waits are handed to `orphan`, before a receipt can have them.
+    pub fn settle(&self, results: Vec<Fate>, mut orphan: impl FnMut(usize, &Arc<Undelivered>)) {
+        let watched = self.watched();
+        for (index, result) in results.iter().enumerate() {
+            if let Err(undelivered) = result
+                && !watched.contains(&index)
+            {
+                orphan(index, undelivered);
+            }
+        }
+        if self.results.set(results).is_ok() {
+            self.settled.notify_waiters();
+        }
+    }
+
+    /// Whoever does not wait to the end has to [`leave`](Self::leave).
+    pub async fn result(&self, index: usize) -> Fate {
+        self.watched().insert(index);
+        loop {
+            // Made before the look, so that nothing is missed in between.
+            let settled = self.settled.notified();
+            if let Some(results) = self.results.get() {
+                return results[index].clone();
+            }
+            settled.await;
+        }
+    }
+
+    /// Nobody waits there any more. Returns the failure that has come in for him.
+    pub fn leave(&self, index: usize) -> Option<Arc<Undelivered>> {
+        let mut watched = self.watched();
+        watched.remove(&index);
+        self.results.get().and_then(|results| results[index].as_ref().err().cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn batch() -> Sealed {
+        let mut batch = Batch::default();
+        for n in 0..3 {
+            let message =
+                json!({"queue": "q", "partition": "p", "transactionId": format!("t{n}"), "payload": n});
+            batch.add(message.to_string().as_bytes(), 10);
+        }
+        batch.seal()
+    }
+
+    fn payloads(body: &[u8]) -> Vec<Value> {
+        let read: Value = serde_json::from_slice(body).unwrap();
+        read["items"].as_array().unwrap().iter().map(|item| item["payload"].clone()).collect()
+    }
+
+    #[test]
+    fn any_part_of_a_batch_is_a_body_and_any_message_can_be_had_back() {
+        let batch = batch();
+        assert_eq!((batch.len(), batch.room), (3, 30));
+        assert_eq!(payloads(&batch.body(0, 3)), [0, 1, 2]);
+        assert_eq!(payloads(&batch.body(0, 1)), [0]);
+        assert_eq!(payloads(&batch.body(1, 3)), [1, 2]);
+        let kept = batch.undelivered(1, Error::bad_use("x"));
+        assert_eq!((kept.transaction_id.as_str(), kept.payload.get()), ("t1", "1"));
+    }
+
+    #[tokio::test]
+    async fn a_failure_goes_to_who_waits_for_it_and_else_is_an_orphan() {
+        let batch = batch();
+        let failed = |index| Err(batch.undelivered(index, Error::bad_use("x")));
+        let mut orphans = Vec::new();
+        let (result, ()) = tokio::join!(batch.outcome().result(0), async {
+            let fates = vec![failed(0), failed(1), failed(2)];
+            batch.outcome().settle(fates, |index, _| orphans.push(index));
+        });
+        assert_eq!(result.unwrap_err().transaction_id, "t0");
+        assert_eq!(orphans, [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn who_leaves_before_the_result_does_not_count_and_who_leaves_after_it_takes_it_along() {
+        let batch = batch();
+        let outcome = batch.outcome();
+        for index in [0, 1] {
+            let mut waiting = Box::pin(outcome.result(index));
+            assert!(
+                std::future::poll_fn(|context| std::task::Poll::Ready(
+                    waiting.as_mut().poll(context).is_pending()
+                ))
+                .await
+            );
+        }
+        assert!(outcome.leave(0).is_none());
+        let mut orphans = Vec::new();
+        let fates = (0..3).map(|index| Err(batch.undelivered(index, Error::bad_use("x")))).collect();
+        outcome.settle(fates, |index, _| orphans.push(index));
+        assert_eq!(orphans, [0, 2]);
+        assert_eq!(outcome.leave(1).unwrap().transaction_id, "t1");
+    }
+}

@@ -1,0 +1,145 @@
+//! What a buffer could not deliver: handed to whoever waits for it, and kept for the next flush if nobody does.
+
+use std::sync::{Arc, Weak};
+
+use serde_json::value::RawValue;
+
+use super::batch::Outcome;
+use crate::error::Error;
+use crate::item::{Item, Written};
+
+/// A message that a buffer could not deliver. Pushed again with its transaction id, as [`item`](Self::item) does, it is stored once at
+/// most.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Undelivered {
+    /// Where it should have gone.
+    pub queue: String,
+    /// Its lane.
+    pub partition: String,
+    /// The id it was sent with.
+    pub transaction_id: String,
+    /// The UUID that travels with it.
+    pub trace_id: Option<String>,
+    /// The W3C trace context it belongs to.
+    pub traceparent: Option<String>,
+    /// What goes with a `traceparent`.
+    pub tracestate: Option<String>,
+    /// Its payload.
+    pub payload: Box<RawValue>,
+    /// Why not.
+    pub error: Error,
+}
+
+impl Undelivered {
+    pub(super) fn new(written: Written, error: Error) -> Self {
+        let Written { queue, partition, transaction_id, trace_id, traceparent, tracestate, payload } =
+            written;
+        Self { queue, partition, transaction_id, trace_id, traceparent, tracestate, payload, error }
+    }
+
+    /// The same message, to be pushed to its queue again.
+    pub fn item(&self) -> Item {
+        let item = Item::new(&self.payload).partition(&self.partition).transaction_id(&self.transaction_id);
+        let item = self.trace_id.iter().fold(item, Item::trace_id);
+        let item = self.traceparent.iter().fold(item, Item::traceparent);
+        self.tracestate.iter().fold(item, Item::tracestate)
+    }
+
+    pub(super) fn to_error(&self) -> Error {
+        self.error.clone().with_undelivered(vec![self.clone()])
+    }
+
+    fn bytes(&self) -> usize {
+        self.queue.len() + self.partition.len() + self.transaction_id.len() + self.payload.get().len()
+    }
+}
+
+/// For the next flush. Each is there once, in memory too.
+#[derive(Default)]
+pub(super) struct List {
+    entries: Vec<Entry>,
+    bytes: usize,
+}
+
+/// The batch is only for telling whose it is. All its other results are not kept for it.
+struct Entry {
+    outcome: Weak<Outcome>,
+    index: usize,
+    undelivered: Arc<Undelivered>,
+}
+
+impl List {
+    pub fn add(&mut self, outcome: &Arc<Outcome>, index: usize, undelivered: Arc<Undelivered>) {
+        self.bytes += undelivered.bytes();
+        self.entries.push(Entry { outcome: Arc::downgrade(outcome), index, undelivered });
+    }
+
+    /// Somebody has heard of it.
+    pub fn remove(&mut self, outcome: &Arc<Outcome>, index: usize) {
+        let is_it = |entry: &Entry| entry.index == index && entry.outcome.as_ptr() == Arc::as_ptr(outcome);
+        if let Some(place) = self.entries.iter().position(is_it) {
+            self.bytes -= self.entries.remove(place).undelivered.bytes();
+        }
+    }
+
+    pub fn take(&mut self) -> Vec<Undelivered> {
+        let List { entries, .. } = std::mem::take(self);
+        entries.into_iter().map(|entry| Arc::unwrap_or_clone(entry.undelivered)).collect()
+    }
+
+    pub fn is_over(&self, messages: usize, bytes: usize) -> bool {
+        self.entries.len() >= messages || self.bytes >= bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item::{Place, Pushable};
+    use serde_json::Value;
+
+    const PLACE: Place<'_> = Place { queue: "q", partition: "other" };
+
+    fn undelivered(item: Item) -> Undelivered {
+        let mut json = Vec::new();
+        item.write(&mut json, PLACE).unwrap();
+        Undelivered::new(serde_json::from_slice(&json).unwrap(), Error::bad_use("x"))
+    }
+
+    #[test]
+    fn pushed_again_it_is_the_same_message_with_all_that_was_said_about_it() {
+        let item = Item::new(&7)
+            .partition("p")
+            .transaction_id("t")
+            .trace_id("i")
+            .traceparent("00-1")
+            .tracestate("s");
+        let lost = undelivered(item);
+        let mut again = Vec::new();
+        lost.item().write(&mut again, PLACE).unwrap();
+        let again: Value = serde_json::from_slice(&again).unwrap();
+        assert_eq!(
+            again,
+            serde_json::json!({"queue": "q", "partition": "p", "transactionId": "t", "traceId": "i", "traceparent": "00-1",
+                               "tracestate": "s", "payload": 7})
+        );
+    }
+
+    #[test]
+    fn a_list_is_full_by_count_or_by_bytes_and_forgets_what_somebody_has_heard() {
+        let (outcome, other) = (Arc::<Outcome>::default(), Arc::<Outcome>::default());
+        let mut list = List::default();
+        let large = Arc::new(undelivered(Item::new(&"x".repeat(1_000)).transaction_id("t")));
+        list.add(&outcome, 3, large.clone());
+        assert!(list.is_over(10, 1_000) && list.is_over(1, 10_000) && !list.is_over(10, 10_000));
+        list.remove(&other, 3);
+        list.remove(&outcome, 2);
+        assert!(list.is_over(1, 10_000));
+        list.remove(&outcome, 3);
+        assert!(!list.is_over(1, 1) && list.take().is_empty());
+        list.add(&outcome, 3, large);
+        assert_eq!(list.take().len(), 1);
+        assert!(!list.is_over(1, 1));
+    }
+}

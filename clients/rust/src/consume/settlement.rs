@@ -1,0 +1,326 @@
+//! What became of the messages of a batch, and what the broker is told about it. Pure.
+
+use crate::ack::Status;
+
+/// # Invariants
+/// - Nothing behind a failure of its partition is ever reported as done.
+/// - After [`rest`](Self::rest) every partition is either done to its end, or released, or was lost before.
+pub struct Settlement {
+    partitions: Vec<Partition>,
+    /// Of each message: its partition, and its place there.
+    places: Vec<(usize, usize)>,
+    auto_ack: bool,
+}
+
+struct Partition {
+    /// Positions in the batch, in the partition's order.
+    messages: Vec<usize>,
+    states: Vec<State>,
+    /// How many are reported.
+    told: usize,
+    /// The first that is no success.
+    bad: Option<usize>,
+    /// Somebody else has it now.
+    lost: bool,
+}
+
+#[derive(Clone, PartialEq)]
+enum State {
+    Open,
+    Done,
+    Failed(String),
+    /// The handler has told the broker itself that it is to come again.
+    Released,
+}
+
+/// One acknowledgement: which message, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub index: usize,
+    pub status: Status,
+    pub error: Option<String>,
+}
+
+impl Settlement {
+    /// Of messages in the order of their delivery, by their partitions.
+    pub fn new<'a>(partitions: impl IntoIterator<Item = &'a str>, auto_ack: bool) -> Self {
+        let (mut names, mut places) = (Vec::new(), Vec::new());
+        let mut known: Vec<Partition> = Vec::new();
+        for (index, name) in partitions.into_iter().enumerate() {
+            // They come grouped, so the last one is nearly always it.
+            let number = names.iter().rposition(|known| *known == name).unwrap_or_else(|| {
+                names.push(name);
+                let (messages, states) = (Vec::new(), Vec::new());
+                known.push(Partition { messages, states, told: 0, bad: None, lost: false });
+                known.len() - 1
+            });
+            places.push((number, known[number].messages.len()));
+            known[number].messages.push(index);
+            known[number].states.push(State::Open);
+        }
+        Self { partitions: known, places, auto_ack }
+    }
+
+    /// Whether a message may be handled: nothing before it in its partition has failed, and nobody else has it.
+    pub fn wants(&self, index: usize) -> bool {
+        let (partition, place) = self.places[index];
+        let partition = &self.partitions[partition];
+        !partition.lost && partition.bad.is_none_or(|bad| place < bad)
+    }
+
+    /// The broker has refused what it was told about this message: its partition is not ours any more, and there is nothing to tell.
+    pub fn lose(&mut self, index: usize) {
+        let (partition, _) = self.places[index];
+        self.partitions[partition].lost = true;
+    }
+
+    pub fn complete(&mut self, index: usize) {
+        self.set(index, State::Done);
+    }
+
+    pub fn fail(&mut self, index: usize, error: String) {
+        self.set(index, State::Failed(error));
+    }
+
+    pub fn release(&mut self, index: usize) {
+        self.set(index, State::Released);
+    }
+
+    fn set(&mut self, index: usize, state: State) {
+        let (partition, place) = self.places[index];
+        let partition = &mut self.partitions[partition];
+        if state != State::Done {
+            partition.bad = Some(partition.bad.map_or(place, |bad| bad.min(place)));
+        }
+        partition.states[place] = state;
+    }
+
+    pub fn is_open(&self, index: usize) -> bool {
+        let (partition, place) = self.places[index];
+        self.partitions[partition].states[place] == State::Open
+    }
+
+    /// What is done and not yet told: the last one of each partition, which speaks for those before it.
+    pub fn done(&mut self) -> Vec<Told> {
+        let auto_ack = self.auto_ack;
+        self.partitions.iter_mut().filter_map(|partition| partition.done(auto_ack)).collect()
+    }
+
+    /// All that is left to tell: what is done, what has failed, and the first that was not handled, which gives back the
+    /// lease. (Also behind a failure: if its retries are spent it becomes a dead letter, and the lease stays.) Of a partition that the
+    /// handler has released nothing else counts any more.
+    pub fn rest(&mut self) -> Vec<Told> {
+        let auto_ack = self.auto_ack;
+        self.partitions.iter_mut().flat_map(|partition| partition.rest(auto_ack)).collect()
+    }
+}
+
+impl Partition {
+    fn done(&mut self, auto_ack: bool) -> Option<Told> {
+        if self.lost {
+            return None;
+        }
+        let done = self.states.iter().take_while(|state| **state == State::Done).count();
+        let news = auto_ack && done > self.told;
+        self.told = done.max(self.told);
+        news.then(|| Told { index: self.messages[done - 1], status: Status::Completed, error: None })
+    }
+
+    fn rest(&mut self, auto_ack: bool) -> Vec<Told> {
+        if self.lost {
+            return Vec::new();
+        }
+        if let Some(released) = self.states.iter().position(|state| *state == State::Released) {
+            let behind = self.messages.get(released + 1).filter(|_| self.told <= released);
+            self.told = self.states.len();
+            let told = |&index: &usize| Told { index, status: Status::Retry, error: None };
+            return behind.map(told).into_iter().collect();
+        }
+        let mut rest: Vec<Told> = self.done(auto_ack).into_iter().collect();
+        for (place, state) in self.states.iter().enumerate().skip(self.told) {
+            let index = self.messages[place];
+            match state {
+                State::Failed(error) => {
+                    rest.push(Told { index, status: Status::Failed, error: Some(error.clone()) });
+                }
+                State::Open => {
+                    rest.push(Told { index, status: Status::Retry, error: None });
+                    break;
+                }
+                State::Done | State::Released => {}
+            }
+        }
+        self.told = self.states.len();
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(partitions: &'static str) -> Settlement {
+        Settlement::new(partitions.split(' '), true)
+    }
+
+    fn words(told: &[Told]) -> String {
+        let word = |told: &Told| {
+            let status = match told.status {
+                Status::Completed => "done",
+                Status::Failed => "failed",
+                Status::Retry => "retry",
+                Status::DeadLetter => "dead",
+            };
+            format!("{}{status}", told.index)
+        };
+        told.iter().map(word).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_last_message_of_each_partition_speaks_for_all_of_them() {
+        let mut batch = of("a a b b a");
+        (0..5).for_each(|index| batch.complete(index));
+        assert_eq!(words(&batch.rest()), "4done 3done");
+        assert_eq!(batch.rest(), []);
+    }
+
+    #[test]
+    fn a_failure_ends_its_partition_and_no_other() {
+        let mut batch = of("a a a b b");
+        batch.complete(0);
+        batch.fail(1, "broken".to_owned());
+        assert!(!batch.wants(2) && batch.wants(3));
+        batch.complete(3);
+        batch.complete(4);
+        assert_eq!(words(&batch.rest()), "0done 1failed 2retry 4done");
+    }
+
+    #[test]
+    fn what_was_not_handled_is_given_back_by_its_first_message() {
+        let mut batch = of("a a b b");
+        batch.complete(0);
+        assert_eq!(words(&batch.rest()), "0done 1retry 2retry");
+    }
+
+    #[test]
+    fn what_is_done_so_far_can_be_told_early_and_is_not_told_twice() {
+        let mut batch = of("a a a b");
+        assert_eq!(batch.done(), []);
+        batch.complete(0);
+        batch.complete(1);
+        assert_eq!(words(&batch.done()), "1done");
+        assert_eq!(batch.done(), []);
+        batch.complete(2);
+        assert_eq!(words(&batch.rest()), "2done 3retry");
+    }
+
+    #[test]
+    fn a_handler_that_acknowledges_by_itself_is_not_corrected() {
+        let mut batch = Settlement::new(["a", "a", "b", "b"], false);
+        batch.complete(0);
+        batch.complete(1);
+        batch.release(2);
+        assert!(!batch.wants(3));
+        assert_eq!(batch.done(), []);
+        assert_eq!(words(&batch.rest()), "3retry");
+    }
+
+    #[test]
+    fn of_what_the_handler_has_given_back_nothing_is_told_but_that_the_rest_is_free() {
+        let mut batch = of("a a a a b");
+        batch.complete(0);
+        batch.release(1);
+        batch.complete(2);
+        batch.complete(3);
+        batch.fail(4, "no".to_owned());
+        assert_eq!(words(&batch.rest()), "2retry 4failed");
+        assert_eq!(batch.rest(), []);
+        let mut last = of("a a");
+        last.complete(0);
+        last.release(1);
+        assert_eq!(last.rest(), []);
+    }
+
+    #[test]
+    fn a_partition_that_is_lost_is_left_alone_and_others_are_not() {
+        let mut batch = of("a a a b b");
+        batch.complete(0);
+        assert_eq!(words(&batch.done()), "0done");
+        batch.lose(0);
+        assert!(!batch.wants(1) && batch.wants(3));
+        batch.complete(3);
+        assert_eq!(words(&batch.done()), "3done");
+        assert_eq!(words(&batch.rest()), "4retry");
+    }
+
+    #[test]
+    fn a_batch_that_fails_as_a_whole_fails_in_every_message() {
+        let mut batch = of("a a b");
+        (0..3).for_each(|index| batch.fail(index, "no".to_owned()));
+        assert_eq!(words(&batch.rest()), "0failed 1failed 2failed");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_behind_a_failure_is_done_and_nothing_stays_leased(
+            partitions in prop::collection::vec(0usize..4, 1..30), fates in prop::collection::vec(0u8..6, 30),
+            early in prop::collection::vec(any::<bool>(), 30), together in any::<bool>()
+        ) {
+            let names = ["a", "b", "c", "d"];
+            let mut batch = Settlement::new(partitions.iter().map(|&number| names[number]), true);
+            let (mut told, mut released) = (Vec::new(), [None; 4]);
+            let mut stopped = false;
+            for index in 0..partitions.len() {
+                stopped |= fates[index] == 3 && index > 20;
+                // A handler of a whole batch has all of it, also what is behind a message that it has released.
+                if !together && (stopped || !batch.wants(index)) {
+                    continue;
+                }
+                match fates[index] {
+                    1 if !together => batch.fail(index, "x".to_owned()),
+                    2 => {
+                        batch.release(index);
+                        let released: &mut Option<usize> = &mut released[partitions[index]];
+                        released.get_or_insert(index);
+                    }
+                    _ => batch.complete(index),
+                }
+                if early[index] && !together {
+                    told.extend(batch.done());
+                }
+            }
+            told.extend(batch.rest());
+            prop_assert!(batch.rest().is_empty());
+            for number in 0..4 {
+                let of_this: Vec<_> = told.iter().filter(|told| partitions[told.index] == number).collect();
+                let all: Vec<usize> = (0..partitions.len()).filter(|&index| partitions[index] == number).collect();
+                // In order, and never done behind a failure.
+                prop_assert!(of_this.windows(2).all(|two| two[0].index < two[1].index));
+                prop_assert!(of_this.windows(2).all(|two| two[0].status == Status::Completed || two[1].status != Status::Completed));
+                // The end of a partition is done, or it is released: by the handler, and then what is behind is given back too.
+                let end = of_this.last().map(|told| (told.index, told.status));
+                if let Some(released) = released[number] {
+                    let behind = all.iter().find(|&&index| index > released);
+                    prop_assert!(behind.is_none_or(|&behind| end == Some((behind, Status::Retry))));
+                    prop_assert!(of_this.iter().all(|told| told.index < released || Some(&told.index) == behind));
+                } else if let Some(&last) = all.last() {
+                    let (index, status) = end.unwrap();
+                    prop_assert!(status != Status::Completed || index == last);
+                }
+            }
+        }
+
+        #[test]
+        fn what_handlers_acknowledge_themselves_is_told_only_where_it_was_not_handled(
+            handled in prop::collection::vec(any::<bool>(), 1..10)
+        ) {
+            let mut batch = Settlement::new(handled.iter().map(|_| "a"), false);
+            let first = handled.iter().position(|handled| !handled);
+            (0..first.unwrap_or(handled.len())).for_each(|index| batch.complete(index));
+            prop_assert!(batch.done().is_empty());
+            let told: Vec<_> = batch.rest().iter().map(|told| (told.index, told.status)).collect();
+            prop_assert_eq!(told, first.map(|index| (index, Status::Retry)).into_iter().collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! One request to one broker, and its answer: connections, headers, the token. It never tries twice.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Body;
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
+};
+use hyper::{Method, Request, Response, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::timeout;
+
+use crate::clock;
+use crate::error::{Error, ErrorKind};
+use crate::wire;
+
+/// A host that is off says nothing at all; with several brokers the next one should not have to wait long for its turn.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Shorter than a broker's (100 s), so that it is us who let go of an idle connection.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+const AGENT: &str = concat!("queen-client/", env!("CARGO_PKG_VERSION"), " rust");
+
+#[cfg(feature = "tls")]
+type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
+#[cfg(not(feature = "tls"))]
+type Connector = HttpConnector;
+
+/// Gives the token of one attempt.
+pub type TokenSource =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<String, BoxError>> + Send>> + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+pub enum Token {
+    None,
+    Fixed(HeaderValue),
+    Source(TokenSource),
+}
+
+pub struct Transport {
+    client: Client<Connector, Full<Bytes>>,
+    headers: HeaderMap,
+    token: Token,
+}
+
+/// What a broker has answered with a 2xx.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    /// Empty for a 204.
+    pub body: Vec<u8>,
+}
+
+impl Transport {
+    /// `bases` decide whether certificates are needed at all.
+    pub fn new(bases: &[Base], headers: HeaderMap, token: Token) -> Result<Self, Error> {
+        let mut http = HttpConnector::new();
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(CONNECT_PATIENCE));
+        http.enforce_http(false);
+        let connector = connector(http, bases.iter().any(|base| base.secure))?;
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(IDLE_MAX)
+            .pool_timer(TokioTimer::new())
+            .build(connector);
+        Ok(Self { client, headers, token })
+    }
+
+    /// # Cancel safety
+    /// Dropping it closes the connection, which a broker takes as "forget it" while nothing was done yet.
+    pub async fn send(
+        &self,
+        base: &Base,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        patience: Duration,
+    ) -> Result<Answer, Error> {
+        match timeout(patience, self.exchange(base, method, path, body)).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                Err(Error::new(ErrorKind::Timeout, format!("no answer of {} in {patience:?}", base.url)))
+            }
+        }
+    }
+
+    async fn exchange(&self, base: &Base, method: Method, path: &str, body: Bytes) -> Result<Answer, Error> {
+        let address = format!("{}{path}", base.url);
+        let uri = Uri::try_from(address).map_err(|error| Error::bad_use("not a path").with_source(error))?;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.clone();
+        match &self.token {
+            Token::None => {}
+            Token::Fixed(value) => {
+                request.headers_mut().insert(AUTHORIZATION, value.clone());
+            }
+            Token::Source(source) => {
+                // A vault that is away for a moment comes back, as a broker does.
+                let no_token = |error: BoxError| {
+                    let text = format!("the token could not be had: {error}");
+                    Error::new(ErrorKind::Network, text).with_source(error).unsent().ours()
+                };
+                let token = source().await.map_err(no_token)?;
+                request.headers_mut().insert(AUTHORIZATION, bearer(&token)?);
+            }
+        }
+        let response = self.client.request(request).await.map_err(|error| {
+            let (unsent, hopeless) = (error.is_connect(), is_untrusted(&error));
+            let error = lost(base, error);
+            let error = if unsent { error.unsent() } else { error };
+            if hopeless { error.hopeless() } else { error }
+        })?;
+        let (head, mut stream) = response.into_parts();
+        let mut body = Vec::with_capacity(usize::try_from(stream.size_hint().lower()).unwrap_or(0));
+        while let Some(frame) = stream.frame().await {
+            if let Ok(data) = frame.map_err(|error| lost(base, error))?.into_data() {
+                body.extend_from_slice(&data);
+            }
+        }
+        let status = head.status.as_u16();
+        match head.status.is_success() {
+            true => Ok(Answer { status, body }),
+            false => Err(refusal(&Response::from_parts(head, body))),
+        }
+    }
+}
+
+fn lost(base: &Base, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let mut text = format!("{}: {error}", base.url);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    Error::new(ErrorKind::Network, text).with_source(error)
+}
+
+fn refusal(response: &Response<Vec<u8>>) -> Error {
+    let status = response.status().as_u16();
+    let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let after = after.and_then(|text| retry_after(text, clock::wall()));
+    let said = wire::Failure::read(response.body());
+    let text = said.error.unwrap_or_else(|| match response.status().canonical_reason() {
+        Some(reason) => reason.to_lowercase(),
+        None => "no reason given".to_owned(),
+    });
+    Error::answered(status, text, said.code, after)
+}
+
+/// Whole seconds, or a date.
+fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = text.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(now).unwrap_or(Duration::ZERO))
+}
+
+pub fn bearer(token: &str) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+        .map_err(|_| Error::bad_use("the token holds characters that no header can"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Those of every request, with the caller's.
+pub fn headers(more: &[(String, String)]) -> Result<HeaderMap, Error> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    for (name, value) in more {
+        let refused = |_| Error::bad_use(format!("the header {name:?} cannot be sent"));
+        let header = HeaderName::try_from(name).map_err(|_| refused(()))?;
+        headers.insert(header, HeaderValue::try_from(value).map_err(|_| refused(()))?);
+    }
+    Ok(headers)
+}
+
+/// Where a broker is.
+#[derive(Debug)]
+pub struct Base {
+    /// Without a slash at its end.
+    pub url: String,
+    secure: bool,
+}
+
+impl Base {
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let url = url.trim().trim_end_matches('/');
+        let secure = url.starts_with("https://");
+        if !secure && !url.starts_with("http://") {
+            let text = format!("{url:?} has no scheme; an URL of a broker is like http://localhost:6632");
+            return Err(Error::bad_use(text));
+        }
+        if secure && cfg!(not(feature = "tls")) {
+            return Err(Error::bad_use(format!("{url:?} needs the feature `tls` of queen-client")));
+        }
+        if url.contains('#') {
+            let text = format!("{url:?} is a page; the URL of a broker is like http://localhost:6632");
+            return Err(Error::bad_use(text));
+        }
+        let parsed = Uri::try_from(url).ok().filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
+        match parsed.filter(|uri| uri.query().is_none()) {
+            // Not with the URL, which holds a password.
+            Some(uri) if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) => {
+                Err(Error::bad_use("the URL of a broker names no user and password: say .token(token)"))
+            }
+            Some(_) => Ok(Self { url: url.to_owned(), secure }),
+            None => {
+                Err(Error::bad_use(format!("{url:?} is not the URL of a broker, like http://localhost:6632")))
+            }
+        }
+    }
+}
+
+/// A broker that is not who it says it is will not become so.
+#[cfg(feature = "tls")]
+fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+            return true;
+        }
+        // An error of I/O hides what it is about from those who ask for its source.
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        next = inner.map(|inner| inner as &(dyn std::error::Error + 'static)).or_else(|| error.source());
+    }
+    false
+}
+
+#[cfg(not(feature = "tls"))]
+fn is_untrusted(_: &(dyn std::error::Error + 'static)) -> bool {
+    false
+}
+
+#[cfg(feature = "tls")]
+fn connector(http: HttpConnector, secure: bool) -> Result<Connector, Error> {
+    let mut roots = rustls::RootCertStore::empty();
+    if secure {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::bad_use("TLS cannot be set up").with_source(error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    Ok(https.enable_http1().wrap_connector(http))
+}
+
+#[cfg(not(feature = "tls"))]
+fn connector(http: HttpConnector, _secure: bool) -> Result<Connector, Error> {
+    Ok(http)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_url_needs_a_scheme_and_a_host() {
+        assert_eq!(Base::parse(" http://localhost:6632/ ").unwrap().url, "http://localhost:6632");
+        assert_eq!(Base::parse("http://gateway/queen/").unwrap().url, "http://gateway/queen");
+        for url in [
+            "",
+            "localhost:6632",
+            "ftp://localhost",
+            "http://",
+            "http:// a",
+            "http://a?b=c",
+            "http://localhost:6632/#/queues",
+            "http://me:secret@localhost",
+        ] {
+            let error = Base::parse(url).unwrap_err();
+            assert!(error.kind() == ErrorKind::BadUse && !error.text().contains("secret"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_time_to_come_back_is_seconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let read = |text: &str| retry_after(text, now);
+        assert_eq!(read("7"), Some(Duration::from_secs(7)));
+        assert_eq!(read("Thu, 01 Jan 1970 00:00:00 GMT"), Some(Duration::ZERO));
+        let soon = httpdate::fmt_http_date(now + Duration::from_secs(100));
+        assert_eq!(read(&soon), Some(Duration::from_secs(100)));
+        assert_eq!(read("soon"), None);
+        assert_eq!(read("-1"), None);
+    }
+
+    #[test]
+    fn a_header_that_cannot_be_sent_is_refused_at_once() {
+        assert!(headers(&[("x-team".to_owned(), "a".to_owned())]).is_ok());
+        assert!(headers(&[("x team".to_owned(), "a".to_owned())]).is_err());
+        assert!(headers(&[("x".to_owned(), "a\nb".to_owned())]).is_err());
+        assert!(bearer("a\nb").is_err());
+    }
+}

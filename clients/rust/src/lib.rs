@@ -1,0 +1,56 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # About this crate
+//!
+//! It stands alone: it shares no types with the broker, because a client must read answers of brokers that know more
+//! words than it does.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod ack;
+pub mod admin;
+mod brokers;
+mod buffer;
+mod call;
+mod clock;
+mod consume;
+mod control;
+mod dead_letters;
+mod delivery;
+mod error;
+mod http;
+mod item;
+mod looks;
+mod message;
+mod on_error;
+mod operation;
+mod pop;
+mod push;
+mod queen;
+mod queue;
+mod retry;
+mod signal;
+mod tasks;
+mod traces;
+mod transaction;
+mod want;
+mod wire;
+
+pub use ack::{Acked, Acks};
+pub use admin::Admin;
+pub use buffer::{Buffer, BufferBuilder, BufferPartition, Receipt, Undelivered, WhenFull};
+pub use consume::{Consume, Consumer, Consuming, Context, Stopper, Summary};
+pub use dead_letters::{
+    DeadLetter, DeadLetterPage, DeadLetters, ListDeadLetters, Purge, Redrive, RedriveState,
+};
+pub use error::{Error, ErrorKind};
+pub use item::{Item, Pushable};
+pub use message::{Message, Renew, Renewed, Settle, Taken};
+pub use operation::Deferred;
+pub use pop::Pop;
+pub use push::{Pending, Push, PushAll, PushStatus, Pushed};
+pub use queen::{Builder, Queen, QueuedOperation};
+pub use queue::{Discover, Group, Partition, Queue};
+pub use traces::{NewTrace, Trace, TraceNames, Traces};
+pub use transaction::{Committed, Transaction};
+pub use want::Subscription;

@@ -1,0 +1,36 @@
+//! Who hears of what went wrong and is nobody's result.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::error::Error;
+
+type Hear = dyn Fn(&Error) + Send + Sync;
+
+#[derive(Clone, Default)]
+pub struct OnError(Option<Arc<Hear>>);
+
+impl OnError {
+    pub fn new(hear: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hear)))
+    }
+
+    /// A listener that panics takes nobody with it: messages of others depend on who has something to tell.
+    pub fn tell(&self, error: &Error) {
+        if let Some(hear) = &self.0 {
+            // The panic has been printed by its hook.
+            let _ = catch_unwind(AssertUnwindSafe(|| hear(error)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_that_panics_is_on_its_own() {
+        OnError::new(|error| panic!("no {error}")).tell(&Error::bad_use("x"));
+        OnError::default().tell(&Error::bad_use("x"));
+    }
+}

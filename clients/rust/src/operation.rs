@@ -1,0 +1,277 @@
+//! Operations that a broker has deferred (a 202): what is known of them, and waiting for their end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use crate::brokers::Route;
+use crate::call::Answered;
+use crate::error::{Error, ErrorKind};
+use crate::looks::Looks;
+use crate::queen::{QueuedOperation, Shared};
+use crate::wire;
+
+const ACCEPTED: u16 = 202;
+
+/// An operation that is accepted and durable, and not done yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Deferred {
+    /// For [`Admin::operation`](crate::Admin::operation).
+    pub id: String,
+    /// About how many operations were open when it was accepted, itself included.
+    pub position: u64,
+    /// About how long it will take.
+    pub estimated_wait: Duration,
+    /// `system_busy` or `maintaining_order`.
+    pub reason: Option<String>,
+}
+
+impl Deferred {
+    /// From the fields that a 202 adds to each result.
+    pub(crate) fn read(
+        id: Option<String>,
+        position: Option<u64>,
+        wait_seconds: Option<f64>,
+        reason: Option<String>,
+    ) -> Option<Self> {
+        let seconds = wait_seconds.unwrap_or_default().clamp(0.0, 1e9);
+        let estimated_wait = Duration::from_secs_f64(seconds);
+        id.map(|id| Self { id, position: position.unwrap_or_default(), estimated_wait, reason })
+    }
+}
+
+/// The other form of a 202: one object, which tells the operations of the request by partition and no results. A broker may be set
+/// up to speak like this, and who asks for it with a header gets it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Queued {
+    #[serde(default)]
+    queue_position: Option<u64>,
+    #[serde(default)]
+    estimated_wait: Option<f64>,
+    #[serde(default)]
+    reason: Option<String>,
+    operations: Vec<Named>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    operation_id: String,
+    /// Empty if the broker that took an acknowledgement did not know its partition's name.
+    #[serde(default)]
+    queue: String,
+    #[serde(default)]
+    partition: String,
+}
+
+impl Named {
+    fn is_of(&self, queue: &str, partition: &str) -> bool {
+        (self.queue.as_str(), self.partition.as_str()) == (queue, partition)
+    }
+}
+
+impl Queued {
+    /// `None`: it is the usual list.
+    pub fn read(answer: &Answered) -> Result<Option<Self>, Error> {
+        match answer.status == ACCEPTED && answer.body.first() == Some(&b'{') {
+            true => wire::decode(&answer.body).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The first operation of a partition. `None`: what was asked for there was done at once.
+    pub fn of(&self, queue: &str, partition: &str) -> Option<Deferred> {
+        let named = self.operations.iter().find(|named| named.is_of(queue, partition));
+        let found = match (named, self.operations.as_slice()) {
+            (Some(named), _) => named,
+            // A name that one of both does not know.
+            (None, [only]) if only.partition.is_empty() || partition.is_empty() => only,
+            _ => return None,
+        };
+        let id = Some(found.operation_id.clone());
+        Deferred::read(id, self.queue_position, self.estimated_wait, self.reason.clone())
+    }
+
+    /// All operations of the partition that this one is of: what is too large for one is several, in the order of the request.
+    fn with(&self, id: &str) -> Vec<String> {
+        let Some(first) = self.operations.iter().find(|named| named.operation_id == id) else {
+            return vec![id.to_owned()];
+        };
+        let same = self.operations.iter().filter(|named| named.is_of(&first.queue, &first.partition));
+        same.map(|named| named.operation_id.clone()).collect()
+    }
+}
+
+/// The results of one or more operations, in their order.
+#[derive(Debug, PartialEq, Eq)]
+struct Open {
+    ids: Vec<String>,
+    /// The positions of these results in the answer.
+    members: Vec<usize>,
+}
+
+fn open<'a>(operations: impl Iterator<Item = Option<&'a Deferred>>, queued: Option<&Queued>) -> Vec<Open> {
+    let mut open: Vec<Open> = Vec::new();
+    for (index, operation) in operations.enumerate() {
+        let Some(operation) = operation else { continue };
+        match open.iter_mut().find(|open| open.ids[0] == operation.id) {
+            Some(open) => open.members.push(index),
+            None => {
+                let ids = queued.map_or_else(|| vec![operation.id.clone()], |all| all.with(&operation.id));
+                open.push(Open { ids, members: vec![index] });
+            }
+        }
+    }
+    open
+}
+
+/// What became of results that were deferred, by their positions.
+pub(crate) type News<T> = Vec<(usize, Result<T, Error>)>;
+
+/// Waits for the operations of an answer, if that is wanted. An operation that fails says nothing about the others.
+pub(crate) async fn poll<'a, T>(
+    shared: &Shared,
+    answer: &Answered,
+    queued: Option<&Queued>,
+    operations: impl Iterator<Item = Option<&'a Deferred>>,
+    until: Instant,
+    read: impl Fn(&[u8]) -> Result<Vec<T>, Error>,
+) -> Result<News<T>, Error> {
+    let mut news = Vec::new();
+    if answer.status != ACCEPTED || shared.queued != QueuedOperation::Poll {
+        return Ok(news);
+    }
+    for Open { ids, members } in open(operations, queued) {
+        let mut members = members.into_iter();
+        for id in ids {
+            match finished(shared, &id, answer.broker, until).await {
+                Ok(None) => {}
+                // In the order of the request, as the direct answer is.
+                Ok(Some(done)) => {
+                    let results = read(done.get().as_bytes())?.into_iter();
+                    news.extend(results.zip(members.by_ref()).map(|(result, index)| (index, Ok(result))));
+                }
+                Err(error) if error.kind() == ErrorKind::OperationFailed => {
+                    news.extend(members.by_ref().map(|index| (index, Err(error.clone()))));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(news)
+}
+
+#[derive(Deserialize)]
+struct State {
+    status: String,
+    #[serde(default)]
+    error_message: Option<String>,
+    #[serde(default)]
+    result: Option<Box<RawValue>>,
+}
+
+/// Waits for the end of an operation, and returns what the direct call would have answered, if it is told.
+async fn finished(
+    shared: &Shared,
+    id: &str,
+    broker: usize,
+    until: Instant,
+) -> Result<Option<Box<RawValue>>, Error> {
+    let path = wire::path(&["/api/v1/operations/", id]);
+    let late = |why: &str| {
+        let text = format!("operation {id} is not done within the deadline; it still may be{why}");
+        Error::new(ErrorKind::Timeout, text).with_operation(id)
+    };
+    let mut looks = Looks::until(until);
+    while looks.again().await {
+        let (method, route, left) = (Method::GET, Route::At(broker), Some(looks.left()));
+        let asking = shared.usual(method, path.clone(), Bytes::new(), route, left);
+        let answer = shared.call_anyway(asking).await.map_err(|error| match error.kind() {
+            ErrorKind::Timeout => late(&format!(": {}", error.text())).with_attempts(error.attempts()),
+            _ => error.with_operation(id),
+        })?;
+        let state: State = wire::decode(&answer.body)?;
+        match state.status.as_str() {
+            "completed" => return Ok(state.result.filter(|result| result.get().starts_with('['))),
+            word @ ("failed" | "cancelled") => {
+                let why = state.error_message.unwrap_or_else(|| "no reason given".to_owned());
+                let text = format!("operation {id} has {word}: {why}");
+                return Err(Error::new(ErrorKind::OperationFailed, text).with_operation(id));
+            }
+            _ => {}
+        }
+    }
+    Err(late(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deferred(id: &str) -> Deferred {
+        Deferred { id: id.to_owned(), position: 1, estimated_wait: Duration::ZERO, reason: None }
+    }
+
+    fn members(open: &[Open]) -> Vec<(String, Vec<usize>)> {
+        open.iter().map(|open| (open.ids.join(" "), open.members.clone())).collect()
+    }
+
+    fn queued(operations: &str) -> Queued {
+        let body = format!(
+            r#"{{"status":"queued","operationId":"a1","queuePosition":7,"estimatedWait":2,"reason":"system_busy",
+                "operations":[{operations}],"note":"x"}}"#
+        );
+        let (status, body) = (202, body.into_bytes());
+        let answer = Answered { status, body, broker: 0, attempts: 1, uncertain: false };
+        Queued::read(&answer).unwrap().unwrap()
+    }
+
+    #[test]
+    fn results_belong_to_their_operation_in_their_order() {
+        let (a, b) = (deferred("a"), deferred("b"));
+        let open = open([Some(&a), None, Some(&b), Some(&a)].into_iter(), None);
+        assert_eq!(members(&open), [("a".to_owned(), vec![0, 3]), ("b".to_owned(), vec![2])]);
+    }
+
+    #[test]
+    fn an_object_tells_the_operations_of_each_partition() {
+        let queued = queued(
+            r#"{"operationId":"a1","queue":"q","partition":"a"},{"operationId":"a2","queue":"q","partition":"a"},
+               {"operationId":"b1","queue":"q","partition":"b"}"#,
+        );
+        let of = |partition| queued.of("q", partition);
+        let (a, b) = (of("a").unwrap(), of("b").unwrap());
+        assert_eq!((a.id.as_str(), a.position, a.estimated_wait), ("a1", 7, Duration::from_secs(2)));
+        assert_eq!((b.id.as_str(), b.reason.as_deref()), ("b1", Some("system_busy")));
+        assert_eq!(of("done at once"), None);
+        let open = open([Some(&a), Some(&b), None, Some(&a)].into_iter(), Some(&queued));
+        assert_eq!(members(&open), [("a1 a2".to_owned(), vec![0, 3]), ("b1".to_owned(), vec![1])]);
+    }
+
+    #[test]
+    fn an_operation_without_a_name_is_that_of_the_only_one_who_asked() {
+        let nameless = queued(r#"{"operationId":"a1","queue":"","partition":""}"#);
+        assert_eq!(nameless.of("q", "p").unwrap().id, "a1");
+        assert_eq!(
+            queued(r#"{"operationId":"a1","queue":"q","partition":"p"}"#).of("", "").unwrap().id,
+            "a1"
+        );
+    }
+
+    #[test]
+    fn a_list_is_no_object() {
+        let answer = |status, body: &str| {
+            let body = body.as_bytes().to_vec();
+            Queued::read(&Answered { status, body, broker: 0, attempts: 1, uncertain: false })
+        };
+        assert!(answer(202, "[]").unwrap().is_none());
+        assert!(answer(200, "{}").unwrap().is_none());
+        assert_eq!(answer(202, "{}").unwrap_err().kind(), ErrorKind::Decode);
+    }
+}

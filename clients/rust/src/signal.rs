@@ -1,0 +1,48 @@
+//! Something that happens once, and that many may look at: a look is cheap enough for every message.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use tokio::sync::Notify;
+
+#[derive(Debug, Default)]
+pub struct Signal {
+    given: AtomicBool,
+    changed: Notify,
+}
+
+impl Signal {
+    pub fn give(&self) {
+        self.given.store(true, SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    pub fn is_given(&self) -> bool {
+        self.given.load(SeqCst)
+    }
+
+    /// Returns once it is given.
+    pub async fn given(&self) {
+        loop {
+            // Made before the look, so that nothing is missed in between.
+            let changed = self.changed.notified();
+            if self.is_given() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn everybody_hears_of_it_before_and_after() {
+        let signal = Signal::default();
+        assert!(!signal.is_given());
+        tokio::join!(signal.given(), signal.given(), async { signal.give() });
+        signal.given().await;
+        assert!(signal.is_given());
+    }
+}

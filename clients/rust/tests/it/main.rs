@@ -1,0 +1,11 @@
+//! The client and a broker, each a real process where that matters.
+
+mod buffer;
+mod closing;
+mod consumer;
+mod control;
+mod examples;
+mod handlers;
+mod messages;
+mod stub;
+mod support;
