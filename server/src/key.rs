@@ -17,6 +17,9 @@ use crate::config::{Settings, some_seconds};
 #[derive(Debug, Subcommand)]
 pub enum KeyAction {
     /// Makes a key and prints it, once: nobody can show it again.
+    #[command(after_help = "Examples:
+  queen key create --name shop --role read-write --queue 'orders.*:push'
+  queen key create --name ci --role admin --expires 30d")]
     Create {
         /// Whose it is; messages pushed with it carry this as `producerSub`.
         #[arg(long)]
@@ -33,12 +36,16 @@ pub enum KeyAction {
         expires: Option<Duration>,
     },
     /// Lists the keys there are and were. Nothing secret is shown.
+    #[command(after_help = "Examples:
+  queen key list --json")]
     List {
         /// Prints them as JSON.
         #[arg(long)]
         json: bool,
     },
     /// Ends a key; brokers notice within seconds.
+    #[command(after_help = "Examples:
+  queen key revoke 3kTMd2XnUkg")]
     Revoke {
         /// As `queen key list` shows it.
         id: String,

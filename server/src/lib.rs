@@ -3,6 +3,7 @@
 pub mod app;
 mod auth;
 pub mod cli;
+pub mod commands;
 pub mod config;
 mod connections;
 pub mod doctor;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use queen_server::cli::{Action, Cli};
+use queen_server::commands::{self, Exit, completions};
 use queen_server::config::{Settings, report};
 use queen_server::{doctor, key, logging, migrate, openapi, psql, serve};
 
@@ -14,18 +15,18 @@ use queen_server::{doctor, key, logging, migrate, openapi, psql, serve};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            _ = writeln!(io::stderr(), "queen: {error:#}");
-            ExitCode::FAILURE
+    let exit = run().unwrap_or_else(|error| {
+        if let Some(text) = commands::told(&error) {
+            _ = writeln!(io::stderr(), "queen: {text}");
         }
-    }
+        Exit::of(&error)
+    });
+    ExitCode::from(exit.code())
 }
 
-fn run() -> Result<()> {
+fn run() -> Result<Exit> {
     let (cli, matches) = Cli::parse_with_matches(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    match cli.action.unwrap_or(Action::Serve) {
+    match cli.action {
         Action::Serve => serve_with_logs(&cli.settings),
         Action::Psql { arguments } => psql::open(&cli.settings, &arguments),
         Action::Migrate => migrate::migrate(&cli.settings),
@@ -35,9 +36,13 @@ fn run() -> Result<()> {
         Action::Config { markdown: false } => {
             print(report::in_force(&Cli::definition(), &matches, &cli.settings).as_bytes())
         }
+        Action::Client(action) => return commands::run(action, &cli.connect),
         Action::Openapi => print(&openapi::DOCUMENT),
+        Action::Completions { shell } => print(&completions::script(shell, Cli::command())),
         Action::Version => print(concat!("queen ", env!("CARGO_PKG_VERSION"), "\n").as_bytes()),
-    }
+        Action::ExitCodes => print(format!("{}\n", Exit::explained()).as_bytes()),
+    }?;
+    Ok(Exit::Done)
 }
 
 fn serve_with_logs(settings: &Settings) -> Result<()> {

@@ -7,6 +7,7 @@ mod analytics;
 mod auth;
 mod bad_input;
 mod brokers;
+mod commands;
 mod conventions;
 mod crypt;
 mod dead_letters;

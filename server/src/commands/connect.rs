@@ -1,0 +1,81 @@
+//! Where the broker is, who asks, and how patient to be: flags that all commands of clients share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use queen_client::{Builder, Queen};
+
+use super::exit::Refused;
+use super::output::Output;
+use crate::config::some_seconds;
+
+const HEADING: &str = "Connection";
+/// A broker that has not answered by then will not; with more time left another try is worth more.
+const ATTEMPT_MAX: Duration = Duration::from_secs(30);
+
+/// Who looks at several brokers does not wait long for one of them.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Args)]
+pub struct Connect {
+    /// Where the broker is. Several on the same database: with commas in between, or repeated.
+    #[arg(long, env = "QUEEN_URL", value_name = "URL", default_value = "http://localhost:6632", value_delimiter = ',',
+          help_heading = HEADING)]
+    pub url: Vec<String>,
+    /// Token or API key, if the broker asks for one.
+    #[arg(long, env = "QUEEN_TOKEN", value_name = "TOKEN", help_heading = HEADING)]
+    pub token: Option<String>,
+    /// The same from a file, which is read again for every request. Goes before a token.
+    #[arg(long, env = "QUEEN_TOKEN_FILE", value_name = "FILE", help_heading = HEADING)]
+    pub token_file: Option<PathBuf>,
+    /// How long a request may take with all its retries. Waiting for messages comes on top.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_seconds, help_heading = HEADING)]
+    pub timeout: Duration,
+    /// Prints JSON: one document, or a line for each message.
+    #[arg(long, help_heading = HEADING)]
+    pub json: bool,
+}
+
+impl Connect {
+    /// A client of all the brokers.
+    pub fn client(&self) -> Result<Queen> {
+        Ok(self.builder(self.timeout)?.urls(&self.url).build()?)
+    }
+
+    /// One that is patient with each request beyond `--timeout`: a message is worth more than an answer in time.
+    pub fn patient_client(&self) -> Result<Queen> {
+        Ok(self.builder(self.timeout.max(ATTEMPT_MAX))?.urls(&self.url).build()?)
+    }
+
+    /// A client for each of the brokers, for who wants to know about all of them, and soon.
+    pub fn each(&self) -> Result<Vec<(String, Queen)>> {
+        let timeout = self.timeout.min(LOOK_MAX);
+        let one = |url: &String| {
+            let builder = self.builder(timeout)?.request_timeout(timeout);
+            Ok((url.clone(), builder.url(url).build()?))
+        };
+        self.url.iter().map(one).collect()
+    }
+
+    pub fn output(&self) -> Output {
+        Output::new(self.json)
+    }
+
+    fn builder(&self, deadline: Duration) -> Result<Builder> {
+        let builder = Queen::builder().request_timeout(self.timeout.min(ATTEMPT_MAX)).deadline(deadline);
+        Ok(match (&self.token_file, &self.token) {
+            (Some(file), _) => {
+                let read =
+                    |file: &PathBuf| std::fs::read_to_string(file).map(|token| token.trim().to_owned());
+                // Better now than as a refusal without end.
+                read(file).map_err(|error| Refused::usage(format!("{}: {error}", file.display())))?;
+                let file = file.clone();
+                builder.token_with(move || std::future::ready(read(&file)))
+            }
+            (None, Some(token)) => builder.token(token),
+            (None, None) => builder,
+        })
+    }
+}

@@ -1,0 +1,161 @@
+//! How a command ends: what scripts can tell apart, and what people are told.
+
+use std::fmt;
+use std::io;
+
+use queen_client::ErrorKind;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Done,
+    Failed,
+    Usage,
+    Nothing,
+    Unreachable,
+    Forbidden,
+    Interrupted,
+}
+
+impl Exit {
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Done, "done"),
+        (Self::Failed, "failed: the broker said no, or something went wrong"),
+        (Self::Usage, "wrong usage: nothing was done"),
+        (Self::Nothing, "nothing there: no message, or no such queue, group or operation"),
+        (Self::Unreachable, "the broker cannot be reached, or does not answer in time"),
+        (Self::Forbidden, "not allowed: no token, or not enough of one"),
+        (Self::Interrupted, "interrupted by ctrl-c or a signal"),
+    ];
+
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Nothing => 3,
+            Self::Unreachable => 4,
+            Self::Forbidden => 5,
+            Self::Interrupted => 130,
+        }
+    }
+
+    pub fn explained() -> String {
+        let line = |(exit, meaning): (Self, &str)| format!("\n  {:>3}  {meaning}", exit.code());
+        let lines: String = Self::ALL.into_iter().map(line).collect();
+        format!(
+            "Exit codes:{lines}\n\nExamples:\n  queen pop orders --group billing; test $? = 3 && echo 'all read'"
+        )
+    }
+
+    /// Of a command that failed. A reader who has had enough (`| head`) is no failure.
+    pub fn of(error: &anyhow::Error) -> Self {
+        for cause in error.chain() {
+            if let Some(refused) = cause.downcast_ref::<Refused>() {
+                return refused.exit;
+            }
+            if let Some(error) = cause.downcast_ref::<queen_client::Error>() {
+                return Self::of_client(error.kind());
+            }
+            if is_closed_pipe(cause) {
+                return Self::Done;
+            }
+        }
+        Self::Failed
+    }
+
+    fn of_client(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::BadUse => Self::Usage,
+            ErrorKind::NotFound => Self::Nothing,
+            ErrorKind::Network | ErrorKind::Timeout => Self::Unreachable,
+            ErrorKind::Unauthorized | ErrorKind::Forbidden => Self::Forbidden,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// What people are told about a failure. The client's errors say all about their causes themselves.
+pub fn told(error: &anyhow::Error) -> Option<String> {
+    let mut parts = Vec::new();
+    for cause in error.chain() {
+        parts.push(cause.to_string());
+        if let Some(client) = cause.downcast_ref::<queen_client::Error>() {
+            if Exit::of_client(client.kind()) == Exit::Unreachable {
+                parts
+                    .push("is it running there? `queen serve` starts one, --url says where it is".to_owned());
+            }
+            break;
+        }
+        if is_closed_pipe(cause) {
+            return None;
+        }
+    }
+    Some(parts.join(": "))
+}
+
+fn is_closed_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A failure of ours, with its exit code.
+#[derive(Debug)]
+pub struct Refused {
+    exit: Exit,
+    text: String,
+}
+
+impl Refused {
+    pub fn error(exit: Exit, text: impl Into<String>) -> anyhow::Error {
+        anyhow::Error::new(Self { exit, text: text.into() })
+    }
+
+    pub fn usage(text: impl Into<String>) -> anyhow::Error {
+        Self::error(Exit::Usage, text)
+    }
+
+    pub fn nothing(text: impl Into<String>) -> anyhow::Error {
+        Self::error(Exit::Nothing, text)
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn a_failure_ends_with_the_code_of_its_cause() {
+        let unreachable = Exit::of_client(ErrorKind::Network);
+        assert_eq!((unreachable, unreachable.code()), (Exit::Unreachable, 4));
+        assert_eq!(Exit::of_client(ErrorKind::Forbidden).code(), 5);
+        assert_eq!(Exit::of(&Refused::nothing("no such queue").context("pop")), Exit::Nothing);
+        assert_eq!(Exit::of(&anyhow!("broken")), Exit::Failed);
+        let bad = queen_client::Queen::connect("localhost").unwrap_err();
+        assert_eq!(Exit::of(&anyhow::Error::new(bad)), Exit::Usage);
+    }
+
+    #[test]
+    fn a_reader_who_has_had_enough_is_told_nothing() {
+        let closed: Result<(), _> = Err(io::Error::from(io::ErrorKind::BrokenPipe));
+        let error = closed.context("cannot write").unwrap_err();
+        assert_eq!((Exit::of(&error), told(&error)), (Exit::Done, None));
+        assert_eq!(told(&anyhow!("why").context("what")).unwrap(), "what: why");
+    }
+
+    #[test]
+    fn every_code_is_explained_once() {
+        let text = Exit::explained();
+        for (exit, meaning) in Exit::ALL {
+            assert_eq!(text.matches(&format!("{:>3}  {meaning}", exit.code())).count(), 1, "{exit:?}");
+        }
+    }
+}

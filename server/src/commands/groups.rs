@@ -1,0 +1,186 @@
+//! `queen groups`: who reads what, how far each is, and forgetting them.
+
+use anyhow::Result;
+use clap::{Args, Subcommand, value_parser};
+use queen_client::admin::{Admin, GroupSummary};
+use serde_json::json;
+
+use super::confirm::Confirm;
+use super::connect::Connect;
+use super::exit::{Exit, Refused};
+use super::output::{Card, Cell, Table, note, remark};
+use super::pages;
+use super::text::thousands;
+
+/// Lists, shows and deletes consumer groups.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  queen groups list --queue orders
+  queen groups show billing")]
+pub struct Groups {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// A broker tells no more of them, and has no further page.
+const PARTITIONS_MAX: i64 = 1_000;
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Lists groups, with a line for each queue they read.
+    #[command(after_help = "Examples:
+  queen groups list
+  queen groups list --queue orders --json | jq '.[] | select(.lag > 1000).group'")]
+    List {
+        /// Only those that read this queue.
+        #[arg(long)]
+        queue: Option<String>,
+    },
+    /// Shows where a group stands, by partition.
+    #[command(after_help = "Examples:
+  queen groups show billing
+  queen groups show billing --queue orders --json")]
+    Show {
+        group: String,
+        /// Only in this queue.
+        #[arg(long)]
+        queue: Option<String>,
+        /// Most partitions of a queue.
+        #[arg(long, default_value_t = 200, value_name = "N", value_parser = value_parser!(u32).range(1..=PARTITIONS_MAX))]
+        limit: u32,
+    },
+    /// Forgets where a group stands; it would start afresh.
+    #[command(after_help = "Examples:
+  queen groups delete billing
+  queen groups delete billing --queue orders --yes")]
+    Delete {
+        group: String,
+        /// Only in this queue.
+        #[arg(long)]
+        queue: Option<String>,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+}
+
+pub async fn run(groups: Groups, connect: &Connect) -> Result<Exit> {
+    let (admin, output) = (connect.client()?.admin(), connect.output());
+    match groups.action {
+        Action::List { queue } => {
+            let of_queue =
+                |group: &GroupSummary| queue.as_ref().is_none_or(|queue| group.queue_name == *queue);
+            let table = listed(all(&admin).await?.into_iter().filter(of_queue));
+            if table.is_empty() {
+                remark("nobody reads there");
+            }
+            output.table(&table)?;
+        }
+        Action::Show { group, queue, limit } => {
+            output.card(&shown(&admin, &group, queue.as_deref(), limit).await?)?;
+        }
+        Action::Delete { group, queue, confirm } => {
+            stands(&admin, &group, queue.as_deref()).await?;
+            let place = queue.as_ref().map_or("everywhere".to_owned(), |queue| format!("in queue {queue}"));
+            confirm.ask(&format!("forgets where group {group} stands {place}"), &group)?;
+            let partitions = match &queue {
+                Some(queue) => admin.delete_group_in(&group, queue).await?,
+                None => admin.delete_group(&group).await?,
+            };
+            let document = json!({"group": group, "queue": queue, "partitions": partitions});
+            output.done(&document, &format!("{group} is forgotten in {partitions} partition(s)"))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// All groups, with an entry for each queue they read.
+pub async fn all(admin: &Admin) -> Result<Vec<GroupSummary>> {
+    pages::all(async |limit, offset| Ok(admin.groups().limit(limit).offset(offset).await?)).await
+}
+
+/// That the group reads something, or this queue.
+pub async fn stands(admin: &Admin, group: &str, queue: Option<&str>) -> Result<()> {
+    if group.is_empty() {
+        return Err(Refused::usage("the name of a group must not be empty"));
+    }
+    let wanted = |name: &str| queue.is_none_or(|queue| queue == name);
+    if admin.group(group).limit(1).await?.keys().any(|name| wanted(name)) {
+        return Ok(());
+    }
+    // Of a group that reads many queues the broker names only some there.
+    if all(admin).await?.iter().any(|each| each.name == group && wanted(&each.queue_name)) {
+        return Ok(());
+    }
+    Err(Refused::nothing(match queue {
+        None => format!("there is no group {group:?}"),
+        Some(queue) => format!("group {group:?} does not read queue {queue:?}"),
+    }))
+}
+
+fn listed(groups: impl Iterator<Item = GroupSummary>) -> Table {
+    let mut table = Table::new(&[
+        ("group", "GROUP"),
+        ("queue", "QUEUE"),
+        ("partitions", "PARTITIONS"),
+        ("partitionsWithLag", ""),
+        ("lag", "UNREAD"),
+        ("lagSeconds", "WAITING"),
+        ("state", "STATE"),
+    ]);
+    for group in groups {
+        table.row([
+            Cell::text(group.name),
+            Cell::text(group.queue_name),
+            Cell::Number(group.members),
+            Cell::Number(group.partitions_with_lag),
+            group.total_lag.map_or(Cell::None, |lag| Cell::Number(lag.max(0).cast_unsigned())),
+            Cell::Seconds(group.max_time_lag),
+            Cell::text(group.state.to_lowercase()),
+        ]);
+    }
+    table
+}
+
+async fn shown(admin: &Admin, group: &str, queue: Option<&str>, limit: u32) -> Result<Card> {
+    stands(admin, group, queue).await?;
+    let wanted = |name: &str| queue.is_none_or(|queue| queue == name);
+    let mut summaries = all(admin).await?;
+    summaries.retain(|each| each.name == group && wanted(&each.queue_name));
+    let mut partitions = Table::new(&[
+        ("queue", "QUEUE"),
+        ("partition", "PARTITION"),
+        ("read", "READ"),
+        ("lag", "UNREAD"),
+        ("lagSeconds", "WAITING"),
+        ("leased", "LEASED"),
+        ("lastReadAt", "LAST READ"),
+    ]);
+    let queues = admin.group(group).limit(limit).await?;
+    let unseen = |each: &GroupSummary| {
+        let seen = queues.get(&each.queue_name).map_or(0, |queue| queue.partitions.len() as u64);
+        each.members.saturating_sub(seen)
+    };
+    let unseen: u64 = summaries.iter().map(unseen).sum();
+    if unseen > 0 {
+        note(format!("{} partitions are not shown; --limit shows more of a queue", thousands(unseen)));
+    }
+    let mut queues: Vec<_> = queues.into_iter().collect();
+    queues.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (name, stands) in queues.into_iter().filter(|(name, _)| wanted(name)) {
+        for partition in stands.partitions {
+            partitions.row([
+                Cell::text(name.as_str()),
+                Cell::text(partition.partition),
+                Cell::Number(partition.total_consumed.max(0).cast_unsigned()),
+                Cell::Number(partition.offset_lag.max(0).cast_unsigned()),
+                Cell::Seconds(partition.time_lag_seconds),
+                Cell::Yes(partition.lease_active),
+                Cell::time(partition.last_consumed_at),
+            ]);
+        }
+    }
+    Ok(Card::default()
+        .field("group", "group", Cell::text(group))
+        .table("queues", "Queues", listed(summaries.into_iter()))
+        .table("partitions", "Partitions", partitions))
+}

@@ -1,0 +1,132 @@
+//! `queen pop`: takes messages once and leaves.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use queen_client::{Acks, Message, Queen};
+use queen_protocol::QUEUE_MODE;
+
+use super::connect::Connect;
+use super::delivery::{self, Raw};
+use super::exit::{Exit, Refused};
+use super::output::note;
+use super::source::Source;
+use super::text::{clean, quoted};
+use crate::config::some_seconds;
+
+/// Takes messages from a queue and prints them.
+///
+/// They stay ours until `queen ack`, or until the lease ends. Who wants to acknowledge them needs --json, or what is said on
+/// standard error.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  queen pop orders --group billing
+  queen pop orders --group billing --batch 100 --wait 30s --json > taken && queen ack < taken")]
+pub struct Pop {
+    #[command(flatten)]
+    source: Source,
+    /// Most messages.
+    #[arg(long, short = 'n', default_value_t = 1, value_name = "N")]
+    batch: u32,
+    /// Waits until there is a message, for at most this long.
+    #[arg(long, value_name = "TIME", value_parser = some_seconds)]
+    wait: Option<Duration>,
+    /// Acknowledges at delivery: no lease, at most once.
+    #[arg(long)]
+    auto_ack: bool,
+}
+
+pub async fn run(pop: Pop, connect: &Connect) -> Result<Exit> {
+    let (queen, output) = (connect.client()?, connect.output());
+    let mut asking = pop.source.pop(&queen).batch(pop.batch);
+    if let Some(wait) = pop.wait {
+        asking = asking.wait(wait).deadline(wait + connect.timeout);
+    }
+    if pop.auto_ack {
+        asking = asking.auto_ack();
+    }
+    let messages: Vec<Raw> = asking.await?;
+    if messages.is_empty() {
+        return Err(Refused::nothing(format!("there is no message in {}", pop.source.name())));
+    }
+    let printed = messages.iter().try_for_each(|message| delivery::print(output, message));
+    if printed.is_err() && !pop.auto_ack {
+        give_back(&queen, &messages).await;
+    }
+    printed?;
+    if !output.json && !pop.auto_ack {
+        note(leased(&messages));
+    }
+    Ok(Exit::Done)
+}
+
+/// By partition, in their order.
+fn partitions(messages: &[Raw]) -> impl Iterator<Item = &[Raw]> {
+    messages.chunk_by(|one, other| one.partition_id() == other.partition_id())
+}
+
+/// What could not be printed nobody can acknowledge.
+async fn give_back(queen: &Queen, messages: &[Raw]) {
+    let acks = partitions(messages).filter_map(<[Raw]>::first).fold(queen.acks(), Acks::retry);
+    let refused = match acks.await {
+        Ok(results) => {
+            results.into_iter().find(|result| !result.success).map(|it| it.error.unwrap_or_default())
+        }
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = refused {
+        note(format!("the messages could not be given back, and stay leased until the lease ends: {why}"));
+    }
+}
+
+/// They are blocked for others, and whoever has only their payloads cannot change that.
+fn leased(messages: &[Raw]) -> String {
+    let mut text = "leased to you until the lease ends; --json prints what `queen ack` reads".to_owned();
+    let acks: Vec<String> = partitions(messages).filter_map(<[Raw]>::last).filter_map(ack).collect();
+    if !acks.is_empty() {
+        text.push_str(", and this acknowledges them:");
+    }
+    acks.iter().for_each(|ack| text.push_str(&format!("\n  {ack}")));
+    text
+}
+
+/// The command that acknowledges it, and all before it in its partition. Others have made up its names: `None` if there is
+/// something in them that one had better not copy.
+fn ack<T>(message: &Message<T>) -> Option<String> {
+    let (transaction, group) = (message.transaction_id(), message.group());
+    if clean(transaction) != transaction || clean(group) != group {
+        return None;
+    }
+    let group = match group {
+        "" | QUEUE_MODE => String::new(),
+        group => format!(" --group {}", quoted(group)),
+    };
+    let (transaction, partition, lease) = (quoted(transaction), message.partition_id(), message.lease_id());
+    Some(format!("queen ack {transaction} --partition-id {partition} --lease {lease}{group}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use queen_client::Taken;
+
+    use super::*;
+
+    #[test]
+    fn the_command_to_copy_runs_nothing_that_others_have_written() {
+        let queen = Queen::connect("http://localhost").unwrap();
+        let command = |transaction: &str| {
+            ack(&queen.taken(Taken {
+                transaction_id: transaction.to_owned(),
+                partition_id: "p".to_owned(),
+                lease_id: Some("l".to_owned()),
+                group: Some("it's".to_owned()),
+            }))
+        };
+        assert_eq!(
+            command("x'; rm -rf ~; '").unwrap(),
+            r"queen ack 'x'\''; rm -rf ~; '\''' --partition-id p --lease l --group 'it'\''s'"
+        );
+        assert_eq!(command("x\ny"), None);
+    }
+}

@@ -1,0 +1,299 @@
+//! `queen queues`: what queues there are, how they are, and what is to become of them.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use queen_client::admin::{Admin, QueueDetail, QueueInfo, QueueOptions};
+use queen_protocol::QueueOptions as Known;
+use serde_json::{Map, Value, json};
+
+use super::confirm::Confirm;
+use super::connect::Connect;
+use super::exit::{Exit, Refused};
+use super::output::{Card, Cell, Table, note, remark};
+use super::text::thousands;
+use super::{groups, pages};
+
+/// Lists, shows, configures, clears and deletes queues.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  queen queues list
+  queen queues configure orders leaseTime=60 retryLimit=5")]
+pub struct Queues {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Lists queues, the newest first.
+    #[command(after_help = "Examples:
+  queen queues list
+  queen queues list --search order --json | jq '.[].pending'")]
+    List {
+        /// With this text in the name.
+        #[arg(long, value_name = "TEXT")]
+        search: Option<String>,
+        /// With this namespace.
+        #[arg(long)]
+        namespace: Option<String>,
+        /// With this task.
+        #[arg(long)]
+        task: Option<String>,
+        /// Most queues.
+        #[arg(long, default_value_t = 1_000, value_name = "N")]
+        limit: u32,
+    },
+    /// Shows a queue, who reads it, and its partitions.
+    #[command(after_help = "Examples:
+  queen queues show orders
+  queen queues show orders --limit 1000 --json")]
+    Show {
+        queue: String,
+        /// Most partitions.
+        #[arg(long, default_value_t = 20, value_name = "N")]
+        limit: u32,
+    },
+    /// Changes options of a queue, and creates it if need be. Without any, prints those of one that exists.
+    #[command(after_help = "Examples:
+  queen queues configure orders leaseTime=60 retryLimit=5
+  queen queues configure orders retentionEnabled=true retentionSeconds=86400 priority=null
+
+Options and their meaning are in docs/http-api.md. `null` returns one to its default.")]
+    Configure {
+        queue: String,
+        #[arg(value_name = "OPTION=VALUE", value_parser = option)]
+        options: Vec<(String, Value)>,
+    },
+    /// Removes the messages of a queue and keeps the queue, its options and its groups.
+    #[command(after_help = "Examples:
+  queen queues clear orders
+  queen queues clear orders --partition customer-42 --yes")]
+    Clear {
+        queue: String,
+        /// Only those of this partition.
+        #[arg(long, short)]
+        partition: Option<String>,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+    /// Deletes a queue with all it holds: messages, dead letters, and where groups stand.
+    #[command(after_help = "Examples:
+  queen queues delete orders
+  queen queues delete orders --yes")]
+    Delete {
+        queue: String,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+}
+
+pub async fn run(queues: Queues, connect: &Connect) -> Result<Exit> {
+    let (admin, output) = (connect.client()?.admin(), connect.output());
+    match queues.action {
+        Action::List { search, namespace, task, limit } => {
+            let page = async |limit, offset| {
+                let mut list = admin.queues().limit(limit).offset(offset);
+                list = if let Some(text) = &search { list.search(text) } else { list };
+                list = if let Some(label) = &namespace { list.namespace(label) } else { list };
+                list = if let Some(label) = &task { list.task(label) } else { list };
+                anyhow::Ok(list.await?.queues)
+            };
+            let (queues, more) = pages::up_to(u64::from(limit), page).await?;
+            let table = listed(queues);
+            if table.is_empty() {
+                remark("there are no queues; `queen push` makes one");
+            }
+            output.table(&table)?;
+            if more {
+                note("there are more; --limit shows them");
+            }
+        }
+        Action::Show { queue, limit } => output.card(&shown(&admin, &queue, limit).await?)?,
+        Action::Configure { queue, options } => {
+            if options.is_empty() {
+                exists(&admin, &queue).await?;
+            }
+            check(&options)?;
+            let options = QueueOptions { other: Map::from_iter(options), ..QueueOptions::default() };
+            let configured = admin.configure(&queue, &options).await?;
+            match output.json {
+                true => output.document(&configured.options)?,
+                false => output.table(&in_force(&configured.options)?)?,
+            }
+        }
+        Action::Clear { queue, partition, confirm } => {
+            let stored = exists(&admin, &queue).await?;
+            let what = match &partition {
+                Some(partition) => format!("removes all messages of partition {partition} of queue {queue}"),
+                None => format!("removes all {} messages of queue {queue}", thousands(stored)),
+            };
+            confirm.ask(&what, &queue)?;
+            let cleared = admin.clear_queue(&queue, partition.as_deref()).await?;
+            let text = format!("{} messages were removed from {queue}", thousands(cleared));
+            output.done(&json!({"queue": queue, "partition": partition, "removed": cleared}), &text)?;
+        }
+        Action::Delete { queue, confirm } => {
+            let stored = exists(&admin, &queue).await?;
+            confirm.ask(&format!("deletes queue {queue} with its {} messages", thousands(stored)), &queue)?;
+            if !admin.delete_queue(&queue).await? {
+                return Err(unknown(&queue));
+            }
+            output.done(&json!({"queue": queue, "deleted": true}), &format!("{queue} is deleted"))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// How many messages it holds, or that there is no such queue.
+pub async fn exists(admin: &Admin, queue: &str) -> Result<u64> {
+    if queue.is_empty() {
+        return Err(Refused::usage("the name of a queue must not be empty"));
+    }
+    match admin.queue(queue).limit(1).await {
+        Ok(detail) => Ok(detail.totals.total),
+        Err(error) if error.kind() == queen_client::ErrorKind::NotFound => Err(unknown(queue)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn unknown(queue: &str) -> anyhow::Error {
+    Refused::nothing(format!("there is no queue {queue:?}"))
+}
+
+fn listed(queues: Vec<QueueInfo>) -> Table {
+    let mut table = Table::new(&[
+        ("name", "QUEUE"),
+        ("namespace", ""),
+        ("task", ""),
+        ("partitions", "PARTITIONS"),
+        ("messages", "MESSAGES"),
+        ("pending", "PENDING"),
+        ("processing", "LEASED"),
+        ("createdAt", "CREATED"),
+    ]);
+    for queue in queues {
+        table.row([
+            Cell::text(queue.name),
+            Cell::text(queue.namespace),
+            Cell::text(queue.task),
+            Cell::Number(queue.partitions),
+            Cell::Number(queue.messages.total),
+            Cell::Number(queue.messages.pending),
+            Cell::Number(queue.messages.processing),
+            Cell::time(Some(queue.created_at)),
+        ]);
+    }
+    table
+}
+
+async fn shown(admin: &Admin, name: &str, limit: u32) -> Result<Card> {
+    exists(admin, name).await?;
+    let mut queue = QueueDetail::default();
+    let page = async |limit, offset| {
+        queue = admin.queue(name).limit(limit).offset(offset).await?;
+        anyhow::Ok(std::mem::take(&mut queue.partitions))
+    };
+    let (shown, more) = pages::up_to(u64::from(limit), page).await?;
+    if more {
+        note("there are more partitions; --limit shows them");
+    }
+    let mut readers =
+        Table::new(&[("group", "GROUP"), ("lag", "UNREAD"), ("lagSeconds", "WAITING"), ("state", "STATE")]);
+    for group in groups::all(admin).await?.into_iter().filter(|group| group.queue_name == name) {
+        readers.row([
+            Cell::text(group.name),
+            group.total_lag.map_or(Cell::None, |lag| Cell::Number(lag.max(0).cast_unsigned())),
+            Cell::Seconds(group.max_time_lag),
+            Cell::text(group.state.to_lowercase()),
+        ]);
+    }
+    let mut partitions = Table::new(&[
+        ("name", "PARTITION"),
+        ("id", ""),
+        ("messages", "MESSAGES"),
+        ("pending", "PENDING"),
+        ("processing", "LEASED"),
+        ("newestMessage", "NEWEST"),
+    ]);
+    for partition in shown {
+        partitions.row([
+            Cell::text(partition.name),
+            Cell::text(partition.id),
+            Cell::Number(partition.stats.total),
+            Cell::Number(partition.stats.pending),
+            Cell::Number(partition.stats.processing),
+            Cell::time(partition.newest_message),
+        ]);
+    }
+    Ok(Card::default()
+        .field("name", "queue", Cell::text(queue.name))
+        .field("id", "id", Cell::text(queue.id))
+        .field("namespace", "namespace", Cell::maybe(Some(queue.namespace)))
+        .field("task", "task", Cell::maybe(Some(queue.task)))
+        .field("createdAt", "created", Cell::time(Some(queue.created_at)))
+        .field("messages", "messages", Cell::Number(queue.totals.total))
+        .field("pending", "pending", Cell::Number(queue.totals.pending))
+        .field("processing", "leased", Cell::Number(queue.totals.processing))
+        .field("deadLetters", "dead letters", Cell::Number(queue.totals.dead_letter))
+        .field("partitionCount", "partitions", Cell::Number(queue.partition_count))
+        .table("groups", "Read by", readers)
+        .table("partitions", "Partitions", partitions))
+}
+
+fn in_force(options: &QueueOptions) -> Result<Table> {
+    let mut table = Table::new(&[("option", "OPTION"), ("value", "VALUE")]);
+    let Value::Object(options) = serde_json::to_value(options)? else { return Ok(table) };
+    for (name, value) in options {
+        let value = match value {
+            Value::Number(number) if number.is_u64() => Cell::Number(number.as_u64().unwrap_or_default()),
+            Value::Bool(yes) => Cell::Yes(yes),
+            Value::String(text) => Cell::maybe(Some(text)),
+            other => Cell::text(other.to_string()),
+        };
+        table.row([Cell::text(name), value]);
+    }
+    Ok(table)
+}
+
+/// Brokers ignore options that they do not know; a slip of the pen should not be.
+fn check(options: &[(String, Value)]) -> Result<()> {
+    let known = serde_json::to_value(Known::default())?;
+    let labels = ["namespace", "task"];
+    for (name, _) in options {
+        if known.get(name).is_none() && !labels.contains(&name.as_str()) {
+            let mut names: Vec<&str> =
+                known.as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect();
+            names.extend(labels);
+            return Err(Refused::usage(format!("there is no option {name:?}, but {}", names.join(", "))));
+        }
+    }
+    Ok(())
+}
+
+/// `leaseTime=60`. What is not JSON is text.
+fn option(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text.split_once('=').ok_or("must be OPTION=VALUE, as in leaseTime=60")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    Ok((name.to_owned(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_is_a_name_and_json_or_text() {
+        assert_eq!(option("leaseTime=60").unwrap(), ("leaseTime".to_owned(), Value::from(60)));
+        assert_eq!(option("priority=null").unwrap().1, Value::Null);
+        assert_eq!(option("namespace=shop=eu").unwrap(), ("namespace".to_owned(), Value::from("shop=eu")));
+        assert!(option("leaseTime").is_err());
+    }
+
+    #[test]
+    fn an_option_nobody_knows_is_wrong_usage() {
+        assert!(check(&[option("leaseTime=1").unwrap(), option("task=x").unwrap()]).is_ok());
+        let error = check(&[option("leasetime=1").unwrap()]).unwrap_err();
+        assert_eq!(Exit::of(&error), Exit::Usage);
+        assert!(error.to_string().contains("leaseTime"), "{error}");
+    }
+}
