@@ -37,6 +37,10 @@ impl Target {
         Ok(Target { address: address.into(), requests: Arc::default() })
     }
 
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }

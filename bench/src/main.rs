@@ -28,9 +28,13 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{
-    AdminOptions, CeilingOptions, ChaosOptions, CompareOptions, GrowthOptions, Options, PinnedOptions,
-    RunOptions, SoakOptions,
+    AdminOptions, CeilingOptions, ChaosOptions, ClientOptions, CompareOptions, GrowthOptions, Options,
+    PinnedOptions, RunOptions, SoakOptions,
 };
+
+// The broker's own, so that a client and its broker are compared with the same.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Room for the 20,000 parked connections of `growth`.
 const OPEN_FILES: u64 = 65_536;
@@ -56,6 +60,8 @@ enum Action {
     Pinned(PinnedOptions),
     /// Asks the admin plane of a large queue under load, and tells what its statistics cost.
     Admin(AdminOptions),
+    /// Tells what a message costs the Rust client, beside what it costs the broker.
+    Client(ClientOptions),
     /// Keeps a broker busy for long, with retention, and tells whether anything grows or slows down.
     Soak(SoakOptions),
     /// Breaks everything around two brokers under load, and accounts for every promise they made.
@@ -90,9 +96,12 @@ impl Action {
             Action::Run(run) => run.options.runtime(),
             Action::Compare(compare) => compare.options.runtime(),
             Action::Ceiling(ceiling) => ceiling.options.runtime(),
-            Action::Growth(_) | Action::Pinned(_) | Action::Admin(_) | Action::Soak(_) | Action::Chaos(_) => {
-                Options::standard().runtime()
-            }
+            Action::Growth(_)
+            | Action::Pinned(_)
+            | Action::Admin(_)
+            | Action::Client(_)
+            | Action::Soak(_)
+            | Action::Chaos(_) => Options::standard().runtime(),
         }
     }
 
@@ -104,6 +113,7 @@ impl Action {
             Action::Growth(options) => Box::pin(commands::growth::run(options)).await,
             Action::Pinned(options) => Box::pin(commands::pinned::run(options)).await,
             Action::Admin(options) => Box::pin(commands::admin::run(options)).await,
+            Action::Client(options) => Box::pin(commands::client::run(options)).await,
             Action::Soak(options) => Box::pin(commands::soak::run(options)).await,
             Action::Chaos(options) => Box::pin(commands::chaos::run(options)).await,
         }

@@ -151,6 +151,26 @@ pub struct SoakOptions {
     pub markdown: Option<PathBuf>,
 }
 
+/// One broker and one client.
+#[derive(Args, Clone, Debug)]
+pub struct ClientOptions {
+    /// Our binary.
+    #[arg(long)]
+    pub queen: PathBuf,
+    /// Messages of each load; a tenth of them one a request [default: 400000, quick: 2000].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(2_000..))]
+    pub messages: Option<u64>,
+    /// Few messages, for a smoke test.
+    #[arg(long)]
+    pub quick: bool,
+    /// File for the full results.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// File for the table as Markdown.
+    #[arg(long)]
+    pub markdown: Option<PathBuf>,
+}
+
 /// One broker on one filled database.
 #[derive(Args, Clone, Debug)]
 pub struct AdminOptions {

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod ceiling;
 pub mod chaos;
+pub mod client;
 pub mod compare;
 pub mod growth;
 pub mod pinned;
