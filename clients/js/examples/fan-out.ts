@@ -1,0 +1,25 @@
+// Fan-out: every consumer group gets every message, at its own pace.
+import { Queen } from 'queen-client';
+
+interface SignUp {
+  user: string;
+}
+
+const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
+const signUps = queen.queue<SignUp>('example-sign-ups');
+
+await signUps.push([{ user: 'ada' }, { user: 'grace' }, { user: 'barbara' }]);
+
+const mails = signUps.group('mails').consume({ batch: 10, idleTimeout: 1_000 }, (message) => {
+  console.log(`welcome, ${message.data.user}`);
+});
+const statistics = signUps
+  .group('statistics')
+  .consume({ idleTimeout: 1_000 })
+  .batches((messages) => {
+    console.log(`${messages.length} more users`);
+  });
+
+const [mailed, counted] = await Promise.all([mails.done, statistics.done]);
+console.log(`mails: ${mailed.handled}, statistics: ${counted.handled}`);
+await queen.close();

@@ -1,0 +1,35 @@
+// A pipeline: taking an order and writing its invoice are one transaction, so a crash in between repeats nothing and loses nothing.
+import { Queen } from 'queen-client';
+
+interface Order {
+  customer: string;
+  total: number;
+}
+
+interface Invoice extends Order {
+  due: string;
+}
+
+const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
+const orders = queen.queue<Order>('example-orders');
+const invoices = queen.queue<Invoice>('example-invoices');
+
+await orders.partition('ada').push([
+  { customer: 'ada', total: 10 },
+  { customer: 'ada', total: 20 },
+]);
+await orders.partition('grace').push({ customer: 'grace', total: 30 });
+
+const billing = orders.group('billing').consume({ batch: 10, idleTimeout: 1_000 }, async (message) => {
+  const order = message.data;
+  const invoice: Invoice = { ...order, due: 'in 30 days' };
+  await queen.transaction().ack(message).push(invoices.partition(order.customer), invoice).commit();
+});
+
+const mailing = invoices.group('mailing').consume({ batch: 10, idleTimeout: 2_000 }, ({ data }) => {
+  console.log(`${data.customer} owes ${data.total}, due ${data.due}`);
+});
+
+const [billed, mailed] = await Promise.all([billing.done, mailing.done]);
+console.log(`${billed.handled} orders, ${mailed.handled} invoices`);
+await queen.close();

@@ -1,0 +1,21 @@
+// Replay: a group goes back and reads again, for example after a bug is mended. Other groups do not notice.
+import { Queen } from 'queen-client';
+
+const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
+await queen.admin.queues.delete('example-prices'); // what an earlier run has left
+const prices = queen.queue<number>('example-prices').partition('tea');
+const totals = prices.group('totals');
+
+await prices.push([3, 4, 5]);
+
+async function sum(): Promise<number> {
+  let total = 0;
+  await totals.consume({ batch: 10, idleTimeout: 500 }, (message) => (total += message.data)).done;
+  return total;
+}
+
+console.log(`first: ${await sum()}`);
+console.log(`nothing new: ${await sum()}`);
+await queen.admin.groups.seek('totals', 'example-prices', 'beginning'); // or 'end', or a Date
+console.log(`again: ${await sum()}`);
+await queen.close();

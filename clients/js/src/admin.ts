@@ -1,0 +1,363 @@
+/** The admin plane: queues, groups, messages, operations, and how the brokers are. One method per route. */
+
+import type * as types from './adminTypes.js';
+import { checkName, checkTime } from './checks.js';
+import { Redrive } from './deadLetters.js';
+import type { RedriveProgress } from './deadLetters.js';
+import { badUse } from './errors.js';
+import type { CallOptions, Http } from './http.js';
+import type { PushResult } from './push.js';
+import type { MessageKey, Page } from './traces.js';
+import type { WirePushResult } from './wire.js';
+import { path, query, time } from './wire.js';
+
+/** Before all that was ever pushed. */
+const BEGINNING = new Date(0);
+
+export class Admin {
+  readonly queues: Queues;
+  readonly groups: Groups;
+  readonly messages: Messages;
+  readonly operations: Operations;
+  readonly redrives: Redrives;
+  readonly maintenance: MaintenanceSwitches;
+  readonly #http: Http;
+
+  /** @internal */
+  constructor(http: Http) {
+    this.#http = http;
+    this.queues = new Queues(http);
+    this.groups = new Groups(http);
+    this.messages = new Messages(http);
+    this.operations = new Operations(http);
+    this.redrives = new Redrives(http);
+    this.maintenance = new MaintenanceSwitches(http);
+  }
+
+  /** The whole installation in numbers. */
+  overview(options?: CallOptions): Promise<types.Overview> {
+    return this.#http.ask('GET', '/api/v1/resources/overview', options);
+  }
+
+  /** Everything on one page, for the last hour or the given time. */
+  status(
+    options: { from?: Date | undefined; to?: Date | undefined; queue?: string | undefined } & CallOptions = {},
+  ): Promise<Record<string, unknown>> {
+    const { from, to, queue } = options;
+    return this.#http.ask('GET', `/api/v1/status${query({ from, to, queue })}`, options);
+  }
+
+  /** What is wrong, in words. */
+  doctor(options?: CallOptions): Promise<types.DoctorReport> {
+    return this.#http.ask('GET', '/api/v1/system/doctor', options);
+  }
+
+  /** Fails with `unavailable` if the broker has no database, once the deadline has passed. */
+  health(options?: CallOptions): Promise<types.Health> {
+    return this.#http.ask('GET', '/health', options);
+  }
+
+  /** Numbers of one broker. */
+  metrics(options?: CallOptions): Promise<Record<string, unknown>> {
+    return this.#http.ask('GET', '/metrics', options);
+  }
+
+  /** The same and more, as Prometheus reads it. */
+  prometheus(options?: CallOptions): Promise<string> {
+    return this.#http.ask('GET', '/metrics/prometheus', options);
+  }
+}
+
+abstract class Part {
+  /** @internal */
+  protected readonly http: Http;
+
+  /** @internal */
+  constructor(http: Http) {
+    this.http = http;
+  }
+}
+
+export class Queues extends Part {
+  /** The newest first. */
+  async list(
+    options: Page &
+      CallOptions & { namespace?: string | undefined; task?: string | undefined; search?: string | undefined } = {},
+  ): Promise<types.QueueSummary[]> {
+    const { namespace, task, search, limit, offset } = options;
+    const where = `/api/v1/resources/queues${query({ namespace, task, search, limit, offset })}`;
+    const { queues } = await this.http.ask<{ queues: types.QueueSummary[] }>('GET', where, options);
+    return queues;
+  }
+
+  /** One queue, with a page of its partitions. */
+  get(queue: string, options: Page & CallOptions = {}): Promise<types.QueueDetail> {
+    const { limit, offset } = options;
+    return this.http.ask('GET', named('/api/v1/resources/queues', 'queue', queue) + query({ limit, offset }), options);
+  }
+
+  /** Creates a queue or changes its options. What is left out stays as it is; with `replace` it returns to its default. */
+  configure(
+    queue: string,
+    options: types.QueueOptions = {},
+    more: { namespace?: string; task?: string; replace?: boolean } & CallOptions = {},
+  ): Promise<types.ConfiguredQueue> {
+    const { namespace, task, replace, ...call } = more;
+    const mode = replace ? 'replace' : undefined;
+    const body = { queue: checkName('queue', queue), namespace, task, mode, options };
+    return this.http.ask('POST', '/api/v1/configure', { ...call, body });
+  }
+
+  /** With everything in it. False if there was none. */
+  async delete(queue: string, options?: CallOptions): Promise<boolean> {
+    const where = named('/api/v1/resources/queues', 'queue', queue);
+    return (await this.http.ask<{ existed: boolean }>('DELETE', where, { ...options, once: true })).existed;
+  }
+
+  /** Removes its messages, or those of one partition, and keeps the queue. Returns how many there were. */
+  async clear(queue: string, options: { partition?: string | undefined } & CallOptions = {}): Promise<number> {
+    const { partition } = options;
+    const where = `${named('/api/v1/queues', 'queue', queue)}/clear${query({ partition })}`;
+    return (await this.http.ask<{ deleted: number }>('DELETE', where, { ...options, once: true })).deleted;
+  }
+
+  /** What a group has still to read. Made to be asked often. */
+  depth(queue: string, options: { group?: string | undefined } & CallOptions = {}): Promise<types.Depth> {
+    const where = `${named('/api/v1/resources/queues', 'queue', queue)}/depth${query({ group: options.group })}`;
+    return this.http.ask('GET', where, options);
+  }
+
+  /** The namespaces there are, and what is in them. */
+  async namespaces(options?: CallOptions): Promise<types.Namespace[]> {
+    const where = '/api/v1/resources/namespaces';
+    return (await this.http.ask<{ namespaces: types.Namespace[] }>('GET', where, options)).namespaces;
+  }
+
+  /** The tasks there are, and what is in them. */
+  async tasks(options?: CallOptions): Promise<types.Task[]> {
+    return (await this.http.ask<{ tasks: types.Task[] }>('GET', '/api/v1/resources/tasks', options)).tasks;
+  }
+
+  /** Those with the most unread messages. */
+  async partitions(
+    options: { queue?: string | undefined; limit?: number | undefined } & CallOptions = {},
+  ): Promise<types.BusyPartition[]> {
+    const { queue, limit } = options;
+    const where = `/api/v1/resources/partitions${query({ queue, limit })}`;
+    return (await this.http.ask<{ partitions: types.BusyPartition[] }>('GET', where, options)).partitions;
+  }
+}
+
+export class Groups extends Part {
+  /** An entry for each queue a group reads. */
+  list(options: Page & CallOptions = {}): Promise<types.GroupSummary[]> {
+    const { limit, offset } = options;
+    return this.http.ask('GET', `/api/v1/consumer-groups${query({ limit, offset })}`, options);
+  }
+
+  /** Where a group stands, by queue and partition. */
+  get(group: string, options: { limit?: number | undefined } & CallOptions = {}): Promise<types.GroupDetail> {
+    const where = named('/api/v1/consumer-groups', 'group', group) + query({ limit: options.limit });
+    return this.http.ask('GET', where, options);
+  }
+
+  /** What has waited longest: an hour at least, or `minLag` milliseconds. */
+  async lagging(
+    options: { minLag?: number | undefined; limit?: number | undefined } & CallOptions = {},
+  ): Promise<types.LaggingPartition[]> {
+    const { minLag, limit } = options;
+    checkTime('minLag', minLag);
+    const minLagSeconds = minLag === undefined ? undefined : Math.floor(minLag / 1000);
+    const where = `/api/v1/consumer-groups/lagging${query({ minLagSeconds, limit })}`;
+    return (await this.http.ask<object[]>('GET', where, options)).map(camel<types.LaggingPartition>);
+  }
+
+  /**
+   * Forgets a group, in one queue or everywhere: one of the same name starts afresh. Where it was told to start is
+   * forgotten, too, unless `keepSubscription`. Returns how many cursors there were.
+   */
+  async delete(
+    group: string,
+    options: { queue?: string | undefined; keepSubscription?: boolean | undefined } & CallOptions = {},
+  ): Promise<number> {
+    const { queue, keepSubscription } = options;
+    let where = named('/api/v1/consumer-groups', 'group', group);
+    if (queue !== undefined) {
+      where = named(`${where}/queues`, 'queue', queue);
+    }
+    where += query({ deleteMetadata: keepSubscription ? false : undefined });
+    const call = { ...options, once: true };
+    return (await this.http.ask<{ deletedPartitions: number }>('DELETE', where, call)).deletedPartitions;
+  }
+
+  /** Moves a group in a queue: its next message is the first after that time. A single partition goes to its end only. */
+  async seek(
+    group: string,
+    queue: string,
+    to: 'beginning' | 'end' | Date,
+    options: { partition?: string | undefined } & CallOptions = {},
+  ): Promise<number> {
+    const { partition, deadline, signal } = options;
+    const call = { deadline, signal, once: true };
+    const where = named(`${named('/api/v1/consumer-groups', 'group', group)}/queues`, 'queue', queue);
+    if (to !== 'beginning' && to !== 'end' && !(to instanceof Date)) {
+      throw badUse("a group is sent to the 'beginning', to the 'end' or to a Date");
+    }
+    if (partition !== undefined) {
+      if (to !== 'end') {
+        throw badUse("a single partition can be sent to its 'end' only");
+      }
+      const one = `${named(`${where}/partitions`, 'partition', partition)}/seek`;
+      const { updated } = await this.http.ask<{ updated: boolean }>('POST', one, { ...call, body: {} });
+      return Number(updated);
+    }
+    const body = to === 'end' ? { toEnd: true } : { timestamp: time(to === 'beginning' ? BEGINNING : to) };
+    const told = await this.http.ask<{ partitionsUpdated: number }>('POST', `${where}/seek`, { ...call, body });
+    return told.partitionsUpdated;
+  }
+
+  /** Changes where a group starts in partitions it has not met yet. Returns how many registrations were changed. */
+  async subscription(group: string, from: Date, options: CallOptions = {}): Promise<number> {
+    const where = `${named('/api/v1/consumer-groups', 'group', group)}/subscription`;
+    const body = { subscriptionTimestamp: time(from) };
+    return (await this.http.ask<{ rowsUpdated: number }>('POST', where, { ...options, body })).rowsUpdated;
+  }
+}
+
+export class Messages extends Part {
+  /** The newest first, of the last hour if no time is given. */
+  async list(
+    options: Page &
+      CallOptions & {
+        queue?: string | undefined;
+        partition?: string | undefined;
+        namespace?: string | undefined;
+        task?: string | undefined;
+        status?: 'pending' | 'processing' | 'completed' | 'dead_letter' | undefined;
+        from?: Date | undefined;
+        to?: Date | undefined;
+      } = {},
+  ): Promise<types.StoredMessage[]> {
+    const { deadline, signal, ...filter } = options;
+    const where = `/api/v1/messages${query(filter)}`;
+    return (await this.http.ask<{ messages: types.StoredMessage[] }>('GET', where, { deadline, signal })).messages;
+  }
+
+  /** With its payload and who has read it. */
+  get(message: MessageKey, options?: CallOptions): Promise<types.StoredMessageDetail> {
+    return this.http.ask('GET', pathOf(message), options);
+  }
+
+  /** What happened to it. */
+  life(message: MessageKey, options?: CallOptions): Promise<types.MessageLife> {
+    return this.http.ask('GET', `${pathOf(message)}/life`, options);
+  }
+
+  /** Never to be delivered again, to nobody. */
+  async delete(message: MessageKey, options?: CallOptions): Promise<void> {
+    await this.http.ask('DELETE', pathOf(message), { ...options, once: true });
+  }
+
+  /** Dead-letters it for a group, or for all who name none. Fails with `conflict` if it is leased or was read. */
+  async deadLetter(
+    message: MessageKey,
+    options: { group?: string | undefined; error?: string | undefined } & CallOptions = {},
+  ): Promise<void> {
+    const { group: consumerGroup, error, ...call } = options;
+    await this.http.ask('POST', `${pathOf(message)}/dlq`, { ...call, body: { consumerGroup, error } });
+  }
+
+  /** Pushes a dead letter again, under a new transaction id. */
+  async retry(message: MessageKey, options: CallOptions = {}): Promise<Pick<PushResult, 'id' | 'transactionId'>> {
+    const where = `${pathOf(message)}/retry`;
+    const call = { ...options, body: {}, once: true };
+    const { replayedAs } = await this.http.ask<{ replayedAs: WirePushResult }>('POST', where, call);
+    return { id: replayedAs.message_id, transactionId: replayedAs.transaction_id };
+  }
+}
+
+export class Operations extends Part {
+  /** Deferred operations, the oldest first. */
+  async list(
+    options: Page &
+      CallOptions & {
+        status?: types.OperationState | undefined;
+        queue?: string | undefined;
+        /** Milliseconds. */
+        olderThan?: number | undefined;
+      } = {},
+  ): Promise<types.DeferredOperation[]> {
+    const { status, queue, olderThan, limit, offset } = options;
+    checkTime('olderThan', olderThan);
+    const olderThanSeconds = olderThan === undefined ? undefined : Math.floor(olderThan / 1000);
+    const where = `/api/v1/operations${query({ status, queue, olderThanSeconds, limit, offset })}`;
+    const { operations } = await this.http.ask<{ operations: object[] }>('GET', where, options);
+    return operations.map(camel<types.DeferredOperation>);
+  }
+
+  async get(id: string, options?: CallOptions): Promise<types.DeferredOperation> {
+    return camel(await this.http.ask('GET', named('/api/v1/operations', 'id', id), options));
+  }
+
+  async stats(options?: CallOptions): Promise<types.OperationStats> {
+    const told = await this.http.ask<types.OperationStats>('GET', '/api/v1/operations/stats', options);
+    return { ...told, stats: told.stats.map(camel<types.OperationStats['stats'][number]>) };
+  }
+
+  /** Tries a failed one again, behind all that was accepted since. Fails with `conflict` if it has not failed. */
+  async retry(id: string, options?: CallOptions): Promise<void> {
+    await this.http.ask('POST', `${named('/api/v1/operations', 'id', id)}/retry`, { ...options, body: {} });
+  }
+
+  /** Takes back a pending one, or gives up a failed one. Fails with `conflict` if it is neither. */
+  async cancel(id: string, options?: CallOptions): Promise<void> {
+    await this.http.ask('DELETE', named('/api/v1/operations', 'id', id), options);
+  }
+}
+
+/** Replays of dead letters, whoever began them. */
+export class Redrives extends Part {
+  /** The newest first. */
+  async list(options: Page & CallOptions = {}): Promise<Redrive[]> {
+    const { limit, offset } = options;
+    const where = `/api/v1/dlq/redrives${query({ limit, offset })}`;
+    const { redrives } = await this.http.ask<{ redrives: RedriveProgress[] }>('GET', where, options);
+    return redrives.map((progress) => new Redrive(this.http, progress));
+  }
+
+  async get(id: string, options?: CallOptions): Promise<Redrive> {
+    return new Redrive(this.http, await this.http.ask('GET', named('/api/v1/dlq/redrives', 'id', id), options));
+  }
+}
+
+export class MaintenanceSwitches extends Part {
+  get(options?: CallOptions): Promise<types.Maintenance> {
+    return this.http.ask('GET', '/api/v1/system/maintenance', options);
+  }
+
+  /** While it is on, pushes go to the spools of the brokers. */
+  push(enabled: boolean, options?: CallOptions): Promise<types.Maintenance> {
+    return this.http.ask('POST', '/api/v1/system/maintenance', { ...options, body: { enabled } });
+  }
+
+  /** While it is on, pops find nothing. */
+  pop(enabled: boolean, options?: CallOptions): Promise<Pick<types.Maintenance, 'popMaintenanceMode'>> {
+    return this.http.ask('POST', '/api/v1/system/maintenance/pop', { ...options, body: { enabled } });
+  }
+}
+
+function named(base: string, what: string, name: string): string {
+  return path(base, checkName(what, name));
+}
+
+function pathOf({ partitionId, transactionId }: MessageKey): string {
+  return path('/api/v1/messages', partitionId, transactionId);
+}
+
+/** Some routes answer in snake_case. What is inside their fields stays as it is. */
+function camel<T>(told: object): T {
+  const entries = Object.entries(told).map(([name, value]) => {
+    return [name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()), value];
+  });
+  return Object.fromEntries(entries) as T;
+}

@@ -1,0 +1,57 @@
+/** Finds wrong use before anything is sent. */
+
+import { badUse } from './errors.js';
+
+/** As the broker counts: characters, not bytes and not UTF-16 units. */
+const NAME_CHARACTERS_MAX = 255;
+
+export function checkName(what: string, name: unknown): string {
+  if (typeof name !== 'string' || name === '') {
+    throw badUse(`${what} must be a text that is not empty`);
+  }
+  if (name.length > NAME_CHARACTERS_MAX && [...name].length > NAME_CHARACTERS_MAX) {
+    throw badUse(`${what} is longer than ${NAME_CHARACTERS_MAX} characters`);
+  }
+  if (name.includes('\0')) {
+    throw badUse(`${what} must not contain a NUL character`);
+  }
+  try {
+    encodeURIComponent(name);
+  } catch (cause) {
+    throw badUse(`${what} contains half of a surrogate pair`, cause);
+  }
+  return name;
+}
+
+/** Milliseconds. */
+export function checkTime(what: string, time: unknown): void {
+  if (time !== undefined && !(typeof time === 'number' && time >= 0)) {
+    throw badUse(`${what} must be a number of milliseconds, 0 or more: ${String(time)}`);
+  }
+}
+
+/** Milliseconds, and not none at all. */
+export function checkSpan(what: string, time: unknown): void {
+  checkTime(what, time);
+  if (time === 0) {
+    throw badUse(`${what} must be longer than 0`);
+  }
+}
+
+export function checkCount(what: string, count: unknown): void {
+  if (count !== undefined && !(Number.isInteger(count) && (count as number) >= 1)) {
+    throw badUse(`${what} must be a whole number, 1 or more: ${String(count)}`);
+  }
+}
+
+export function checkChoice(what: string, choice: unknown, choices: readonly string[]): void {
+  if (choice !== undefined && !choices.includes(choice as string)) {
+    throw badUse(`${what} must be one of ${choices.join(', ')}: ${String(choice)}`);
+  }
+}
+
+export function checkFunction(what: string, given: unknown): void {
+  if (typeof given !== 'function') {
+    throw badUse(`${what} must be a function: it is ${given === null ? 'null' : typeof given}`);
+  }
+}

@@ -1,0 +1,208 @@
+/** What consumer groups gave up on: list, replay, forget. */
+
+import { checkCount, checkName } from './checks.js';
+import { now, sleep } from './clock.js';
+import { QueenError } from './errors.js';
+import type { CallOptions, Http } from './http.js';
+import type { Parse } from './message.js';
+import type { Source } from './pop.js';
+import type { MessageKey, Page } from './traces.js';
+import { path, query, time } from './wire.js';
+
+/** Which of them. What is left out matches all. */
+export interface DeadLetterFilter {
+  /** Failed at this time or later. */
+  from?: Date | undefined;
+  /** Failed at this time or earlier. */
+  to?: Date | undefined;
+  /** A part of the error, in any case. */
+  error?: string | undefined;
+}
+
+export interface DeadLetter<T> extends MessageKey {
+  readonly id: string;
+  readonly queue: string;
+  readonly partition: string;
+  readonly group: string;
+  readonly error: string | undefined;
+  readonly retryCount: number;
+  /** The payload, parsed. @throws QueenError of kind `decode` if it cannot be: that may be why it is here. */
+  readonly data: T;
+  readonly payload: unknown;
+  readonly createdAt: Date;
+  readonly failedAt: Date;
+}
+
+export interface RedriveOptions extends DeadLetterFilter, CallOptions {
+  /** Where the messages go, into partitions of the same names. Default: where they came from. */
+  targetQueue?: string | undefined;
+  /** Messages a second. Default 100. */
+  perSecond?: number | undefined;
+}
+
+interface WireDeadLetter extends MessageKey {
+  id: string;
+  queue: string;
+  partition: string;
+  consumerGroup: string;
+  errorMessage: string | null;
+  retryCount: number;
+  data: unknown;
+  createdAt: string;
+  failedAt: string;
+}
+
+/** How far a redrive is. */
+export interface RedriveProgress {
+  readonly id: string;
+  readonly queue: string;
+  readonly targetQueue: string | null;
+  readonly status: 'running' | 'completed' | 'cancelled';
+  /** Dead letters that matched when it began. */
+  readonly total: number;
+  /** Replayed. */
+  readonly done: number;
+  /** Left where they are because they cannot be replayed. */
+  readonly failed: number;
+  /** Dead letters a second. */
+  readonly rate: number;
+  readonly perSecond: number;
+  readonly lastError: string | null;
+  readonly createdAt: string;
+  readonly startedAt: string | null;
+  readonly finishedAt: string | null;
+}
+
+export class DeadLetters<T> {
+  readonly #http: Http;
+  readonly #source: Source<T> & { queue: string };
+
+  /** @internal */
+  constructor(http: Http, source: Source<T> & { queue: string }) {
+    this.#http = http;
+    this.#source = source;
+  }
+
+  /** A page of them, newest failure first. `total` counts all that match. */
+  async list(
+    options: DeadLetterFilter & Page & CallOptions = {},
+  ): Promise<{ messages: DeadLetter<T>[]; total: number }> {
+    const { limit, offset } = options;
+    const where = `/api/v1/dlq${query({ ...this.#filter(options), limit, offset })}`;
+    const told = await this.#http.ask<{ messages: WireDeadLetter[]; total: number }>('GET', where, options);
+    return { messages: told.messages.map((letter) => read(letter, this.#source.parse)), total: told.total };
+  }
+
+  /** How many a redrive with these options would take. */
+  async count(options: RedriveOptions = {}): Promise<number> {
+    const { total } = await this.#start<{ total: number }>(options, true);
+    return total;
+  }
+
+  /**
+   * Pushes them again, under new transaction ids and in their order. A broker does that in the background; who has lost the
+   * handle finds it with `queen.admin.redrives`.
+   */
+  async redrive(options: RedriveOptions = {}): Promise<Redrive> {
+    return new Redrive(this.#http, await this.#start<RedriveProgress>(options, false));
+  }
+
+  /** Deletes them for good. Returns how many there were. */
+  async purge(options: DeadLetterFilter & CallOptions = {}): Promise<number> {
+    const where = `/api/v1/dlq${query(this.#filter(options))}`;
+    const { deadline, signal } = options;
+    const { purged } = await this.#http.ask<{ purged: number }>('DELETE', where, { deadline, signal, once: true });
+    return purged;
+  }
+
+  #filter({ from, to, error }: DeadLetterFilter) {
+    const { queue, partition, group: consumerGroup } = this.#source;
+    return {
+      queue,
+      partition,
+      consumerGroup,
+      from: from && time(from),
+      to: to && time(to),
+      error,
+    };
+  }
+
+  #start<R>(options: RedriveOptions, dryRun: boolean): Promise<R> {
+    const { targetQueue, perSecond, deadline, signal } = options;
+    checkCount('perSecond', perSecond);
+    if (targetQueue !== undefined) {
+      checkName('targetQueue', targetQueue);
+    }
+    const body = { ...this.#filter(options), targetQueue, perSecond, dryRun };
+    return this.#http.ask('POST', '/api/v1/dlq/redrive', { body, deadline, signal, once: !dryRun });
+  }
+}
+
+/** A redrive that was started. */
+export class Redrive {
+  readonly #http: Http;
+  #progress: RedriveProgress;
+
+  /** @internal */
+  constructor(http: Http, progress: RedriveProgress) {
+    this.#http = http;
+    this.#progress = progress;
+  }
+
+  get id(): string {
+    return this.#progress.id;
+  }
+
+  /** As it was when last asked for. */
+  get progress(): RedriveProgress {
+    return this.#progress;
+  }
+
+  async refresh(options?: CallOptions): Promise<RedriveProgress> {
+    this.#progress = await this.#http.ask('GET', path('/api/v1/dlq/redrives', this.id), options);
+    return this.#progress;
+  }
+
+  /** What it has not taken yet stays a dead letter. */
+  async cancel(options?: CallOptions): Promise<RedriveProgress> {
+    this.#progress = await this.#http.ask('DELETE', path('/api/v1/dlq/redrives', this.id), options);
+    return this.#progress;
+  }
+
+  /** Waits until it has ended, for as long as that takes unless there is a deadline. */
+  async finished({ deadline = Infinity, signal }: CallOptions = {}): Promise<RedriveProgress> {
+    const until = this.#http.until(deadline);
+    for (let pause = 50; this.#progress.status === 'running'; pause = Math.min(pause * 2, 1_000)) {
+      if (now() + pause >= until) {
+        throw new QueenError('timeout', `redrive ${this.id} is still running, and goes on`);
+      }
+      await sleep(pause, signal);
+      await this.refresh({ signal });
+    }
+    return this.#progress;
+  }
+}
+
+function read<T>(letter: WireDeadLetter, parse: Parse<T> | undefined): DeadLetter<T> {
+  const { id, transactionId, partitionId, queue, partition, retryCount, data: payload } = letter;
+  return {
+    id,
+    transactionId,
+    partitionId,
+    queue,
+    partition,
+    group: letter.consumerGroup,
+    error: letter.errorMessage ?? undefined,
+    retryCount,
+    get data(): T {
+      try {
+        return parse ? parse(payload) : (payload as T);
+      } catch (cause) {
+        throw new QueenError('decode', 'the payload of this dead letter cannot be read', { cause });
+      }
+    },
+    payload,
+    createdAt: new Date(letter.createdAt),
+    failedAt: new Date(letter.failedAt),
+  };
+}

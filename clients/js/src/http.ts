@@ -1,0 +1,178 @@
+/** Requests with their retries, over one or several brokers. Knows no queues. */
+
+import type { Received } from './attempt.js';
+import { attempt } from './attempt.js';
+import { Brokers } from './brokers.js';
+import type { Route } from './brokers.js';
+import { checkSpan } from './checks.js';
+import { now, sleep } from './clock.js';
+import { badUse, QueenError, retold } from './errors.js';
+import type { Options } from './options.js';
+import { isRetryable, retryDelay } from './retry.js';
+
+export interface Call {
+  readonly method: 'GET' | 'POST' | 'DELETE';
+  /** A function is asked for each attempt, because a pop that is sent again has less time to wait. */
+  readonly path: string | ((attempt: Attempt) => string);
+  /** JSON, written once: what is sent again is the same to the byte. */
+  readonly body?: string | undefined;
+  readonly route: Route;
+  /** When to give up, by `now()`. */
+  readonly until: number;
+  /** Longest time for an attempt, if it is not the usual. */
+  readonly timeout?: number | undefined;
+  readonly signal?: AbortSignal | undefined;
+  /** To do it twice would do harm: an attempt that may have been carried out is the last one. */
+  readonly once?: boolean | undefined;
+  /** A 429 is tried again whatever the options say. */
+  readonly patient?: boolean | undefined;
+  /** Hears of every failure that is not the last. */
+  readonly onRetry?: ((error: QueenError) => void) | undefined;
+}
+
+export interface Attempt {
+  readonly broker: string;
+  /** Milliseconds until the call gives up. */
+  readonly remaining: number;
+}
+
+export interface Answer extends Received {
+  readonly broker: string;
+  readonly attempts: number;
+  /** An earlier attempt may have been carried out, too. */
+  readonly unsure: boolean;
+}
+
+/** Options of every call. */
+export interface CallOptions {
+  /** Milliseconds for this call with all its retries, instead of the client's. */
+  deadline?: number | undefined;
+  /** Ends the call, which then throws the signal's reason. What was sent may be carried out. */
+  signal?: AbortSignal | undefined;
+}
+
+interface Closable {
+  close(): Promise<unknown>;
+}
+
+export class Http {
+  readonly options: Options;
+  /** What runs on by itself, and closes with the client. */
+  readonly running = { consumers: new Set<Closable>(), buffers: new Set<Closable>() };
+  readonly #brokers: Brokers;
+  #state: 'open' | 'closing' | 'closed' = 'open';
+
+  constructor(options: Options) {
+    this.options = options;
+    this.#brokers = new Brokers(options.urls);
+  }
+
+  /** @throws if the client is closed. */
+  checkOpen(): void {
+    if (this.#state === 'closed') {
+      throw new QueenError('closed', 'this client is closed');
+    }
+  }
+
+  /** @throws also while the client closes: what would begin now would never be closed. */
+  checkStart(): void {
+    this.checkOpen();
+    if (this.#state === 'closing') {
+      throw new QueenError('closed', 'this client is being closed');
+    }
+  }
+
+  beginClose(): void {
+    this.#state = 'closing';
+  }
+
+  close(): void {
+    this.#state = 'closed';
+  }
+
+  /** When a call that begins now has to end. */
+  until(deadline: number | undefined): number {
+    checkSpan('deadline', deadline);
+    return now() + (deadline ?? this.options.deadline);
+  }
+
+  async call(call: Call): Promise<Answer> {
+    this.checkOpen();
+    const rules = call.patient ? { ...this.options, retryOn429: true } : this.options;
+    let unsure = false;
+    let before: QueenError | undefined;
+    let pauses = 0;
+    // Brokers that were left for another one since the last pause.
+    let hops = 0;
+    for (let attempts = 1; ; attempts++) {
+      call.signal?.throwIfAborted();
+      const broker = this.#brokers.choose(call.route, now());
+      const outcome = await attempt(call, broker, this.options);
+      if (!('error' in outcome)) {
+        this.#brokers.up(broker);
+        return { ...outcome, broker, attempts, unsure };
+      }
+      const { error: failed, down, cut } = outcome;
+      if (down) {
+        this.#brokers.down(broker, now());
+      } else if (failed.status !== undefined) {
+        this.#brokers.up(broker);
+      }
+      // A 503 is nearly always said before anything was done, and a broker that starts says it often.
+      if (call.once && failed.unsure && failed.kind !== 'unavailable') {
+        const text = `it may have happened, and is not tried again for that: ${failed.message}`;
+        throw retold(failed, { kind: 'outcome_unknown', text, attempts });
+      }
+      const hidden = unsure && !failed.unsure && call.method !== 'GET';
+      unsure ||= failed.unsure;
+      // What went wrong before says more than that there was no time left.
+      const error: QueenError = retold(cut && before ? before : failed, { attempts, unsure });
+      const text = `${error.message}; an earlier attempt may have been carried out`;
+      const last = hidden ? retold(error, { text }) : error;
+      if (!isRetryable(error, rules)) {
+        throw last;
+      }
+      // Another broker is asked at once. What all of them say is no matter of one broker.
+      const hop = down && hops + 1 < this.#brokers.count && this.#brokers.anyHealthy(now());
+      hops = hop ? hops + 1 : 0;
+      pauses += hop ? 0 : 1;
+      const delay = hop ? 0 : retryDelay(error, pauses, rules, Math.random());
+      if (now() + delay >= call.until) {
+        throw last;
+      }
+      before = error;
+      call.onRetry?.(error);
+      await sleep(delay, call.signal);
+    }
+  }
+
+  /** For answers that are an object or a list, and fail as a whole. */
+  async ask<T>(
+    method: Call['method'],
+    path: string,
+    options: CallOptions & Pick<Call, 'once'> & { body?: unknown } = {},
+  ): Promise<T> {
+    const body = options.body === undefined ? undefined : toJson(options.body);
+    const until = this.until(options.deadline);
+    const { signal, once } = options;
+    const { body: answer, ...rest } = await this.call({ method, path, body, route: {}, until, signal, once });
+    const failure = answer as { success?: unknown; error?: unknown } | null | undefined;
+    if (failure?.success === false && failure.error) {
+      throw new QueenError('refused', `${method} ${path}: ${String(failure.error)}`, rest);
+    }
+    return answer as T;
+  }
+}
+
+export function toJson(value: unknown): string {
+  let text: string | undefined;
+  try {
+    text = JSON.stringify(value);
+  } catch (cause) {
+    throw badUse('this cannot be written as JSON', cause);
+  }
+  if (text === undefined) {
+    throw badUse(`${typeof value} cannot be written as JSON`);
+  }
+  return text;
+}

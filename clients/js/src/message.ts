@@ -1,0 +1,134 @@
+/** A message in the hands of a consumer. */
+
+import type { AckOptions, AckResult, AckStatus, Holder } from './ack.js';
+import { extend, settle } from './ack.js';
+import { QueenError, textOf } from './errors.js';
+import type { CallOptions, Http } from './http.js';
+import type { TraceOptions } from './traces.js';
+import { addTrace } from './traces.js';
+import type { WireMessage } from './wire.js';
+
+/** Turns a payload into what the application works with, or throws. `schema.parse` of zod fits. */
+export type Parse<T> = (payload: unknown) => T;
+
+export class Message<out T> {
+  readonly id: string;
+  readonly transactionId: string;
+  readonly queue: string;
+  readonly partition: string;
+  readonly partitionId: string;
+  /** The consumer group it was delivered to. */
+  readonly group: string;
+  /** As it was sent, before `parse`. */
+  readonly payload: unknown;
+  readonly createdAt: Date;
+  /** How often its batch has failed before. */
+  readonly retryCount: number;
+  /** Empty if it was popped with autoAck. */
+  readonly leaseId: string;
+  /** Milliseconds the lease lasts from its delivery, or from a renewal. */
+  readonly lease: number;
+  readonly traceId: string | undefined;
+  readonly traceparent: string | undefined;
+  readonly tracestate: string | undefined;
+  /** Who pushed it, if access control is on. */
+  readonly producer: string | undefined;
+  /** URL of the broker that delivered it. */
+  readonly broker: string;
+  readonly #http: Http;
+  #holder: Holder | undefined;
+  readonly #decoded: { data: T } | { error: QueenError };
+
+  /** @internal */
+  constructor(http: Http, wire: WireMessage, delivery: { broker: string; lease: number; parse?: Parse<T> | undefined }) {
+    this.#http = http;
+    this.id = wire.id;
+    this.transactionId = wire.transactionId;
+    this.queue = wire.queue;
+    this.partition = wire.partition;
+    this.partitionId = wire.partitionId;
+    this.group = wire.consumerGroup;
+    this.payload = wire.data;
+    this.createdAt = new Date(wire.createdAt);
+    this.retryCount = wire.retryCount;
+    this.leaseId = wire.leaseId;
+    this.lease = delivery.lease;
+    this.traceId = wire.traceId ?? undefined;
+    this.traceparent = wire.traceparent;
+    this.tracestate = wire.tracestate;
+    this.producer = wire.producerSub ?? undefined;
+    this.broker = delivery.broker;
+    this.#decoded = decode(wire.data, delivery.parse);
+  }
+
+  /** @internal The consumer whose handlers have it. */
+  get holder(): Holder | undefined {
+    return this.#holder;
+  }
+
+  /** @internal */
+  set holder(holder: Holder) {
+    this.#holder = holder;
+  }
+
+  /** The payload, parsed. @throws QueenError of kind `decode` if it cannot be. */
+  get data(): T {
+    if ('error' in this.#decoded) {
+      throw this.#decoded.error;
+    }
+    return this.#decoded.data;
+  }
+
+  /** Done, and with it everything that was delivered before it in its partition. */
+  ack(options: CallOptions = {}): Promise<AckResult> {
+    return this.#settle('completed', options);
+  }
+
+  /** Failed: it comes again while the queue's retries last, then it becomes a dead letter. */
+  nack(error?: unknown, options: CallOptions = {}): Promise<AckResult> {
+    return this.#settle('failed', { ...options, error: error === undefined ? undefined : textOf(error) });
+  }
+
+  /** Give it back: it comes again, and that costs no retry. */
+  retry(options: CallOptions = {}): Promise<AckResult> {
+    return this.#settle('retry', options);
+  }
+
+  /** Make it a dead letter now. */
+  deadLetter(reason?: unknown, options: CallOptions = {}): Promise<AckResult> {
+    return this.#settle('dlq', { ...options, error: reason === undefined ? undefined : textOf(reason) });
+  }
+
+  /**
+   * Keep it, and all that came with it, for this many milliseconds from now (whole seconds at the broker, rounded up).
+   * By default as long as its lease was. Returns when the lease ends.
+   */
+  async renew(milliseconds = this.lease, options: CallOptions = {}): Promise<Date> {
+    const { extended, expiresAt, error } = await extend(this.#http, this, milliseconds, options);
+    if (!extended || !expiresAt) {
+      throw new QueenError('refused', `the lease is gone${error ? `: ${error}` : ''}`);
+    }
+    return expiresAt;
+  }
+
+  /** Note something about it, to be read with `queen.traces`. */
+  trace(data: unknown, options: TraceOptions = {}): Promise<string> {
+    return addTrace(this.#http, this, data, { group: this.group, ...options });
+  }
+
+  async #settle(status: AckStatus, { error, ...options }: AckOptions): Promise<AckResult> {
+    const [told] = await settle(this.#http, [{ message: this, status, error }], options);
+    if (told!.error) {
+      throw told!.error;
+    }
+    return told!.result;
+  }
+}
+
+function decode<T>(payload: unknown, parse: Parse<T> | undefined): { data: T } | { error: QueenError } {
+  try {
+    return { data: parse ? parse(payload) : (payload as T) };
+  } catch (cause) {
+    return { error: new QueenError('decode', `the payload cannot be read: ${textOf(cause)}`, { cause }) };
+  }
+}

@@ -1,0 +1,150 @@
+/** Taking messages. */
+
+import type { Route } from './brokers.js';
+import { routeKey } from './brokers.js';
+import { checkCount, checkSpan, checkTime } from './checks.js';
+import { now } from './clock.js';
+import { badUse } from './errors.js';
+import type { Answer, CallOptions, Http } from './http.js';
+import type { Parse } from './message.js';
+import { Message } from './message.js';
+import type { WirePopped } from './wire.js';
+import { asObject, path, query, time, wholeSeconds } from './wire.js';
+
+/** What to pop from: a queue, one of its partitions, or all queues with these labels. */
+export interface Source<T> {
+  readonly queue?: string | undefined;
+  readonly partition?: string | undefined;
+  readonly namespace?: string | undefined;
+  readonly task?: string | undefined;
+  /** Without one, all who name none share a cursor. */
+  readonly group?: string | undefined;
+  readonly parse?: Parse<T> | undefined;
+}
+
+/** Where a group starts that is new here: at the oldest message, with what is pushed from now on, or behind a time. */
+export type Subscription = 'all' | 'new' | Date;
+
+/** What a pop and a consumer have in common. Times are milliseconds. */
+export interface TakeOptions {
+  /** Most messages. Default 1. */
+  batch?: number | undefined;
+  /** Most partitions to take them from. Default 1. */
+  partitions?: number | undefined;
+  /** How long the messages are yours (whole seconds at the broker, rounded up). Default: the queue's. */
+  lease?: number | undefined;
+  subscription?: Subscription | undefined;
+}
+
+export interface PopOptions extends TakeOptions, CallOptions {
+  /** How long to wait for a message. Default: not at all. */
+  wait?: number | undefined;
+  /** Acknowledge at delivery: no lease, at most once. If the answer is lost, `outcome_unknown`: so are its messages. */
+  autoAck?: boolean | undefined;
+}
+
+/** The broker waits no longer. */
+const WAIT_MAX = 600_000;
+/** Node's fetch gives up after five minutes without headers. */
+export const WAIT_AT_ONCE_MAX = 240_000;
+/** An answer comes at the end of the wait; it may take a moment. */
+export const GRACE = 5_000;
+/** What is left for retries once a wait is over. */
+const PATIENCE = 30_000;
+/** Of brokers that do not say how long a lease is. */
+const LEASE_ASSUMED = 60_000;
+
+export async function pop<T>(http: Http, source: Source<T>, options: PopOptions): Promise<Message<T>[]> {
+  checkTake(source, options);
+  checkTime('wait', options.wait);
+  if (options.autoAck && options.lease !== undefined) {
+    throw badUse('a message that is acknowledged at delivery has no lease: leave out lease or autoAck');
+  }
+  const wait = Math.min(options.wait ?? 0, WAIT_MAX);
+  const end = now() + wait;
+  const until = wait > 0 && options.deadline === undefined ? end + PATIENCE : http.until(options.deadline);
+  for (;;) {
+    const answer = await http.call({
+      method: 'GET',
+      path: ({ remaining }) => {
+        const left = Math.min(end - now(), WAIT_AT_ONCE_MAX, remaining - Math.min(GRACE, remaining / 2));
+        return popPath(source, options, Math.max(0, left));
+      },
+      route: popRoute(source, 0),
+      until,
+      timeout: wait > 0 ? Math.min(wait, WAIT_AT_ONCE_MAX) + GRACE : undefined,
+      signal: options.signal,
+      // What is lost on its way back is lost: the next messages would not be those.
+      once: options.autoAck,
+    });
+    const messages = received(http, source, options, answer);
+    if (messages.length > 0 || wait <= WAIT_AT_ONCE_MAX || now() >= end - GRACE) {
+      return messages;
+    }
+  }
+}
+
+export function checkTake(source: Source<unknown>, options: TakeOptions): void {
+  checkCount('batch', options.batch);
+  checkCount('partitions', options.partitions);
+  checkSpan('lease', options.lease);
+  const { subscription } = options;
+  if (subscription === undefined) {
+    return;
+  }
+  if (source.group === undefined) {
+    throw badUse('subscription says where a group starts: name one with .group(name)');
+  }
+  if (subscription !== 'all' && subscription !== 'new' && !(subscription instanceof Date)) {
+    throw badUse("subscription must be 'all', 'new' or a Date");
+  }
+}
+
+export function popPath(source: Source<unknown>, options: PopOptions, wait: number, waitId?: string): string {
+  const { queue, partition, namespace, task, group } = source;
+  const { batch, partitions, lease, autoAck, subscription } = options;
+  let base = '/api/v1/pop';
+  if (queue !== undefined) {
+    base = path('/api/v1/pop/queue', queue);
+  }
+  if (partition !== undefined) {
+    base = path(`${base}/partition`, partition);
+  }
+  const timed = subscription instanceof Date;
+  return (
+    base +
+    query({
+      namespace,
+      task,
+      consumerGroup: group,
+      batch: batch ?? 1,
+      partitions,
+      wait: wait > 0 ? true : undefined,
+      timeout: wait > 0 ? Math.ceil(wait) : undefined,
+      waitId,
+      autoAck: autoAck || undefined,
+      leaseSeconds: lease === undefined ? undefined : wholeSeconds(lease),
+      subscriptionMode: timed ? undefined : subscription,
+      subscriptionFrom: timed ? time(subscription) : undefined,
+    })
+  );
+}
+
+/** A partition stays at one broker; who takes from any is spread by its number. */
+export function popRoute({ queue, partition, namespace, task, group }: Source<unknown>, worker: number): Route {
+  if (queue !== undefined && partition !== undefined) {
+    return { key: routeKey(queue, partition) };
+  }
+  return { key: routeKey(queue ?? `${namespace ?? ''}.${task ?? ''}`, group ?? '', worker) };
+}
+
+export function received<T>(http: Http, source: Source<T>, options: TakeOptions, answer: Answer): Message<T>[] {
+  if (answer.status === 204 || answer.body === undefined) {
+    return [];
+  }
+  const popped = asObject<WirePopped>(answer.body);
+  const { leaseSeconds } = popped;
+  const lease = leaseSeconds === undefined ? (options.lease ?? LEASE_ASSUMED) : leaseSeconds * 1000;
+  const delivery = { broker: answer.broker, lease, parse: source.parse };
+  return popped.messages.map((message) => new Message(http, message, delivery));
+}

@@ -1,0 +1,203 @@
+/** Pushing messages: items are made once, with their transaction ids, and sent as often as it takes. */
+
+import type { Route } from './brokers.js';
+import { routeKey } from './brokers.js';
+import { checkName } from './checks.js';
+import { badUse, QueenError, retold } from './errors.js';
+import type { CallOptions, Http } from './http.js';
+import { toJson } from './http.js';
+import { uuid } from './ids.js';
+import type { Operation } from './operations.js';
+import { operationOf, pollOperations, queuedOf, ticketOf } from './operations.js';
+import type { WirePushResult, WireQueued } from './wire.js';
+import { asArray } from './wire.js';
+
+/** The same for all messages of a push, or a function that is asked for each. */
+export type PerMessage<T> = string | undefined | ((payload: T, index: number) => string | undefined);
+
+export interface ItemOptions<T> {
+  /** Your id of the message. Within the queue's window a partition stores it once. By default a new UUIDv7. */
+  transactionId?: PerMessage<T>;
+  /** W3C trace context, handed to the consumer. */
+  traceparent?: PerMessage<T>;
+  tracestate?: PerMessage<T>;
+  /** A UUID of your own that travels with the message. */
+  traceId?: PerMessage<T>;
+}
+
+/** Where there is no partition yet, a push may choose one. */
+export interface PartitionOption<T> {
+  partition?: PerMessage<T>;
+}
+
+export interface PushOptions<T> extends ItemOptions<T>, CallOptions {}
+
+export interface PushResult {
+  /** Of the message; of the first one, if this is a duplicate. */
+  readonly id: string;
+  readonly transactionId: string;
+  /** `buffered`: in the broker's spool until its database is back. */
+  readonly status: 'queued' | 'duplicate' | 'buffered' | 'failed';
+  readonly queue: string;
+  readonly partition: string | undefined;
+  readonly partitionId: string;
+  /** Why it failed. */
+  readonly error: string | undefined;
+  /** If the broker has deferred it. */
+  readonly operation: Operation | undefined;
+}
+
+/** One message or many. An array is many: a single one that is an array goes with `pushOne`. */
+export type Payload<T> = T extends readonly unknown[] ? readonly T[] : T | readonly T[];
+
+/** What the broker takes when a push names none. */
+const DEFAULT_PARTITION = 'Default';
+
+/** A message on its way, written. */
+export interface Item {
+  readonly queue: string;
+  readonly partition: string | undefined;
+  readonly payload: unknown;
+  readonly transactionId: string;
+  readonly json: string;
+}
+
+export function items<T>(
+  queue: string,
+  partition: string | undefined,
+  payload: T | readonly T[],
+  options: ItemOptions<T> & PartitionOption<T>,
+): Item[] {
+  const payloads = (Array.isArray(payload) ? payload : [payload]) as readonly T[];
+  if (typeof options.transactionId === 'string' && payloads.length > 1) {
+    throw badUse('many messages need an id each: give a function as transactionId');
+  }
+  return payloads.map((one, index) => item(queue, partition, one, options, index));
+}
+
+export function item<T>(
+  queue: string,
+  partition: string | undefined,
+  payload: T,
+  options: ItemOptions<T> & PartitionOption<T>,
+  index = 0,
+): Item {
+  const ask = (option: PerMessage<T>) => (typeof option === 'function' ? option(payload, index) : option);
+  const chosen = ask(options.partition);
+  if (chosen !== undefined && partition !== undefined) {
+    throw badUse(`the partition ${JSON.stringify(partition)} is chosen already: leave out the option`);
+  }
+  if (chosen !== undefined) {
+    partition = checkName('partition', chosen);
+  }
+  const given = ask(options.transactionId);
+  const transactionId = given === undefined ? uuid() : checkName('transactionId', given);
+  const head = toJson({
+    queue,
+    partition,
+    transactionId,
+    traceparent: ask(options.traceparent),
+    tracestate: ask(options.tracestate),
+    traceId: ask(options.traceId),
+  });
+  // Apart, so that a payload which is undefined is an error and not left out.
+  const json = `${head.slice(0, -1)},"payload":${toJson(payload)}}`;
+  return { queue, partition, payload, transactionId, json };
+}
+
+export function laneKey({ queue, partition }: { queue: string; partition: string | undefined }): number {
+  return routeKey(queue, partition ?? DEFAULT_PARTITION);
+}
+
+/** A partition stays at one broker. */
+export function routeOf(items: readonly Item[]): Route {
+  const [first] = items;
+  const same = items.every((item) => item.queue === first?.queue && item.partition === first.partition);
+  return first && same ? { key: laneKey(first) } : {};
+}
+
+export async function push<T>(
+  http: Http,
+  items: readonly Item[],
+  options: PushOptions<T>,
+  route = routeOf(items),
+): Promise<PushResult[]> {
+  http.checkOpen();
+  if (items.length === 0) {
+    return [];
+  }
+  const sent = await send(http, items, options, route);
+  const results = sent.map(({ result }) => result);
+  const failed = sent.find(({ error }) => error);
+  if (failed) {
+    throw retold(failed.error!, { results });
+  }
+  return results;
+}
+
+/** What became of one item. */
+export interface Sent {
+  readonly result: PushResult;
+  /** Why it was not stored, or is not known to be. */
+  readonly error: QueenError | undefined;
+}
+
+/** One request. Throws what concerns all of the items. */
+export async function send(
+  http: Http,
+  items: readonly Item[],
+  options: CallOptions,
+  route: Route,
+): Promise<Sent[]> {
+  const until = http.until(options.deadline);
+  const { signal } = options;
+  const body = `{"items":[${items.map((item) => item.json).join(',')}]}`;
+  const answer = await http.call({ method: 'POST', path: '/api/v1/push', body, route, until, signal });
+  const { broker, attempts } = answer;
+  const queued = queuedOf(answer.body);
+  const told = queued ? unfold(items, queued) : asArray<WirePushResult>(answer.body, items.length);
+  const results = items.map((item, index) => resultOf(item, told[index]!));
+  const operations = answer.status === 202 && http.options.poll ? results.map((result) => result.operation) : [];
+  const news = await pollOperations<WirePushResult>(http, operations, queued, { broker, until, signal });
+  return results.map((before, index) => {
+    const after = news.get(index);
+    if (after instanceof QueenError) {
+      const failed = after.kind === 'operation_failed';
+      return { result: failed ? { ...before, status: 'failed', error: after.message } : before, error: after };
+    }
+    const result = after ? { ...resultOf(items[index]!, after), operation: before.operation } : before;
+    return { result, error: result.status === 'failed' ? refusal(result, attempts) : undefined };
+  });
+}
+
+function refusal(result: PushResult, attempts: number): QueenError {
+  const text = `message ${result.transactionId} was not stored: ${result.error ?? 'the broker does not say why'}`;
+  return new QueenError('refused', text, { attempts, results: [result] });
+}
+
+function resultOf(item: Item, told: WirePushResult): PushResult {
+  return {
+    id: told.message_id,
+    transactionId: told.transaction_id,
+    status: told.status,
+    queue: item.queue,
+    partition: item.partition,
+    partitionId: told.partition_id,
+    error: told.error,
+    operation: operationOf(told),
+  };
+}
+
+/** A broker that answers with an object tells no ids of messages. */
+function unfold(items: readonly Item[], queued: WireQueued): WirePushResult[] {
+  return items.map(({ queue, partition = DEFAULT_PARTITION, transactionId }, index) => ({
+    ...ticketOf(queued, queue, partition),
+    index,
+    message_id: '',
+    transaction_id: transactionId,
+    queueName: queue,
+    status: 'queued',
+    partition_id: '',
+    trace_id: null,
+  }));
+}

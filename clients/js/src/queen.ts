@@ -1,0 +1,111 @@
+/** The way in. */
+
+import type { AckOptions, AckResult } from './ack.js';
+import { ackAll } from './ack.js';
+import { Admin } from './admin.js';
+import { checkFunction, checkName } from './checks.js';
+import { badUse, QueenError, textOf } from './errors.js';
+import { Http } from './http.js';
+import type { Message, Parse } from './message.js';
+import type { QueenOptions } from './options.js';
+import { readOptions } from './options.js';
+import { Discovery, Queue } from './queue.js';
+import { Traces } from './traces.js';
+import { Transaction } from './transaction.js';
+
+export interface HandleOptions<T> {
+  /** Turns each payload into a `T`, or throws: `schema.parse` of zod fits. Without it payloads are taken for `T`. */
+  parse?: Parse<T> | undefined;
+}
+
+/** A client of one broker, or of several on one database. */
+export class Queen implements AsyncDisposable {
+  readonly admin: Admin;
+  readonly traces: Traces;
+  readonly #http: Http;
+  #closing: Promise<void> | undefined;
+
+  /** @throws QueenError of kind `bad_use`. Nothing is sent. */
+  constructor(urls: string | readonly string[] | QueenOptions) {
+    this.#http = new Http(readOptions(urls));
+    this.admin = new Admin(this.#http);
+    this.traces = new Traces(this.#http);
+  }
+
+  queue<T = unknown>(name: string, { parse }: HandleOptions<T> = {}): Queue<T> {
+    return new Queue(this.#http, { queue: checkName('queue', name), parse: checkParse(parse) });
+  }
+
+  /** All queues with this namespace, this task, or both: to take from whichever has something. */
+  discover<T = unknown>(
+    labels: { namespace?: string | undefined; task?: string | undefined },
+    { parse }: HandleOptions<T> = {},
+  ): Discovery<T> {
+    const { namespace, task } = labels;
+    if (namespace === undefined && task === undefined) {
+      throw badUse('give a namespace, a task or both');
+    }
+    if ('partition' in labels) {
+      throw badUse('partitions are those of a queue: queen.queue(name).partition(name)');
+    }
+    for (const [what, name] of Object.entries({ namespace, task })) {
+      if (name !== undefined) {
+        checkName(what, name);
+      }
+    }
+    return new Discovery(this.#http, { namespace, task, parse: checkParse(parse) });
+  }
+
+  /** Collects acknowledgements and pushes that happen together or not at all. */
+  transaction(): Transaction {
+    return new Transaction(this.#http);
+  }
+
+  /** One request for many messages of one consumer group. What is refused is among the results. */
+  async ack(messages: readonly Message<unknown>[], options: AckOptions = {}): Promise<AckResult[]> {
+    return ackAll(this.#http, messages, options);
+  }
+
+  /**
+   * Stops its consumers, then flushes and closes its buffers, and refuses everything afterwards. Fails with what could not
+   * be delivered, if there was anything.
+   */
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  async #close(): Promise<void> {
+    const { consumers, buffers } = this.#http.running;
+    this.#http.beginClose();
+    const failures: unknown[] = [];
+    // Handlers that still run push to buffers.
+    for (const running of [consumers, buffers]) {
+      const ends = await Promise.allSettled([...running].map((one) => one.close()));
+      failures.push(...ends.flatMap((end) => (end.status === 'rejected' ? [end.reason] : [])));
+    }
+    this.#http.close();
+    if (failures.length > 0) {
+      throw failures.length === 1 ? failures[0] : joined(failures);
+    }
+  }
+}
+
+function checkParse<T>(parse: Parse<T> | undefined): Parse<T> | undefined {
+  if (parse !== undefined) {
+    checkFunction('parse', parse);
+  }
+  return parse;
+}
+
+/** One error that says what all of them do: each may carry messages that somebody wants to keep. */
+function joined(failures: readonly unknown[]): QueenError {
+  const known = failures.filter((failure) => failure instanceof QueenError);
+  const undelivered = known.flatMap((failure) => failure.undelivered ?? []);
+  const text = `${failures.length} failed while they were closed, the first because: ${textOf(failures[0])}`;
+  return new QueenError(known[0]?.kind ?? 'closed', text, { undelivered, cause: new AggregateError(failures) });
+}

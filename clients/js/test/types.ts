@@ -1,0 +1,43 @@
+/** Compiled and never run: what the types let pass, and what they do not. */
+
+import type { Consumer, Message, Queen } from 'queen-client';
+
+interface Order {
+  id: string;
+}
+
+export async function typed(queen: Queen): Promise<Consumer> {
+  const orders = queen.queue<Order>('orders');
+  await orders.push([{ id: 'a' }, { id: 'b' }], { transactionId: (order) => order.id, partition: (order) => order.id });
+  // @ts-expect-error a payload of another type
+  await orders.push(5);
+  // @ts-expect-error a partition is chosen already
+  await orders.partition('p').push({ id: 'a' }, { partition: 'q' });
+  // @ts-expect-error labels have no partitions
+  queen.discover({ namespace: 'n' }).partition('p');
+  // @ts-expect-error groups do not push
+  orders.group('g').push({ id: 'a' });
+  const matrix = queen.queue<number[]>('matrix');
+  await matrix.push([[1, 2], [3]]);
+  await matrix.pushOne([1, 2]);
+  // @ts-expect-error an array is many messages, and these are none
+  await matrix.push([1, 2]);
+  queen.transaction().push(orders, { id: 'a' }).push(orders.partition('p'), [{ id: 'a' }, { id: 'b' }]);
+  queen.transaction().push('orders', [{ id: 'a' }], { partition: (order) => order.id });
+  // @ts-expect-error a payload of another type
+  queen.transaction().push(orders, 5);
+  // @ts-expect-error groups are not pushed to
+  queen.transaction().push(orders.group('g'), { id: 'a' });
+  // @ts-expect-error a status that there is not
+  await queen.ack([], { status: 'maybe' });
+
+  const parse = (payload: unknown): number => Number(payload);
+  await using buffer = queen.queue('numbers', { parse }).buffer();
+  await buffer.push(1);
+  // @ts-expect-error what `parse` returns is what is pushed
+  await buffer.push('1');
+
+  const messages: Message<Order>[] = await orders.group('g').pop();
+  const consumer = orders.group('g').consume({ batch: 2 }, ({ data }) => data.id + messages.length);
+  return consumer;
+}
