@@ -1,0 +1,278 @@
+"""Consumers: pop, handle, acknowledge, again and again, until they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, TypedDict
+
+from . import wire
+from .batch import Batch, Handle, Rules, Summary, tell
+from .brokers import Route
+from .errors import BadUse, QueenError
+from .http import Http, Request, check_loop, leave
+from .pop import NOTHING, Pop, Popped, Source, Subscription, Wait, pop
+from .settings import check_count, check_time
+
+#: How long the answer to a pop that is ended may take, and when the broker is asked again to end it.
+_END_PATIENCE = 1.0
+_END_AGAIN = 0.1
+#: The longest pause after an empty answer that came before its time, as from a broker in maintenance.
+_EMPTY_PAUSE_MAX = 1.0
+WAITS_FOR_ITSELF = "a handler cannot wait for the end of its own consumer; call consumer.request_stop() instead"
+#: How long workers that are cancelled may take to give back what they hold.
+_CLEAN_UP = 5.0
+
+
+class ConsumeOptions(TypedDict, total=False):
+    """Times are seconds."""
+
+    #: Most messages of one pop: 1, or 100 for a handler of batches.
+    batch: int
+    partitions: int
+    #: How many batches are handled at the same time.
+    concurrency: int
+    #: Ends by itself after so many messages.
+    limit: int | None
+    #: Ends by itself after so long without a message.
+    idle_timeout: float | None
+    #: How long one pop waits.
+    wait: float
+    #: The queue's `leaseTime` if None.
+    lease: float | None
+    #: Completed when the handler returns; if not, the handler does it. When it raises, the message is failed with the
+    #: error's text in any case, unless the handler has told the broker something else.
+    auto_ack: bool
+    #: Keep the lease while the handler runs.
+    renew: bool
+    subscription: Subscription | None
+    #: How long `stop()` waits for handlers before it cancels them.
+    stop_timeout: float
+    #: Is told of everything that goes wrong, also what is tried again; otherwise it is logged.
+    on_error: Callable[[Exception], object] | None
+
+
+@dataclass(frozen=True)
+class Consume:
+    batch: int = 1
+    partitions: int = 1
+    concurrency: int = 1
+    limit: int | None = None
+    idle_timeout: float | None = None
+    wait: float = 30.0
+    lease: float | None = None
+    auto_ack: bool = True
+    renew: bool = True
+    subscription: Subscription | None = None
+    stop_timeout: float = 30.0
+    on_error: Callable[[Exception], object] | None = None
+
+    def check(self, source: Source) -> None:
+        self.pop(self.batch, self.wait).check(source)
+        check_count("concurrency", self.concurrency)
+        check_count("limit", self.limit)
+        check_time("idle_timeout", self.idle_timeout, zero=False)
+        check_time("wait", self.wait, zero=False)
+        check_time("stop_timeout", self.stop_timeout)
+
+    def pop(self, batch: int, wait: float) -> Pop:
+        return Pop(batch, self.partitions, wait, self.lease, False, self.subscription, deadline=math.inf)
+
+
+class AsyncConsumer:
+    """A running consumer. Ends by its limit, its idle timeout, a pop that is refused for good, or `stop()`."""
+
+    def __init__(
+        self, http: Http, source: Source, decode: Callable[[Any], Any], handle: Handle, together: bool, options: Consume
+    ) -> None:
+        check_loop("a consumer")
+        options.check(source)
+        http.running.check_open()
+        self._http, self._source, self._decode, self._options = http, source, decode, options
+        self._summary = Summary()
+        #: Messages that workers may still ask for.
+        self._room = math.inf if options.limit is None else options.limit
+        self._reserved = 0
+        self._busy = 0
+        self._last_message = time.monotonic()
+        self._changed = asyncio.Event()
+        self._failure: Exception | None = None
+        #: The handlers that run.
+        self._handlers: set[asyncio.Future[object]] = set()
+        self._stop, self._abort = asyncio.Event(), asyncio.Event()
+        self._stopped = asyncio.ensure_future(self._stop.wait())
+        self._aborted = asyncio.ensure_future(self._abort.wait())
+        self._rules = Rules(
+            http,
+            handle,
+            together,
+            options.auto_ack,
+            options.renew,
+            self._stop,
+            self._aborted,
+            self._handlers,
+            self._tell,
+        )
+        http.running.consumers.add(self)
+        self._task = asyncio.ensure_future(self._run())
+
+    async def wait(self) -> Summary:
+        """Waits until it ends by itself. Raises what it ended with."""
+        return await asyncio.shield(self._task)
+
+    async def stop(self, timeout: float | None = None) -> Summary:
+        """Takes no more messages, waits for handlers, and gives back what they have not begun.
+
+        Handlers that take longer than the timeout are cancelled. Afterwards nothing is leased any more.
+        """
+        check_time("timeout", timeout)
+        self._check_outside()
+        self.request_stop()
+        await asyncio.wait({self._task}, timeout=self._options.stop_timeout if timeout is None else timeout)
+        self._abort.set()
+        return await asyncio.shield(self._task)
+
+    def request_stop(self) -> None:
+        """The same without waiting for its end, so that a handler may do it."""
+        self._stop.set()
+        self._tell_workers()
+
+    async def __aenter__(self) -> AsyncConsumer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def _check_outside(self) -> None:
+        if asyncio.current_task() in self._handlers:
+            raise BadUse(WAITS_FOR_ITSELF)
+
+    def _give_up(self, error: Exception) -> None:
+        """Ends it with this error."""
+        if self._failure is None:
+            self._failure = error
+            self._tell(error)
+            self.request_stop()
+
+    async def _run(self) -> Summary:
+        workers = [asyncio.ensure_future(self._work(number)) for number in range(self._options.concurrency)]
+        try:
+            await asyncio.wait(workers)
+        except asyncio.CancelledError:
+            # As at the end of a loop, which cancels the workers as well.
+            self._abort.set()
+            self.request_stop()
+            await asyncio.wait(workers, timeout=_CLEAN_UP)
+            raise
+        finally:
+            for task in (*workers, self._stopped, self._aborted):
+                task.cancel()
+            self._http.running.consumers.discard(self)
+        if self._failure is not None:
+            raise self._failure
+        return self._summary
+
+    async def _work(self, number: int) -> None:
+        try:
+            await self._take_turns(number)
+        except Exception as error:
+            self._give_up(error)
+
+    async def _take_turns(self, number: int) -> None:
+        empty = 0
+        while (batch := await self._reserve()) > 0:
+            used = 0
+            try:
+                wait = self._next_wait()
+                if wait is None:
+                    return
+                began = time.monotonic()
+                popped = await self._pop(number, batch, wait)
+                if popped.messages:
+                    used = await self._handle_popped(popped)
+                    empty = 0
+                elif time.monotonic() - began < wait / 2:
+                    pause = min(self._http.settings.retry_delay * 2**empty, _EMPTY_PAUSE_MAX)
+                    empty = min(empty + 1, 30)
+                    await asyncio.wait({self._stopped}, timeout=pause)
+            finally:
+                self._reserved -= batch
+                self._room -= used
+                self._tell_workers()
+
+    async def _reserve(self) -> int:
+        """How many messages a worker may ask for; 0 if it is to end."""
+        while not self._stop.is_set() and self._room > 0:
+            free = min(self._options.batch, self._room - self._reserved)
+            if free > 0:
+                self._reserved += int(free)
+                return int(free)
+            # What others have asked for may not come.
+            await self._changed.wait()
+        return 0
+
+    def _tell_workers(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _next_wait(self) -> float | None:
+        """How long the next pop waits; None if there was nothing for too long."""
+        idle = self._options.idle_timeout
+        if idle is None or self._busy > 0:
+            return min(self._options.wait, idle or math.inf)
+        left = self._last_message + idle - time.monotonic()
+        return min(self._options.wait, left) if left > 0 else None
+
+    async def _pop(self, number: int, batch: int, seconds: float) -> Popped:
+        wait, options = Wait(), self._options.pop(batch, seconds)
+        call = asyncio.ensure_future(
+            pop(self._http, self._source, options, self._decode, worker=number, ending=wait, on_error=self._tell)
+        )
+        try:
+            await asyncio.wait({call, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return call.result()
+            await self._end(call, wait)
+            if call.done() and not call.cancelled() and call.exception() is None:
+                return call.result()
+            return NOTHING
+        except asyncio.CancelledError:
+            # It may have brought something in this moment.
+            if call.done() and not call.cancelled() and call.exception() is None:
+                await Batch(self._rules, call.result()).give_back()
+            raise
+        finally:
+            await leave(call)
+
+    async def _end(self, call: asyncio.Future[Popped], wait: Wait) -> None:
+        """Has the broker answer a waiting pop now. If it does not, the connection is dropped, and it takes nothing."""
+        ends = time.monotonic() + _END_PATIENCE
+        while not call.done() and wait.broker is not None and (left := ends - time.monotonic()) > 0:
+            where, route = wire.path("pop", "waits", wait.id), Route(broker=wait.broker)
+            try:
+                answer = await self._http.call(Request("DELETE", where, route=route, deadline=left))
+                ended = isinstance(answer.body, dict) and answer.body.get("ended") is True
+            except QueenError:
+                ended = False
+            # It may not have met the pop yet.
+            left = ends - time.monotonic()
+            await asyncio.wait({call}, timeout=max(0.0, left if ended else min(left, _END_AGAIN)))
+
+    async def _handle_popped(self, popped: Popped) -> int:
+        """Tells how many messages were handled, in whichever way."""
+        self._last_message = time.monotonic()
+        self._busy += 1
+        try:
+            did = await Batch(self._rules, popped).handle()
+        finally:
+            self._busy -= 1
+            self._last_message = time.monotonic()
+        self._summary.handled += did.handled
+        self._summary.failed += did.failed
+        self._summary.batches += did.batches
+        return did.handled + did.failed
+
+    def _tell(self, error: Exception) -> None:
+        tell(self._options.on_error, error, f"consumer of {self._source.queue or 'labels'}")

@@ -1,0 +1,304 @@
+"""Sends requests: to which broker, how often, for how long. Knows nothing of what they mean."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any, Awaitable, Callable, Coroutine, Mapping, TypeVar
+
+import httpx
+
+from . import wire
+from ._version import VERSION
+from .brokers import ANYWHERE, Brokers, Route
+from .errors import (
+    BadUse,
+    Closed,
+    DecodeError,
+    NetworkError,
+    OutcomeUnknown,
+    QueenError,
+    TimedOut,
+    Unavailable,
+    for_status,
+)
+from .retry import parse_retry_after
+from .running import Running
+from .settings import Settings, check_time, check_token
+
+R = TypeVar("R")
+
+#: How long a request that was given up may take to leave its connection.
+_LEAVE = 1.0
+
+
+@dataclass
+class Place:
+    """Where a request is at the moment: the number of a broker, or nowhere while it backs off."""
+
+    broker: int | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    #: Or what gives it for each attempt, told how many seconds the call has left.
+    query: Mapping[str, str] | Callable[[float], Mapping[str, str]] | None = None
+    body: bytes | None = None
+    route: Route = ANYWHERE
+    #: Seconds for the whole call, and for one attempt; those of the settings if None.
+    deadline: float | None = None
+    timeout: float | None = None
+    #: If not, an attempt that may have been carried out is the last one.
+    repeatable: bool = True
+    #: Whether it is sent again after a 429 whatever the settings say.
+    patient: bool = False
+    #: Is told of failures that are followed by another attempt.
+    on_error: Callable[[QueenError], object] | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    #: The JSON, or None if there was no body.
+    body: Any
+    #: Who answered.
+    broker: int
+    attempts: int
+    #: Whether an attempt before this one may have been carried out.
+    repeated: bool
+
+
+class _Failure(Exception):
+    """One attempt that failed."""
+
+    def __init__(
+        self, error: QueenError, *, down: bool = False, carried_out: bool = False, cut: bool = False
+    ) -> None:
+        super().__init__(error)
+        self.error = error
+        #: Whether it was the deadline that ended it.
+        self.cut = cut
+        #: Whether the broker is to be left alone for a while.
+        self.down = down
+        #: Whether the broker may have done what it was asked for.
+        self.carried_out = carried_out
+
+
+class Http:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.brokers = Brokers(settings.urls)
+        self.running = Running()
+        self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    async def call(self, request: Request) -> Answer:
+        """Sends a request until it is answered, or cannot be, or its deadline would pass."""
+        check_time("deadline", request.deadline, zero=False)
+        client, retry = self._open_client(), self.settings.retry
+        if request.patient:
+            retry = replace(retry, on_429=True)
+        ends = time.monotonic() + (self.settings.deadline if request.deadline is None else request.deadline)
+        attempts = backoffs = hops = 0
+        carried_out = False
+        error: QueenError | None = None
+        while True:
+            self._check_open()
+            broker = self.brokers.choose(request.route, time.monotonic())
+            attempts += 1
+            try:
+                status, body = await self._attempt(client, broker, request, ends)
+                return Answer(status, body, broker, attempts, carried_out)
+            except _Failure as caught:
+                failure = caught
+            except Exception:
+                self._check_open()
+                raise
+            # Whoever closes the client cuts its connections.
+            self._check_open()
+            # What went wrong before says more than that there was no time left.
+            error = error if failure.cut and error is not None else failure.error
+            carried_out = carried_out or failure.carried_out
+            error.attempts, error._uncertain = attempts, carried_out
+            now = time.monotonic()
+            if failure.down:
+                self.brokers.failed(broker, now)
+            if not retry.again(failure.error):
+                raise error
+            if not request.repeatable and _may_have_happened(failure):
+                raise _unknown(failure.error, attempts) from failure.error
+            wait = 0.0
+            # Another broker may be asked at once; but what all of them say is no matter of one broker.
+            if failure.down and self.brokers.any_healthy(now) and hops + 1 < len(self.brokers.urls):
+                hops += 1
+            else:
+                hops = 0
+                wait = retry.wait(error, backoffs, random.random())
+                backoffs += 1
+            if now + wait >= ends:
+                raise error
+            if request.on_error is not None:
+                request.on_error(error)
+            await asyncio.sleep(wait)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._client is not None:
+            await self._client.aclose()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this client was closed; make another one")
+
+    def _open_client(self) -> httpx.AsyncClient:
+        """Made with the first request, outside of its time: to read the certificates of the system takes a while."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        # Its connections would never answer.
+        if self._loop is not loop:
+            raise BadUse("this client belongs to the event loop it was first used in; make one for each")
+        if self._client is None:
+            # Every waiting pop holds a connection, and how many of them there are the caller decides.
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+            self._client = httpx.AsyncClient(verify=self.settings.verify, timeout=None, limits=limits)
+        return self._client
+
+    async def _attempt(
+        self, client: httpx.AsyncClient, broker: int, request: Request, ends: float
+    ) -> tuple[int, Any]:
+        usual = self.settings.request_timeout if request.timeout is None else request.timeout
+        token = await self._token(min(usual, ends - time.monotonic()))
+        left = ends - time.monotonic()
+        if request.place is not None:
+            request.place.broker = broker
+        try:
+            response = await within(min(usual, left), self._send(client, broker, request, token, left))
+        except asyncio.TimeoutError:
+            error = TimedOut(f"{self.brokers.urls[broker]} did not answer within {min(usual, left):.3g} s")
+            # A caller in a hurry says nothing about the broker.
+            cut = left < usual
+            raise _Failure(error, down=not cut, carried_out=True, cut=cut) from None
+        except httpx.TransportError as error:
+            never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+            text = f"{self.brokers.urls[broker]} cannot be reached: {str(error) or type(error).__name__}"
+            raise _Failure(NetworkError(text), down=True, carried_out=not never_sent) from error
+        except httpx.HTTPError as error:
+            text = f"the answer of {self.brokers.urls[broker]} cannot be read: {error}"
+            raise _Failure(DecodeError(text), carried_out=True) from error
+        finally:
+            if request.place is not None:
+                request.place.broker = None
+        if response.status_code != 503:
+            self.brokers.answered(broker)
+        if response.is_success:
+            return response.status_code, _body(response)
+        # A 429 is sent before anything is done, and so are refusals.
+        carried_out = response.status_code >= 500
+        raise _Failure(_error(response), down=response.status_code == 503, carried_out=carried_out)
+
+    async def _token(self, patience: float) -> str | None:
+        token = self.settings.token
+        if not callable(token):
+            return token
+        try:
+            given = token()
+            if inspect.isawaitable(given):
+                given = await within(patience, _awaited(given))
+        except Exception as error:
+            # Who gives it may be away for a moment, as a broker may be. It is no fault of the broker.
+            late = isinstance(error, asyncio.TimeoutError)
+            raise _Failure(NetworkError(f"the token could not be had: {error!r}"), cut=late) from error
+        return check_token(given)
+
+    async def _send(
+        self, client: httpx.AsyncClient, broker: int, request: Request, token: str | None, left: float
+    ) -> httpx.Response:
+        headers = {"user-agent": f"queen-client-python/{VERSION}", **self.settings.headers}
+        if request.body is not None:
+            headers["content-type"] = "application/json"
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        query = request.query(left) if callable(request.query) else request.query
+        url = self.brokers.urls[broker] + wire.with_query(request.path, query)
+        return await client.request(request.method, url, content=request.body, headers=headers)
+
+
+def _may_have_happened(failure: _Failure) -> bool:
+    # A 503 is nearly always said before anything was done, and a broker that is starting says it often.
+    return failure.carried_out and not isinstance(failure.error, Unavailable)
+
+
+def _unknown(error: QueenError, attempts: int) -> OutcomeUnknown:
+    text = f"it may have been done, and is not tried again for that: {error.message}"
+    unknown = OutcomeUnknown(text, status=error.status, code=error.code, attempts=attempts)
+    unknown._uncertain = True
+    return unknown
+
+
+def _body(response: httpx.Response) -> Any:
+    if not response.content:
+        return None
+    if response.headers.get("content-type", "").startswith("text/plain"):
+        return response.text
+    try:
+        return wire.read(response.content)
+    except DecodeError as error:
+        raise _Failure(error, carried_out=True) from None
+
+
+def _error(response: httpx.Response) -> QueenError:
+    """What an answer that is no success says."""
+    text, code = "", None
+    try:
+        said = response.json()
+    except ValueError:
+        text = response.text[:200]
+    else:
+        if isinstance(said, dict):
+            text, code = str(said.get("error") or ""), said.get("code")
+    text = text or f"the broker answered {response.status_code}"
+    retry_after = parse_retry_after(response.headers.get("retry-after"), datetime.now(timezone.utc))
+    return for_status(response.status_code, text, code if isinstance(code, str) else None, retry_after)
+
+
+def check_loop(what: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise BadUse(f"{what} belongs to an event loop: begin it inside of a coroutine") from None
+
+
+async def _awaited(awaitable: Awaitable[R]) -> R:
+    return await awaitable
+
+
+async def within(seconds: float, coroutine: Coroutine[Any, Any, R]) -> R:
+    """Like `asyncio.wait_for`, which may lose a cancellation before Python 3.12."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        await asyncio.wait({task}, timeout=max(0.0, seconds))
+        if task.done():
+            return task.result()
+        raise asyncio.TimeoutError
+    finally:
+        await leave(task)
+
+
+async def leave(task: asyncio.Future[Any]) -> None:
+    """Cancels a task that is not done, and gives it a moment to clean up. What it ends with nobody wants to know."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_LEAVE)
+    if task.done() and not task.cancelled():
+        # Otherwise asyncio complains that nobody asked.
+        task.exception()
