@@ -17,9 +17,13 @@ help: ## this list
 run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
 	cargo run --release --locked -p queen-server -- serve --data-dir $(DATA)
 
-test: setup-test ## all tests: units, engine and server on a real PostgreSQL, the published Python client
+test: setup-test ## all tests: units, engine and server on a real PostgreSQL, all clients, their packages
 	cargo build --locked --workspace --all-targets
 	target/debug/queen-testkit --template 'target/debug/queen migrate' cargo nextest run --locked --workspace
+	cargo test --locked --doc -p queen-client
+	cargo package --locked -p queen-client
+	clients/js/run
+	clients/python/run
 	clients/published/run
 
 check: ## formatting and lint
@@ -48,6 +52,7 @@ bench-quick: setup-chaos ## a short run of every scenario and of every other com
 	target/debug/queen-bench growth --queen target/debug/queen --quick
 	target/debug/queen-bench pinned --queen target/debug/queen --quick
 	target/debug/queen-bench admin --queen target/debug/queen --quick
+	target/debug/queen-bench client --queen target/debug/queen --quick
 	target/debug/queen-bench soak --queen target/debug/queen --quick
 	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1
 	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --failover
@@ -87,6 +92,11 @@ bench-admin: setup-run ## the admin plane of a queue with 100,000 partitions und
 	target/release/queen-bench admin --queen target/release/queen \
 		--json target/admin.json --markdown target/admin.md
 
+bench-client: setup-run ## what a message costs the Rust client beside the broker, a minute
+	cargo build --release --locked -p queen-server -p queen-bench
+	target/release/queen-bench client --queen target/release/queen \
+		--json target/client.json --markdown target/client.md
+
 soak: setup-run ## half an hour below the peak, then half an hour beside a transaction held open: does anything grow?
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench soak --queen target/release/queen --json target/soak.json --markdown target/soak.md
@@ -114,6 +124,6 @@ setup-chaos: setup-run
 	@scripts/setup faketime
 
 setup-test:
-	@scripts/setup postgres nextest python
+	@scripts/setup postgres nextest python node
 
-.PHONY: help run test check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test
+.PHONY: help run test check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test
