@@ -20,11 +20,15 @@ run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as r
 test: setup-test ## all tests: units, engine and server on a real PostgreSQL, all clients, their packages
 	cargo build --locked --workspace --all-targets
 	target/debug/queen-testkit --template 'target/debug/queen migrate' cargo nextest run --locked --workspace
+	$(MAKE) -j4 --output-sync=target test-package test-js test-python test-published
+
+# Most of their time is waiting, for leases that end and brokers that come back.
+test-package:
 	cargo test --locked --doc -p queen-client
 	cargo package --locked -p queen-client
-	clients/js/run
-	clients/python/run
-	clients/published/run
+
+test-js test-python test-published: test-%:
+	clients/$*/run
 
 check: ## formatting and lint
 	cargo fmt --all --check
@@ -126,4 +130,4 @@ setup-chaos: setup-run
 setup-test:
 	@scripts/setup postgres nextest python node
 
-.PHONY: help run test check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test
+.PHONY: help run test check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-js test-python test-published
