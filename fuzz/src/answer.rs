@@ -59,7 +59,7 @@ pub fn answer(data: &[u8]) {
         segments: vec![Arc::new(Segment::new(5, 1_700_000_000_000_000, hashes, frames))],
     };
     let lease = LeaseId { id: Uuid::from_u128(11), partitions: vec![1], traced };
-    let written = write_answer(&[delivery], &group, Some(&lease), &Keys::default());
+    let written = write_answer(&[delivery], &group, Some(&lease), false, &Keys::default());
     let written = written.ok().flatten().expect("there is a delivery, and it can be read");
     assert_eq!(written.traced.len(), if traced { pushed.len() } else { 0 });
     let text = std::str::from_utf8(&written.body).expect("JSON is UTF-8");

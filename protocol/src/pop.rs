@@ -53,6 +53,8 @@ pub struct PopRequest {
     /// 0: the queue's lease time.
     pub lease_seconds: i32,
     pub subscription: Subscription,
+    /// Leave out of a message what it has in common with the one before.
+    pub brief: bool,
 }
 
 #[cfg(test)]

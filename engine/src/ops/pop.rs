@@ -515,13 +515,15 @@ impl Engine {
         let Some(top) = deliveries.first() else { return Ok(None) };
         let partitions = deliveries.iter().map(|delivery| delivery.partition.number).collect();
         let mut lease = grants.lease.map(|id| LeaseId { id, partitions, traced: false });
-        let Some(mut written) = write_answer(deliveries, &request.group, lease.as_ref(), keys)? else {
+        let Some(mut written) =
+            write_answer(deliveries, &request.group, lease.as_ref(), request.brief, keys)?
+        else {
             return Ok(None);
         };
         if let Some(lease) = lease.as_mut().filter(|_| !written.traced.is_empty()) {
             // Only now is it known, and every message names its lease.
             lease.traced = true;
-            if let Some(again) = write_answer(deliveries, &request.group, Some(lease), keys)? {
+            if let Some(again) = write_answer(deliveries, &request.group, Some(lease), request.brief, keys)? {
                 written = again;
             }
         }

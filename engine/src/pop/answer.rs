@@ -56,11 +56,13 @@ pub struct Unread {
     pub cause: Unreadable,
 }
 
-/// `lease`: `None` for an automatic ack. `None`: there is nothing to deliver.
+/// `lease`: `None` for an automatic ack. `brief`: only the first message of each partition says what all of them have in common.
+/// `None`: there is nothing to deliver.
 pub fn write_answer(
     deliveries: &[Delivery],
     group: &str,
     lease: Option<&LeaseId>,
+    brief: bool,
     keys: &Keys,
 ) -> Result<Option<Written>, Unread> {
     let Some(top) = deliveries.first() else { return Ok(None) };
@@ -80,7 +82,8 @@ pub fn write_answer(
     let mut first = true;
     let mut traced = Vec::new();
     for (index, delivery) in deliveries.iter().enumerate() {
-        let tail = message_tail(delivery, group, &lease);
+        let full_tail = message_tail(delivery, group, &lease);
+        let mut tail = full_tail.as_str();
         for segment in &delivery.segments {
             let created_at = format_micros(segment.created_at);
             let range = delivery.first.max(segment.base_offset)..delivery.last.min(segment.end());
@@ -99,8 +102,7 @@ pub fn write_answer(
                 }
                 out.push_str(",\"transactionId\":");
                 out.push_str(frame.transaction_id);
-                out.push_str(",\"traceId\":");
-                out.push_str(frame.trace_id.unwrap_or("null"));
+                write_nullable(&mut out, ",\"traceId\":", frame.trace_id, brief);
                 if frame.is_traced() {
                     write_trace(&mut out, &frame);
                     traced.push((index, traced_message(&frame, delivery, segment, offset)));
@@ -118,16 +120,26 @@ pub fn write_answer(
                         out.push_str(&opened?);
                     }
                 }
-                out.push_str(",\"producerSub\":");
-                out.push_str(frame.producer_sub.unwrap_or("null"));
+                write_nullable(&mut out, ",\"producerSub\":", frame.producer_sub, brief);
                 out.push_str(",\"createdAt\":\"");
                 out.push_str(&created_at);
-                out.push_str(&tail);
+                out.push_str(tail);
+                if brief {
+                    tail = "\"}";
+                }
             }
         }
     }
     out.push_str("]}");
     Ok(Some(Written { body: Bytes::from(out), traced }))
+}
+
+/// A null is as good as nothing to those who want it brief.
+fn write_nullable(out: &mut String, key: &str, value: Option<&str>, brief: bool) {
+    if value.is_some() || !brief {
+        out.push_str(key);
+        out.push_str(value.unwrap_or("null"));
+    }
 }
 
 fn write_trace(out: &mut String, frame: &Frame<'_>) {
@@ -168,6 +180,7 @@ mod tests {
     use super::*;
     use crate::log::frames::write_frame;
     use queen_protocol::Trace;
+    use serde_json::Value;
 
     #[test]
     fn an_answer_is_json_with_the_senders_payload_and_only_the_leased_range() {
@@ -193,7 +206,7 @@ mod tests {
             segments: vec![segment],
         };
         let lease = LeaseId { id: Uuid::from_u128(9), partitions: vec![3], traced: true };
-        let written = write_answer(&[delivery], "g", Some(&lease), &Keys::default()).unwrap().unwrap();
+        let written = write_answer(&[delivery], "g", Some(&lease), false, &Keys::default()).unwrap().unwrap();
         let text = std::str::from_utf8(&written.body).unwrap();
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
         assert_eq!(json["leaseSeconds"], 30);
@@ -214,5 +227,45 @@ mod tests {
         assert_eq!((traced.offset, &*traced.transaction_id), (12, "t\"2"));
         assert_eq!(messages[1]["id"], traced.message_id.to_string());
         assert_eq!(traced.parent, TraceParent::new(7, 8, 1));
+    }
+
+    #[test]
+    fn a_brief_answer_says_once_what_the_messages_of_a_partition_have_in_common() {
+        let delivery = |number: i32| {
+            let mut frames = String::new();
+            for id in ["a", "b"] {
+                let sub = (id == "b").then_some("bob");
+                write_frame(&mut frames, id, None, None, None, sub, None, "1");
+                frames.push('\n');
+            }
+            let segment = Segment::new(0, 0, vec![0; 32], frames.trim_end().to_owned());
+            let partition =
+                Partition { id: Uuid::nil(), number, queue: "q".into(), name: format!("p{number}").into() };
+            let (partition, segments) = (Arc::new(partition), vec![Arc::new(segment)]);
+            Delivery { partition, first: 0, last: 2, head: 2, attempts: 1, lease_ms: 1_000, segments }
+        };
+        let deliveries = [delivery(1), delivery(2)];
+        let read = |brief| -> Vec<Value> {
+            let written = write_answer(&deliveries, "g", None, brief, &Keys::default()).unwrap().unwrap();
+            let answer: Value = serde_json::from_slice(&written.body).unwrap();
+            answer["messages"].as_array().unwrap().clone()
+        };
+        let (full, mut brief) = (read(false), read(true));
+        let keys =
+            |message: &Value| message.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+        assert_eq!(keys(&brief[1]), "createdAt data id producerSub transactionId");
+        // Whoever fills in what was left out has the other form.
+        let common = ["partitionId", "partition", "queue", "leaseId", "consumerGroup", "retryCount"];
+        for index in 0..brief.len() {
+            for key in common {
+                let before = index.checked_sub(1).map(|before| brief[before][key].clone());
+                let message = brief[index].as_object_mut().unwrap();
+                message.entry(key).or_insert_with(|| before.unwrap());
+            }
+            for key in ["traceId", "producerSub"] {
+                brief[index].as_object_mut().unwrap().entry(key).or_insert(Value::Null);
+            }
+        }
+        assert_eq!(brief, full);
     }
 }

@@ -226,6 +226,7 @@ pub fn any(queue: &str) -> PopRequest {
         wait: None,
         lease_seconds: 0,
         subscription: Subscription::All,
+        brief: false,
     }
 }
 

@@ -190,6 +190,7 @@ impl Worker {
             wait: pop.wait,
             lease_seconds: pop.lease_seconds,
             subscription: Subscription::All,
+            brief: false,
         };
         let ticket = self.world.tell(|shadow| shadow.pop_began(now(), pop.via, pop.group, pop.lease_seconds));
         let answer = unless_hung_up(pop.hang_up, self.world.engine(pop.via).pop(request)).await;

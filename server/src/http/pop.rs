@@ -246,6 +246,7 @@ pub fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRe
         wait: query.flag("wait", false).then(|| wait(query, options)),
         lease_seconds: lease_seconds(query),
         subscription,
+        brief: query.flag("brief", false),
         filter,
     })
 }

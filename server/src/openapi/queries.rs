@@ -69,6 +69,10 @@ pub struct PopQuery {
     autopilot: Option<bool>,
     /// An id under which this wait may be ended. Refused if it is no UUID, or that of another pop which waits here.
     wait_id: Option<Uuid>,
+    /// Leave out of a message what is the same as in the one before it in the list: its partition, queue, lease, group and retries. The first of
+    /// each partition has them. `traceId` and `producerSub` are left out when there are none.
+    #[param(default = false)]
+    brief: Option<bool>,
 }
 
 /// Which queues; at least one of the two.

@@ -40,6 +40,22 @@ async fn a_message_is_found_right_after_its_push_with_all_its_fields() {
 }
 
 #[tokio::test]
+async fn a_brief_answer_names_partition_and_lease_with_the_first_message_of_each_partition() {
+    let server = Server::start().await;
+    server.push("q", "a", &[json!(1), json!(2)]).await;
+    server.push("q", "b", &[json!(3), json!(4)]).await;
+    let popped = server.pop("/queue/q?batch=10&partitions=2&brief=true").await.unwrap();
+    let messages = popped.body["messages"].as_array().unwrap();
+    let named: Vec<bool> = messages.iter().map(|message| message.get("partitionId").is_some()).collect();
+    assert_eq!(named, [true, false, true, false]);
+    assert!(
+        messages.iter().all(|message| message.get("traceId").is_none() && message.get("createdAt").is_some())
+    );
+    assert_eq!(messages[0]["leaseId"], popped.body["leaseId"]);
+    assert_eq!(messages.iter().map(|message| message["data"].as_i64().unwrap()).sum::<i64>(), 10);
+}
+
+#[tokio::test]
 async fn a_leased_message_is_not_delivered_twice_until_the_lease_ends() {
     let server = Server::start().await;
     server.push("q", "p", &[json!(1)]).await;
