@@ -5,15 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
-use serde_json::value::RawValue;
+use serde::de::DeserializeOwned;
 
 use crate::ack::{Ack, Status};
 use crate::call::Answered;
 use crate::error::{Error, ErrorKind};
 use crate::message::{Message, Taken, whole_seconds};
 use crate::queen::Shared;
+use crate::scan::{Malformed, Place, Scanner, Text};
 use crate::want::Want;
 use crate::wire;
 
@@ -22,6 +21,8 @@ const QUEUE_MODE: &str = "__QUEUE_MODE__";
 const NOTHING: u16 = 204;
 /// If a broker does not say: what it does without a queue's option.
 const LEASE_SECONDS: u64 = 60;
+/// Of a message in an answer, for a first guess how many there are.
+const USUAL_BYTES: usize = 512;
 
 /// An answer with at least one message.
 pub(crate) struct Batch {
@@ -35,52 +36,155 @@ pub(crate) struct Batch {
     popped: Popped,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// What an answer says.
+#[derive(Default)]
 struct Popped {
-    #[serde(default)]
     success: Option<bool>,
-    #[serde(default)]
-    error: Option<String>,
-    #[serde(default)]
-    queue: Text,
-    #[serde(default)]
-    lease_id: Text,
-    #[serde(default)]
+    error: Option<Text>,
+    queue: Option<Text>,
+    lease_id: Option<Text>,
     lease_seconds: Option<u64>,
-    #[serde(default)]
     messages: Vec<Line>,
+    lanes: Vec<Lane>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// A message of it.
 struct Line {
-    id: Text,
+    /// Its position among the lanes.
+    lane: usize,
+    id: Option<Text>,
     transaction_id: Text,
-    data: Json,
-    #[serde(default)]
-    created_at: Text,
-    partition_id: Text,
-    #[serde(default)]
-    partition: Text,
-    #[serde(default)]
-    queue: Option<Text>,
-    #[serde(default)]
-    lease_id: Option<Text>,
-    #[serde(default)]
-    consumer_group: Text,
-    #[serde(default)]
-    retry_count: u32,
-    #[serde(default)]
-    trace_id: Option<Text>,
-    #[serde(default)]
-    traceparent: Option<Text>,
-    #[serde(default)]
-    tracestate: Option<Text>,
-    #[serde(default)]
-    producer_sub: Option<Text>,
-    #[serde(skip)]
+    data: Payload,
+    created_at: Option<Text>,
+    /// Most messages have none of it.
+    rare: Option<Box<Rare>>,
     settled: AtomicU8,
+}
+
+#[derive(Default)]
+struct Rare {
+    trace_id: Option<Text>,
+    traceparent: Option<Text>,
+    tracestate: Option<Text>,
+    producer: Option<Text>,
+}
+
+/// What a message has in common with its neighbours.
+struct Lane {
+    partition_id: Text,
+    partition: Option<Text>,
+    queue: Option<Text>,
+    lease_id: Option<Text>,
+    group: Option<Text>,
+    retry_count: u32,
+    /// All of it, if it stands at the end of the message as brokers write it: so it need not be read for each of them.
+    tail: Option<Place>,
+}
+
+/// A payload, which is not looked into.
+enum Payload {
+    At(Place),
+    /// Of a message that somebody else has popped.
+    Unknown,
+}
+
+impl Payload {
+    fn of<'a>(&self, body: &'a str) -> &'a str {
+        match self {
+            Self::At(place) => place.of(body),
+            Self::Unknown => "null",
+        }
+    }
+}
+
+impl Popped {
+    fn read(body: &str) -> Result<Self, Malformed> {
+        let mut popped = Self::default();
+        let mut scanner = Scanner::new(body)?;
+        scanner.object(|scanner, key| {
+            match key {
+                "success" => popped.success = scanner.flag()?,
+                "error" => popped.error = scanner.text()?,
+                "queue" => popped.queue = scanner.text()?,
+                "leaseId" => popped.lease_id = scanner.text()?,
+                "leaseSeconds" => popped.lease_seconds = scanner.number()?,
+                "messages" => {
+                    popped.messages.reserve(body.len() / USUAL_BYTES);
+                    scanner.array(|scanner| popped.message(scanner))?;
+                }
+                _ => _ = scanner.skip()?,
+            }
+            Ok(())
+        })?;
+        scanner.end()?;
+        Ok(popped)
+    }
+
+    fn message(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+        let (mut id, mut transaction_id, mut data, mut created_at) = (None, None, None, None);
+        let (mut partition_id, mut partition, mut queue) = (None, None, None);
+        let (mut lease_id, mut group, mut retry_count) = (None, None, None);
+        let (mut rare, mut tail, mut repeats) = (None, None, false);
+        let before = self.lanes.last().and_then(|lane| lane.tail);
+        scanner.object(|scanner, key| {
+            // What follows the partition's id is its tail, unless there is something that only this message has.
+            let own = !matches!(key, "partition" | "queue" | "leaseId" | "consumerGroup" | "retryCount");
+            if own {
+                tail = None;
+            }
+            match key {
+                "id" => id = scanner.text()?,
+                "transactionId" => transaction_id = scanner.text()?,
+                "data" => data = Some(Payload::At(scanner.skip()?)),
+                "createdAt" => created_at = scanner.text()?,
+                "partitionId" => {
+                    repeats = before.is_some_and(|before| scanner.repeats(before));
+                    if !repeats {
+                        tail = Some(scanner.here());
+                        partition_id = scanner.text()?;
+                    }
+                }
+                "partition" => partition = scanner.text()?,
+                "queue" => queue = scanner.text()?,
+                "leaseId" => lease_id = scanner.text()?,
+                "consumerGroup" => group = scanner.text()?,
+                "retryCount" => retry_count = scanner.number()?,
+                "traceId" => keep(scanner, &mut rare, |rare| &mut rare.trace_id)?,
+                "traceparent" => keep(scanner, &mut rare, |rare| &mut rare.traceparent)?,
+                "tracestate" => keep(scanner, &mut rare, |rare| &mut rare.tracestate)?,
+                "producerSub" => keep(scanner, &mut rare, |rare| &mut rare.producer)?,
+                _ => _ = scanner.skip()?,
+            }
+            Ok(())
+        })?;
+        let (Some(transaction_id), Some(data)) = (transaction_id, data) else {
+            return Err(scanner.malformed("a message without a transactionId or data"));
+        };
+        // In a brief answer only the first message of a partition names it.
+        if !repeats && (partition_id.is_some() || self.lanes.is_empty()) {
+            let missing = || scanner.malformed("a message without a partitionId");
+            let partition_id = partition_id.ok_or_else(missing)?;
+            let retry_count = retry_count.unwrap_or_default();
+            // Without the brace.
+            let tail = tail.map(|start| scanner.since(start).shorter());
+            self.lanes.push(Lane { partition_id, partition, queue, lease_id, group, retry_count, tail });
+        }
+        let (lane, settled) = (self.lanes.len() - 1, AtomicU8::default());
+        self.messages.push(Line { lane, id, transaction_id, data, created_at, rare, settled });
+        Ok(())
+    }
+}
+
+/// A text that is nearly always null.
+fn keep(
+    scanner: &mut Scanner<'_>,
+    rare: &mut Option<Box<Rare>>,
+    place: impl FnOnce(&mut Rare) -> &mut Option<Text>,
+) -> Result<(), Malformed> {
+    if let Some(text) = scanner.text()? {
+        *place(rare.get_or_insert_default()) = Some(text);
+    }
+    Ok(())
 }
 
 /// What has become of a message so far, as somebody has told the broker or is about to.
@@ -94,66 +198,6 @@ pub(crate) enum Settled {
     GivenBack = 3,
 }
 
-/// A text of the answer: where it is, or, if it has escapes, what it is.
-enum Text {
-    /// Its address, which stays the same as long as the body is not touched, and its length.
-    At(usize, usize),
-    Own(Box<str>),
-}
-
-impl Default for Text {
-    fn default() -> Self {
-        Self::Own(Box::default())
-    }
-}
-
-impl Text {
-    fn at(text: &str) -> Self {
-        Self::At(text.as_ptr().addr(), text.len())
-    }
-
-    fn of<'a>(&'a self, body: &'a str) -> &'a str {
-        match self {
-            Self::Own(text) => text,
-            Self::At(address, length) => {
-                let start = address.wrapping_sub(body.as_ptr().addr());
-                body.get(start..start + length).unwrap_or_default()
-            }
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Text;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a text")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text, E> {
-                Ok(Text::at(text))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
-                Ok(Text::Own(text.into()))
-            }
-        }
-        deserializer.deserialize_str(Reader)
-    }
-}
-
-/// A payload, which is not looked into.
-struct Json(Text);
-
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&RawValue>::deserialize(deserializer).map(|raw| Self(Text::at(raw.get()))).map_err(D::Error::custom)
-    }
-}
-
 /// `None`: there was nothing.
 pub(crate) fn read(shared: &Arc<Shared>, want: &Want, answer: Answered) -> Result<Option<Arc<Batch>>, Error> {
     if answer.status == NOTHING || answer.body.is_empty() {
@@ -161,9 +205,10 @@ pub(crate) fn read(shared: &Arc<Shared>, want: &Want, answer: Answered) -> Resul
     }
     let body =
         String::from_utf8(answer.body).map_err(|error| Error::new(ErrorKind::Decode, error.to_string()))?;
-    let popped: Popped = serde_json::from_str(&body).map_err(|error| wire::unreadable(&body, error))?;
+    let popped = Popped::read(&body).map_err(|why| wire::unreadable(&body, &why))?;
     if popped.success == Some(false) {
-        let why = popped.error.unwrap_or_else(|| "the broker refused, without a reason".to_owned());
+        let why = popped.error.as_ref().map(|error| error.of(&body));
+        let why = why.unwrap_or("the broker refused, without a reason").to_owned();
         return Err(Error::new(ErrorKind::Refused, why).with_attempts(answer.attempts));
     }
     if popped.messages.is_empty() {
@@ -179,32 +224,25 @@ pub(crate) fn read(shared: &Arc<Shared>, want: &Want, answer: Answered) -> Resul
 impl Batch {
     /// Of one message that somebody else has popped.
     pub fn taken(shared: Arc<Shared>, message: Taken) -> Arc<Self> {
-        let own = |text: String| Text::Own(text.into());
         let line = Line {
-            id: Text::default(),
-            transaction_id: own(message.transaction_id),
-            data: Json(own("null".to_owned())),
-            created_at: Text::default(),
-            partition_id: own(message.partition_id),
-            partition: Text::default(),
-            queue: None,
-            lease_id: message.lease_id.map(own),
-            consumer_group: own(message.group.unwrap_or_else(|| QUEUE_MODE.to_owned())),
-            retry_count: 0,
-            trace_id: None,
-            traceparent: None,
-            tracestate: None,
-            producer_sub: None,
+            lane: 0,
+            id: None,
+            transaction_id: message.transaction_id.into(),
+            data: Payload::Unknown,
+            created_at: None,
+            rare: None,
             settled: AtomicU8::default(),
         };
-        let popped = Popped {
-            success: None,
-            error: None,
-            queue: Text::default(),
-            lease_id: Text::default(),
-            lease_seconds: None,
-            messages: vec![line],
+        let lane = Lane {
+            partition_id: message.partition_id.into(),
+            partition: None,
+            queue: None,
+            lease_id: message.lease_id.map(Text::from),
+            group: Some(message.group.unwrap_or_else(|| QUEUE_MODE.to_owned()).into()),
+            retry_count: 0,
+            tail: None,
         };
+        let popped = Popped { messages: vec![line], lanes: vec![lane], ..Popped::default() };
         // Who delivered it is not known; any broker will do.
         let (broker, lease_seconds, body) = (0, LEASE_SECONDS, String::new());
         Arc::new(Self { shared, broker, lease_seconds, taken: true, body, popped })
@@ -214,14 +252,18 @@ impl Batch {
         self.popped.messages.len()
     }
 
+    fn lane(&self, index: usize) -> &Lane {
+        &self.popped.lanes[self.popped.messages[index].lane]
+    }
+
     pub fn partition_id(&self, index: usize) -> &str {
-        self.popped.messages[index].partition_id.of(&self.body)
+        self.lane(index).partition_id.of(&self.body)
     }
 
     /// Of the whole answer.
     pub fn lease_id(&self) -> &str {
-        let first = self.popped.messages.first().and_then(|line| line.lease_id.as_ref());
-        first.unwrap_or(&self.popped.lease_id).of(&self.body)
+        let first = self.popped.lanes.first().and_then(|lane| lane.lease_id.as_ref());
+        first.or(self.popped.lease_id.as_ref()).map_or("", |id| id.of(&self.body))
     }
 
     pub fn envelope(self: &Arc<Self>, index: usize) -> Envelope {
@@ -230,7 +272,7 @@ impl Batch {
 
     pub fn decode<T: DeserializeOwned>(self: &Arc<Self>, index: usize) -> Result<Message<T>, Error> {
         let envelope = self.envelope(index);
-        match serde_json::from_str(self.popped.messages[index].data.0.of(&self.body)) {
+        match serde_json::from_str(self.popped.messages[index].data.of(&self.body)) {
             Ok(data) => Ok(Message { data, envelope }),
             Err(error) => Err(envelope.undecodable(error)),
         }
@@ -335,8 +377,16 @@ impl Envelope {
         &self.batch.popped.messages[self.index]
     }
 
+    fn lane(&self) -> &Lane {
+        self.batch.lane(self.index)
+    }
+
     fn some<'a>(&'a self, text: &'a Option<Text>) -> Option<&'a str> {
         text.as_ref().map(|text| text.of(&self.batch.body))
+    }
+
+    fn rare(&self, text: impl FnOnce(&Rare) -> &Option<Text>) -> Option<&str> {
+        self.line().rare.as_deref().and_then(|rare| self.some(text(rare)))
     }
 
     pub fn shared(&self) -> &Arc<Shared> {
@@ -348,7 +398,7 @@ impl Envelope {
     }
 
     pub fn id(&self) -> &str {
-        self.line().id.of(&self.batch.body)
+        self.some(&self.line().id).unwrap_or_default()
     }
 
     pub fn transaction_id(&self) -> &str {
@@ -356,47 +406,47 @@ impl Envelope {
     }
 
     pub fn created_at(&self) -> &str {
-        self.line().created_at.of(&self.batch.body)
+        self.some(&self.line().created_at).unwrap_or_default()
     }
 
     pub fn partition_id(&self) -> &str {
-        self.line().partition_id.of(&self.batch.body)
+        self.batch.partition_id(self.index)
     }
 
     pub fn partition(&self) -> &str {
-        self.line().partition.of(&self.batch.body)
+        self.some(&self.lane().partition).unwrap_or_default()
     }
 
     pub fn queue(&self) -> &str {
-        self.line().queue.as_ref().unwrap_or(&self.batch.popped.queue).of(&self.batch.body)
+        self.some(&self.lane().queue).or(self.some(&self.batch.popped.queue)).unwrap_or_default()
     }
 
     pub fn group(&self) -> &str {
-        self.line().consumer_group.of(&self.batch.body)
+        self.some(&self.lane().group).unwrap_or_default()
     }
 
     pub fn lease_id(&self) -> &str {
-        self.line().lease_id.as_ref().unwrap_or(&self.batch.popped.lease_id).of(&self.batch.body)
+        self.some(&self.lane().lease_id).or(self.some(&self.batch.popped.lease_id)).unwrap_or_default()
     }
 
     pub fn retry_count(&self) -> u32 {
-        self.line().retry_count
+        self.lane().retry_count
     }
 
     pub fn trace_id(&self) -> Option<&str> {
-        self.some(&self.line().trace_id)
+        self.rare(|rare| &rare.trace_id)
     }
 
     pub fn traceparent(&self) -> Option<&str> {
-        self.some(&self.line().traceparent)
+        self.rare(|rare| &rare.traceparent)
     }
 
     pub fn tracestate(&self) -> Option<&str> {
-        self.some(&self.line().tracestate)
+        self.rare(|rare| &rare.tracestate)
     }
 
     pub fn producer(&self) -> Option<&str> {
-        self.some(&self.line().producer_sub)
+        self.rare(|rare| &rare.producer)
     }
 
     pub fn is_auto_acked(&self) -> bool {
@@ -435,6 +485,7 @@ pub(crate) mod tests {
     use crate::Queen;
     use crate::want::Source;
     use serde_json::Value;
+    use serde_json::value::RawValue;
 
     pub fn batch(body: &str) -> Arc<Batch> {
         let shared = Queen::connect("http://localhost").unwrap().shared;
@@ -479,6 +530,76 @@ pub(crate) mod tests {
             ErrorKind::Decode,
             "1e400 is no number of serde's"
         );
+    }
+
+    #[test]
+    fn what_messages_have_in_common_is_read_once_and_what_differs_for_each() {
+        let line = |id: u8, more: &str, retries: u32| {
+            format!(
+                r#"{{"id":"{id}","transactionId":"t{id}","traceId":null,"data":{{"partitionId":{id}}}{more},"partitionId":"p1",
+                "partition":"x","queue":"orders","leaseId":"L","consumerGroup":"g","retryCount":{retries}}}"#
+            )
+        };
+        let other = line(7, "", 1).replace("p1", "p2");
+        let brief = r#"{"transactionId":"t9","data":1}"#;
+        let mixed = r#"{"partitionId":"p2","transactionId":"t8","partition":"z","data":1,"retryCount":9}"#;
+        let lines = [
+            &*line(1, "", 1),
+            &line(2, r#","producerSub":"bob""#, 1),
+            &line(3, "", 12),
+            &other,
+            &other,
+            mixed,
+            mixed,
+            brief,
+        ];
+        let batch = batch(&format!(r#"{{"leaseId":"all","messages":[{}]}}"#, lines.join(",")));
+        let told: Vec<String> = (0..batch.len())
+            .map(|index| {
+                let message: Message<Value> = batch.decode(index).unwrap();
+                let (lane, id) = (message.partition_id(), message.transaction_id());
+                let name = message.partition();
+                format!(
+                    "{id} {lane} {name} {} {} {:?}",
+                    message.retry_count(),
+                    message.lease_id(),
+                    message.producer()
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "t1 p1 x 1 L None",
+                "t2 p1 x 1 L Some(\"bob\")",
+                "t3 p1 x 12 L None",
+                "t7 p2 x 1 L None",
+                "t7 p2 x 1 L None",
+                "t8 p2 z 9 all None",
+                "t8 p2 z 9 all None",
+                "t9 p2 z 9 all None",
+            ]
+        );
+        assert_eq!(batch.popped.lanes.len(), 5, "two were repeated");
+    }
+
+    #[test]
+    fn a_message_that_lacks_what_it_needs_makes_the_answer_unreadable() {
+        let shared = Queen::connect("http://localhost").unwrap().shared;
+        let want = Want::new(Source::Queue { queue: "orders".into(), partition: None }, None);
+        for line in [
+            r#"{"transactionId":"t","data":1}"#,
+            r#"{"partitionId":"p","data":1}"#,
+            r#"{"transactionId":"t","partitionId":"p"}"#,
+        ] {
+            let body = format!(r#"{{"messages":[{line}]}}"#).into_bytes();
+            let answer = Answered { status: 200, body, broker: 0, attempts: 1, uncertain: false };
+            let error = read(&shared, &want, answer).unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::Decode && error.text().contains("a message without"),
+                "{error}"
+            );
+        }
     }
 
     /// Messages of these partitions, in this order.

@@ -29,6 +29,7 @@ mod push;
 mod queen;
 mod queue;
 mod retry;
+mod scan;
 mod signal;
 mod tasks;
 mod traces;

@@ -9,15 +9,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Method;
+use memchr::memmem;
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use crate::brokers::Route;
+use crate::call::Answered;
 use crate::clock;
 use crate::error::{Error, ErrorKind};
 use crate::item::{DEFAULT_PARTITION, Item, Place, Pushable, Written};
 use crate::operation::{self, Deferred, Queued};
 use crate::queen::{Queen, Shared};
 use crate::wire::{self, Same};
+
+const CREATED: u16 = 201;
 
 /// A call that was not awaited yet.
 pub type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
@@ -146,7 +151,7 @@ struct Line<'a> {
     reason: Option<String>,
 }
 
-fn read(body: &[u8]) -> Result<Vec<Pushed>, Error> {
+pub(crate) fn read(body: &[u8]) -> Result<Vec<Pushed>, Error> {
     let lines: Vec<Line<'_>> = wire::decode(body)?;
     let mut same = Same::default();
     let pushed = |line: Line<'_>| Pushed {
@@ -185,11 +190,38 @@ pub(crate) fn refusal(kind: ErrorKind, refused: &Pushed, attempts: u32) -> Error
     Error::new(kind, text).with_attempts(attempts)
 }
 
+/// What a broker says of messages of which none was refused.
+pub(crate) enum Results {
+    /// It has stored all of them. What else it says nobody has read yet.
+    Stored(Vec<u8>),
+    Read(Vec<Pushed>),
+}
+
+/// Whether an answer says of so many messages that they are stored. A text that holds these words has escapes between them.
+fn all_stored(answer: &Answered, count: usize) -> bool {
+    answer.status == CREATED && memmem::find_iter(&answer.body, b"\"status\":\"queued\"").count() == count
+}
+
+/// For those who seldom ask what became of a message that was stored. Otherwise as [`send`].
+pub(crate) async fn deliver(
+    shared: &Shared,
+    body: Bytes,
+    count: usize,
+    route: Route,
+) -> Result<Results, Error> {
+    let until = clock::after(clock::now(), shared.deadline);
+    let answer = ask(shared, &body, route, None).await?;
+    match all_stored(&answer, count) {
+        true => Ok(Results::Stored(answer.body)),
+        false => conclude(shared, answer, &body, count, until).await.map(Results::Read),
+    }
+}
+
 /// Goes on if the client is closed meanwhile.
 ///
 /// # Cancel safety
 /// Dropped after it was sent, the messages may or may not be stored.
-pub(crate) async fn send(
+async fn send(
     shared: &Shared,
     body: Bytes,
     count: usize,
@@ -197,12 +229,32 @@ pub(crate) async fn send(
     deadline: Option<Duration>,
 ) -> Result<Vec<Pushed>, Error> {
     let until = clock::after(clock::now(), deadline.unwrap_or(shared.deadline));
+    let answer = ask(shared, &body, route, deadline).await?;
+    conclude(shared, answer, &body, count, until).await
+}
+
+async fn ask(
+    shared: &Shared,
+    body: &Bytes,
+    route: Route,
+    deadline: Option<Duration>,
+) -> Result<Answered, Error> {
     let call = shared.usual(Method::POST, "/api/v1/push".to_owned(), body.clone(), route, deadline);
-    let answer = shared.call_anyway(call).await?;
+    shared.call_anyway(call).await
+}
+
+/// Reads the results, and waits for those that were deferred if the client was told to.
+async fn conclude(
+    shared: &Shared,
+    answer: Answered,
+    body: &[u8],
+    count: usize,
+    until: Instant,
+) -> Result<Vec<Pushed>, Error> {
     let queued = Queued::read(&answer)?;
     let mut results = match &queued {
         None => read(&answer.body)?,
-        Some(queued) => accepted(&body, queued)?,
+        Some(queued) => accepted(body, queued)?,
     };
     if results.len() != count {
         let text = format!("{} results for {count} messages", results.len());
@@ -382,6 +434,22 @@ mod tests {
         let operation = pushed[1].operation.clone().unwrap();
         assert_eq!((&*operation.id, operation.position), ("o", 3));
         assert_eq!(operation.estimated_wait, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn an_answer_says_at_a_glance_that_everything_is_stored() {
+        let line =
+            |id: &str, status: &str| serde_json::json!({"transaction_id": id, "status": status}).to_string();
+        let stored = |status, lines: &[String], count| {
+            let body = format!("[{}]", lines.join(",")).into_bytes();
+            all_stored(&Answered { status, body, broker: 0, attempts: 1, uncertain: false }, count)
+        };
+        let good = [line("a", "queued"), line("\"status\":\"queued\"", "queued")];
+        assert!(stored(201, &good, 2));
+        assert!(!stored(202, &good, 2) && !stored(201, &good, 3));
+        for other in ["duplicate", "buffered", "failed"] {
+            assert!(!stored(201, &[line("a", "queued"), line("\"status\":\"queued\"", other)], 2), "{other}");
+        }
     }
 
     #[test]

@@ -150,6 +150,7 @@ impl Want {
             Some(Subscription::New) => query.add("subscriptionMode", "new"),
             Some(Subscription::From(time)) => query.add("subscriptionFrom", clock::iso(time)),
         }
+        query.add("brief", "true");
         if let Some(id) = wait_id {
             query.add("waitId", id.to_string());
         }
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn a_pop_says_what_it_wants_and_nothing_else() {
         let mut want = Want::new(queue(None), None);
-        assert_eq!(want.path(None), "/api/v1/pop/queue/or%2Fders?batch=1");
+        assert_eq!(want.path(None), "/api/v1/pop/queue/or%2Fders?batch=1&brief=true");
         want.source = queue(Some("a b"));
         want.group = Some("g".to_owned());
         (want.batch, want.partitions, want.auto_ack) = (10, 3, true);
@@ -179,7 +180,7 @@ mod tests {
             want.path(Some(Uuid::nil())),
             "/api/v1/pop/queue/or%2Fders/partition/a%20b?consumerGroup=g&batch=10&partitions=3&wait=true&timeout=1\
              &leaseSeconds=2&autoAck=true&subscriptionFrom=1970-01-01T00%3A00%3A00.000000Z\
-             &waitId=00000000-0000-0000-0000-000000000000"
+             &brief=true&waitId=00000000-0000-0000-0000-000000000000"
         );
     }
 

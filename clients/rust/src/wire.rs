@@ -1,6 +1,7 @@
 //! JSON and paths as brokers want them: names, queries, and what every failure says.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -100,7 +101,7 @@ pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
 /// Once over all of it is cheaper than once for every text in it: it is checked for being UTF-8 first.
 pub fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
     let text = std::str::from_utf8(body).map_err(|error| Error::new(ErrorKind::Decode, error.to_string()))?;
-    serde_json::from_str(text).map_err(|error| unreadable(text, error))
+    serde_json::from_str(text).map_err(|error| unreadable(text, &error).with_source(error))
 }
 
 /// The last text that was asked for: the lines of an answer have most of theirs in common.
@@ -116,10 +117,9 @@ impl Same {
     }
 }
 
-pub fn unreadable(text: &str, error: serde_json::Error) -> Error {
+pub fn unreadable(text: &str, why: &dyn Display) -> Error {
     let shown: String = text.chars().take(BODY_CHARS_SHOWN).collect();
-    Error::new(ErrorKind::Decode, format!("the answer cannot be read: {error} in {shown:?}"))
-        .with_source(error)
+    Error::new(ErrorKind::Decode, format!("the answer cannot be read: {why} in {shown:?}"))
 }
 
 /// What an object says about its success.

@@ -137,7 +137,7 @@ impl Admin {
     pub async fn delete_group(&self, group: &str) -> Result<u64, Error> {
         wire::check_name("the name of a consumer group", group)?;
         let path = wire::path(&["/api/v1/consumer-groups/", group]);
-        let deleted: Deleted = self.ask(Control::delete(path)).await?;
+        let deleted: Deleted = self.ask(Control::delete(path).once()).await?;
         Ok(deleted.deleted_partitions)
     }
 
@@ -145,7 +145,7 @@ impl Admin {
     pub async fn delete_group_in(&self, group: &str, queue: &str) -> Result<u64, Error> {
         wire::check_name("the name of a consumer group", group)?;
         let path = wire::path(&["/api/v1/consumer-groups/", group, "/queues/", queue]);
-        let deleted: Deleted = self.ask(Control::delete(path)).await?;
+        let deleted: Deleted = self.ask(Control::delete(path).once()).await?;
         Ok(deleted.deleted_partitions)
     }
 

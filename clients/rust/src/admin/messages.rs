@@ -138,7 +138,7 @@ impl Admin {
 
     /// Never delivers it again, to nobody.
     pub async fn delete_message(&self, partition_id: &str, transaction_id: &str) -> Result<(), Error> {
-        let _: Value = self.ask(Control::delete(path(partition_id, transaction_id, ""))).await?;
+        let _: Value = self.ask(Control::delete(path(partition_id, transaction_id, "")).once()).await?;
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::Undelivered;
-use crate::error::Error;
-use crate::push::Pushed;
+use crate::error::{Error, ErrorKind};
+use crate::push::{self, Pushed};
 
 const HEAD: &[u8] = b"{\"items\":[";
 const TAIL: &[u8] = b"]}";
@@ -91,10 +91,53 @@ impl Sealed {
 /// What became of a message.
 pub(crate) type Fate = Result<Pushed, Arc<Undelivered>>;
 
+/// What became of all messages of a batch.
+pub(crate) enum Fates {
+    /// They are stored. What else the broker says about them is read when somebody asks for it.
+    Stored {
+        answer: Vec<u8>,
+        read: OnceLock<Result<Vec<Pushed>, Error>>,
+    },
+    Told(Vec<Fate>),
+}
+
+impl Fates {
+    pub fn stored(answer: Vec<u8>) -> Self {
+        Self::Stored { answer, read: OnceLock::new() }
+    }
+
+    fn of(&self, index: usize) -> Result<Fate, Error> {
+        match self {
+            Self::Told(fates) => Ok(fates[index].clone()),
+            Self::Stored { answer, read } => {
+                let results = read.get_or_init(|| push::read(answer)).as_ref().map_err(Error::clone)?;
+                let missing = || Error::new(ErrorKind::Decode, "stored, but there is no result for it");
+                results.get(index).cloned().map(Ok).ok_or_else(missing)
+            }
+        }
+    }
+
+    /// Of a message that could not be delivered.
+    fn failures(&self) -> impl Iterator<Item = (usize, &Arc<Undelivered>)> {
+        let fates = match self {
+            Self::Told(fates) => fates.as_slice(),
+            Self::Stored { .. } => &[],
+        };
+        fates
+            .iter()
+            .enumerate()
+            .filter_map(|(index, fate)| fate.as_ref().err().map(|failure| (index, failure)))
+    }
+
+    fn failure(&self, index: usize) -> Option<Arc<Undelivered>> {
+        self.failures().find(|(failed, _)| *failed == index).map(|(_, failure)| failure.clone())
+    }
+}
+
 /// The results of a batch, for those who hold receipts.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    results: OnceLock<Vec<Fate>>,
+    results: OnceLock<Fates>,
     settled: Notify,
     /// At whose receipts somebody waits. It is locked while results come in: of a failure there is always one who hears, and never two.
     watched: Mutex<HashSet<usize>>,
@@ -106,12 +149,10 @@ impl Outcome {
     }
 
     /// Failures at whose receipts nobody waits are handed to `orphan`, before a receipt can have them.
-    pub fn settle(&self, results: Vec<Fate>, mut orphan: impl FnMut(usize, &Arc<Undelivered>)) {
+    pub fn settle(&self, results: Fates, mut orphan: impl FnMut(usize, &Arc<Undelivered>)) {
         let watched = self.watched();
-        for (index, result) in results.iter().enumerate() {
-            if let Err(undelivered) = result
-                && !watched.contains(&index)
-            {
+        for (index, undelivered) in results.failures() {
+            if !watched.contains(&index) {
                 orphan(index, undelivered);
             }
         }
@@ -120,14 +161,15 @@ impl Outcome {
         }
     }
 
-    /// Whoever does not wait to the end has to [`leave`](Self::leave).
-    pub async fn result(&self, index: usize) -> Fate {
+    /// Whoever does not wait to the end has to [`leave`](Self::leave). An error: it is stored, but what the broker says about that
+    /// cannot be read.
+    pub async fn result(&self, index: usize) -> Result<Fate, Error> {
         self.watched().insert(index);
         loop {
             // Made before the look, so that nothing is missed in between.
             let settled = self.settled.notified();
             if let Some(results) = self.results.get() {
-                return results[index].clone();
+                return results.of(index);
             }
             settled.await;
         }
@@ -137,7 +179,7 @@ impl Outcome {
     pub fn leave(&self, index: usize) -> Option<Arc<Undelivered>> {
         let mut watched = self.watched();
         watched.remove(&index);
-        self.results.get().and_then(|results| results[index].as_ref().err().cloned())
+        self.results.get().and_then(|results| results.failure(index))
     }
 }
 
@@ -179,9 +221,9 @@ mod tests {
         let mut orphans = Vec::new();
         let (result, ()) = tokio::join!(batch.outcome().result(0), async {
             let fates = vec![failed(0), failed(1), failed(2)];
-            batch.outcome().settle(fates, |index, _| orphans.push(index));
+            batch.outcome().settle(Fates::Told(fates), |index, _| orphans.push(index));
         });
-        assert_eq!(result.unwrap_err().transaction_id, "t0");
+        assert_eq!(result.unwrap().unwrap_err().transaction_id, "t0");
         assert_eq!(orphans, [1, 2]);
     }
 
@@ -201,8 +243,18 @@ mod tests {
         assert!(outcome.leave(0).is_none());
         let mut orphans = Vec::new();
         let fates = (0..3).map(|index| Err(batch.undelivered(index, Error::bad_use("x")))).collect();
-        outcome.settle(fates, |index, _| orphans.push(index));
+        outcome.settle(Fates::Told(fates), |index, _| orphans.push(index));
         assert_eq!(orphans, [0, 2]);
         assert_eq!(outcome.leave(1).unwrap().transaction_id, "t1");
+    }
+
+    #[tokio::test]
+    async fn what_is_stored_is_read_when_somebody_asks_for_it() {
+        let answer = r#"[{"index":0,"message_id":"m0","transaction_id":"t0","status":"queued"}]"#;
+        let batch = batch();
+        batch.outcome().settle(Fates::stored(answer.into()), |_, _| unreachable!("nothing has failed"));
+        assert_eq!(batch.outcome().result(0).await.unwrap().unwrap().message_id, "m0");
+        assert_eq!(batch.outcome().result(1).await.unwrap_err().kind(), ErrorKind::Decode);
+        assert!(batch.outcome().leave(0).is_none());
     }
 }

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::batch::{Batch, Fate, Outcome, Sealed};
+use super::batch::{Batch, Fates, Outcome, Sealed};
 use super::{Limits, State};
 use crate::clock;
 use crate::error::Error;
-use crate::push;
+use crate::push::{self, Results};
 
 pub(crate) struct Lane {
     line: Mutex<Line<Batch>>,
@@ -34,7 +34,7 @@ impl Lane {
     /// The batch that the message travels with, and its place there. `None` once the lane is closed.
     pub fn add(&self, message: &[u8], room: usize, limits: &Limits) -> Option<(Arc<Outcome>, usize)> {
         let mut line = self.line();
-        let (batch, wakes) = line.add(message.len(), limits, clock::now())?;
+        let (batch, wakes) = line.add(message.len(), limits, clock::now)?;
         batch.add(message, room);
         let place = (batch.outcome.clone(), batch.len() - 1);
         drop(line);
@@ -127,21 +127,27 @@ pub(crate) async fn run(work: Work) {
 }
 
 /// A message that a broker does not take must not fail its neighbours: what is refused as a whole is sent by halves.
-async fn send(state: &State, lane: usize, batch: &Sealed) -> Vec<Fate> {
+async fn send(state: &State, lane: usize, batch: &Sealed) -> Fates {
     let mut results = Vec::with_capacity(batch.len());
     let mut parts = VecDeque::from([(0, batch.len())]);
     while let Some((from, to)) = parts.pop_front() {
         let body = batch.body(from, to);
-        let sent = push::send(&state.queen.shared, body, to - from, state.route(lane), None).await;
+        let sent = push::deliver(&state.queen.shared, body, to - from, state.route(lane)).await;
         if to - from > 1 && sent.as_ref().is_err_and(is_about_messages) {
             let middle = from + (to - from) / 2;
             parts.push_front((middle, to));
             parts.push_front((from, middle));
             continue;
         }
+        let sent = match sent {
+            Ok(Results::Stored(answer)) if to - from == batch.len() => return Fates::stored(answer),
+            Ok(Results::Stored(answer)) => push::read(&answer),
+            Ok(Results::Read(results)) => Ok(results),
+            Err(error) => Err(error),
+        };
         state.read(batch, from, to, sent, &mut results);
     }
-    results
+    Fates::Told(results)
 }
 
 /// Something in it is wrong, or it is too large. Any other refusal would come for each half again.
@@ -182,7 +188,13 @@ impl<B> Default for Line<B> {
 impl<B: Default> Line<B> {
     /// The batch that takes a message of this size, and whether the lane has to look. A message that is too large for
     /// any batch gets one of its own. `None`: closed.
-    fn add(&mut self, bytes: usize, limits: &Limits, now: Instant) -> Option<(&mut B, bool)> {
+    /// Only the first message of a batch asks for the time.
+    fn add(
+        &mut self,
+        bytes: usize,
+        limits: &Limits,
+        now: impl FnOnce() -> Instant,
+    ) -> Option<(&mut B, bool)> {
         if self.closed {
             return None;
         }
@@ -191,7 +203,7 @@ impl<B: Default> Line<B> {
         };
         let fresh = !self.batches.back().is_some_and(fits);
         if fresh {
-            self.batches.push_back(Waiting { batch: B::default(), count: 0, bytes: 0, since: now });
+            self.batches.push_back(Waiting { batch: B::default(), count: 0, bytes: 0, since: now() });
         }
         self.added += 1;
         let last = self.batches.back_mut()?;
@@ -244,7 +256,7 @@ mod tests {
 
     /// Whether the lane is woken.
     fn add(line: &mut Line<Vec<u32>>, message: u32, bytes: usize, now: Instant) -> bool {
-        let (batch, wakes) = line.add(bytes, &LIMITS, now).unwrap();
+        let (batch, wakes) = line.add(bytes, &LIMITS, || now).unwrap();
         batch.push(message);
         wakes
     }
@@ -282,7 +294,7 @@ mod tests {
         add(&mut line, 3, 1, now);
         assert_eq!(sent(line.step(&LIMITS, now)), None);
         line.closed = true;
-        assert!(line.add(1, &LIMITS, now).is_none());
+        assert!(line.add(1, &LIMITS, || now).is_none());
         assert_eq!(sent(line.step(&LIMITS, now)), Some(vec![3]));
         assert!(matches!(line.step(&LIMITS, now), Step::End));
     }
@@ -295,7 +307,7 @@ mod tests {
         assert!(matches!(line.step(&limits, now), Step::Wait(Some(_))));
         add(&mut line, 2, 60, now);
         assert_eq!(line.end(), [vec![1], vec![2]]);
-        assert!(line.add(1, &limits, now).is_none() && matches!(line.step(&limits, now), Step::End));
+        assert!(line.add(1, &limits, || now).is_none() && matches!(line.step(&limits, now), Step::End));
     }
 
     #[test]

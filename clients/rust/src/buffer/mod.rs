@@ -23,7 +23,7 @@ use crate::on_error::OnError;
 use crate::push::{self, Pending, PushStatus, Pushed};
 use crate::queen::Queen;
 
-use batch::{Fate, Outcome, Sealed};
+use batch::{Fate, Fates, Outcome, Sealed};
 use lane::Lane;
 use undelivered::List;
 
@@ -280,7 +280,7 @@ impl State {
 
     /// All results of a batch: its room is free, and whoever waits is told. Of a failure for which nobody waits somebody else
     /// has to hear.
-    pub fn settle(&self, batch: &Sealed, results: Vec<Fate>) {
+    pub fn settle(&self, batch: &Sealed, results: Fates) {
         let mut orphans = Vec::new();
         batch.outcome().settle(results, |index, undelivered| {
             self.list().add(batch.outcome(), index, undelivered.clone());
@@ -294,7 +294,7 @@ impl State {
     pub fn abandon(&self, batch: &Sealed) {
         let error = Error::new(ErrorKind::Closed, "the runtime of the buffer has ended");
         let results = (0..batch.len()).map(|index| Err(batch.undelivered(index, error.clone())));
-        self.settle(batch, results.collect());
+        self.settle(batch, Fates::Told(results.collect()));
     }
 }
 
@@ -314,7 +314,7 @@ impl Receipt {
         let mut watch = Watch { receipt: &self, waits: true };
         let fate = self.outcome.result(self.index).await;
         watch.waits = false;
-        fate.map_err(|undelivered| {
+        fate?.map_err(|undelivered| {
             // It may have failed before we looked. Now it is told, and need not be told again.
             self.state.list().remove(&self.outcome, self.index);
             undelivered.to_error()

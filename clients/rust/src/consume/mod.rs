@@ -11,12 +11,15 @@ pub use progress::Summary;
 
 use std::fmt::{self, Display};
 use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use crate::consume::settlement::Settlement;
+use crate::consume::worker::{Count, Worker};
 use crate::delivery::Batch;
 use crate::error::Error;
 use crate::message::Message;
@@ -111,8 +114,8 @@ impl Consume {
         self
     }
 
-    /// Whether a message is acknowledged when its handler returns. If not, the handler does it; one that fails
-    /// is nacked in any case.
+    /// Whether a message is acknowledged when its handler returns. If not, the handler does it. One that fails
+    /// is nacked in any case, or given back if it would become a dead letter before those in front of it are acknowledged.
     pub fn auto_ack(mut self, auto_ack: bool) -> Self {
         self.options.auto_ack = auto_ack;
         self
@@ -151,16 +154,7 @@ impl Consume {
         R: Future<Output = Result<(), E>> + Send + 'static,
         E: Display,
     {
-        let each = move |batch: &Arc<Batch>, index, context| -> Handling {
-            match batch.decode(index) {
-                Err(error) => Box::pin(std::future::ready(Err(error.text().to_owned()))),
-                Ok(message) => {
-                    let handling = handler(message, context);
-                    Box::pin(async move { handling.await.map_err(|error| format!("{error:#}")) })
-                }
-            }
-        };
-        self.consuming(1, Handler::Each(Box::new(each)))
+        self.consuming(1, Handler::Each(Box::new(Each { handler, message: PhantomData })))
     }
 
     /// Handles all messages of a pop together. An error nacks all of them with its text.
@@ -171,7 +165,7 @@ impl Consume {
         R: Future<Output = Result<(), E>> + Send + 'static,
         E: Display,
     {
-        let batches = move |batch: &Arc<Batch>, context, settlement: &mut settlement::Settlement| {
+        let batches = move |batch: &Arc<Batch>, context, settlement: &mut Settlement| {
             let mut messages = Vec::with_capacity(batch.len());
             for index in 0..batch.len() {
                 match batch.decode(index) {
@@ -221,13 +215,57 @@ impl Options {
 
 /// The end of a handler, with the text of its error.
 pub(crate) type Handling = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
-type Each = dyn Fn(&Arc<Batch>, usize, Context) -> Handling + Send + Sync;
 /// Whatever it cannot decode it fails by itself. `None`: there is nothing left to handle.
-type Batches = dyn Fn(&Arc<Batch>, Context, &mut settlement::Settlement) -> Option<Handling> + Send + Sync;
+type Batches = dyn Fn(&Arc<Batch>, Context, &mut Settlement) -> Option<Handling> + Send + Sync;
 
 pub(crate) enum Handler {
-    Each(Box<Each>),
+    Each(Box<dyn OneByOne>),
     Batches(Box<Batches>),
+}
+
+/// Handles a batch message by message. It is one future for all of them: a box for each would cost more than many a handler.
+pub(crate) trait OneByOne: Send + Sync {
+    fn handle<'a>(
+        &'a self,
+        worker: &'a Worker,
+        batch: &'a Arc<Batch>,
+        settlement: &'a mut Settlement,
+        context: Context,
+    ) -> Pin<Box<dyn Future<Output = Count> + Send + 'a>>;
+}
+
+/// A handler of messages with payloads of type `T`.
+struct Each<T, F> {
+    handler: F,
+    message: PhantomData<fn(T)>,
+}
+
+impl<T, F, R, E> OneByOne for Each<T, F>
+where
+    T: DeserializeOwned + Send + 'static,
+    F: Fn(Message<T>, Context) -> R + Send + Sync,
+    R: Future<Output = Result<(), E>> + Send,
+    E: Display,
+{
+    fn handle<'a>(
+        &'a self,
+        worker: &'a Worker,
+        batch: &'a Arc<Batch>,
+        settlement: &'a mut Settlement,
+        context: Context,
+    ) -> Pin<Box<dyn Future<Output = Count> + Send + 'a>> {
+        let signals = context.signals.clone();
+        let start = move |index| {
+            let started = batch.decode(index).map(|message| (self.handler)(message, context.clone()));
+            async move {
+                match started {
+                    Ok(handling) => handling.await.map_err(|error| format!("{error:#}")),
+                    Err(error) => Err(error.text().to_owned()),
+                }
+            }
+        };
+        Box::pin(async move { worker.each(batch, settlement, &signals.lost, start).await })
+    }
 }
 
 /// A consumer that is ready to go. Await it to run it to its end, or [`start`](Self::start) it in the background.

@@ -109,9 +109,12 @@ impl Settlement {
     /// All that is left to tell: what is done, what has failed, and the first that was not handled, which gives back the
     /// lease. (Also behind a failure: if its retries are spent it becomes a dead letter, and the lease stays.) Of a partition that the
     /// handler has released nothing else counts any more.
-    pub fn rest(&mut self) -> Vec<Told> {
+    ///
+    /// `acked`, if handlers acknowledge by themselves: of each message, whether that was done. A failure that becomes a dead letter
+    /// takes everything before it along; if some of that is not acknowledged yet, it is given back instead.
+    pub fn rest(&mut self, acked: &[bool]) -> Vec<Told> {
         let auto_ack = self.auto_ack;
-        self.partitions.iter_mut().flat_map(|partition| partition.rest(auto_ack)).collect()
+        self.partitions.iter_mut().flat_map(|partition| partition.rest(auto_ack, acked)).collect()
     }
 }
 
@@ -126,7 +129,7 @@ impl Partition {
         news.then(|| Told { index: self.messages[done - 1], status: Status::Completed, error: None })
     }
 
-    fn rest(&mut self, auto_ack: bool) -> Vec<Told> {
+    fn rest(&mut self, auto_ack: bool, acked: &[bool]) -> Vec<Told> {
         if self.lost {
             return Vec::new();
         }
@@ -137,9 +140,20 @@ impl Partition {
             return behind.map(told).into_iter().collect();
         }
         let mut rest: Vec<Told> = self.done(auto_ack).into_iter().collect();
+        let is_held = |(state, index): (&State, &usize)| {
+            *state == State::Done && !acked.get(*index).is_some_and(|&acked| acked)
+        };
+        let held = match auto_ack {
+            true => None,
+            false => self.states.iter().zip(&self.messages).position(is_held),
+        };
         for (place, state) in self.states.iter().enumerate().skip(self.told) {
             let index = self.messages[place];
             match state {
+                State::Failed(_) if held.is_some_and(|held| held < place) => {
+                    rest.push(Told { index, status: Status::Retry, error: None });
+                    break;
+                }
                 State::Failed(error) => {
                     rest.push(Told { index, status: Status::Failed, error: Some(error.clone()) });
                 }
@@ -181,8 +195,8 @@ mod tests {
     fn the_last_message_of_each_partition_speaks_for_all_of_them() {
         let mut batch = of("a a b b a");
         (0..5).for_each(|index| batch.complete(index));
-        assert_eq!(words(&batch.rest()), "4done 3done");
-        assert_eq!(batch.rest(), []);
+        assert_eq!(words(&batch.rest(&[])), "4done 3done");
+        assert_eq!(batch.rest(&[]), []);
     }
 
     #[test]
@@ -193,14 +207,14 @@ mod tests {
         assert!(!batch.wants(2) && batch.wants(3));
         batch.complete(3);
         batch.complete(4);
-        assert_eq!(words(&batch.rest()), "0done 1failed 2retry 4done");
+        assert_eq!(words(&batch.rest(&[])), "0done 1failed 2retry 4done");
     }
 
     #[test]
     fn what_was_not_handled_is_given_back_by_its_first_message() {
         let mut batch = of("a a b b");
         batch.complete(0);
-        assert_eq!(words(&batch.rest()), "0done 1retry 2retry");
+        assert_eq!(words(&batch.rest(&[])), "0done 1retry 2retry");
     }
 
     #[test]
@@ -212,7 +226,7 @@ mod tests {
         assert_eq!(words(&batch.done()), "1done");
         assert_eq!(batch.done(), []);
         batch.complete(2);
-        assert_eq!(words(&batch.rest()), "2done 3retry");
+        assert_eq!(words(&batch.rest(&[])), "2done 3retry");
     }
 
     #[test]
@@ -223,7 +237,19 @@ mod tests {
         batch.release(2);
         assert!(!batch.wants(3));
         assert_eq!(batch.done(), []);
-        assert_eq!(words(&batch.rest()), "3retry");
+        assert_eq!(words(&batch.rest(&[])), "3retry");
+    }
+
+    #[test]
+    fn a_failure_takes_nothing_along_that_its_handler_has_yet_to_acknowledge() {
+        let told = |acked: &[bool]| {
+            let mut batch = Settlement::new(["a", "a", "a"], false);
+            batch.complete(0);
+            batch.fail(1, "broken".to_owned());
+            words(&batch.rest(acked))
+        };
+        assert_eq!(told(&[false, false, false]), "1retry");
+        assert_eq!(told(&[true, false, false]), "1failed 2retry");
     }
 
     #[test]
@@ -234,12 +260,12 @@ mod tests {
         batch.complete(2);
         batch.complete(3);
         batch.fail(4, "no".to_owned());
-        assert_eq!(words(&batch.rest()), "2retry 4failed");
-        assert_eq!(batch.rest(), []);
+        assert_eq!(words(&batch.rest(&[])), "2retry 4failed");
+        assert_eq!(batch.rest(&[]), []);
         let mut last = of("a a");
         last.complete(0);
         last.release(1);
-        assert_eq!(last.rest(), []);
+        assert_eq!(last.rest(&[]), []);
     }
 
     #[test]
@@ -251,14 +277,14 @@ mod tests {
         assert!(!batch.wants(1) && batch.wants(3));
         batch.complete(3);
         assert_eq!(words(&batch.done()), "3done");
-        assert_eq!(words(&batch.rest()), "4retry");
+        assert_eq!(words(&batch.rest(&[])), "4retry");
     }
 
     #[test]
     fn a_batch_that_fails_as_a_whole_fails_in_every_message() {
         let mut batch = of("a a b");
         (0..3).for_each(|index| batch.fail(index, "no".to_owned()));
-        assert_eq!(words(&batch.rest()), "0failed 1failed 2failed");
+        assert_eq!(words(&batch.rest(&[])), "0failed 1failed 2failed");
     }
 
     proptest! {
@@ -290,8 +316,8 @@ mod tests {
                     told.extend(batch.done());
                 }
             }
-            told.extend(batch.rest());
-            prop_assert!(batch.rest().is_empty());
+            told.extend(batch.rest(&[]));
+            prop_assert!(batch.rest(&[]).is_empty());
             for number in 0..4 {
                 let of_this: Vec<_> = told.iter().filter(|told| partitions[told.index] == number).collect();
                 let all: Vec<usize> = (0..partitions.len()).filter(|&index| partitions[index] == number).collect();
@@ -319,7 +345,7 @@ mod tests {
             let first = handled.iter().position(|handled| !handled);
             (0..first.unwrap_or(handled.len())).for_each(|index| batch.complete(index));
             prop_assert!(batch.done().is_empty());
-            let told: Vec<_> = batch.rest().iter().map(|told| (told.index, told.status)).collect();
+            let told: Vec<_> = batch.rest(&[]).iter().map(|told| (told.index, told.status)).collect();
             prop_assert_eq!(told, first.map(|index| (index, Status::Retry)).into_iter().collect::<Vec<_>>());
         }
     }

@@ -54,8 +54,9 @@ pub struct Worker {
     hasty: u32,
 }
 
+/// What became of messages.
 #[derive(Default)]
-struct Count {
+pub struct Count {
     handled: u64,
     failed: u64,
 }
@@ -180,10 +181,7 @@ impl Worker {
         let partitions = (0..batch.len()).map(|index| batch.partition_id(index));
         let mut settlement = Settlement::new(partitions, duty.options.auto_ack);
         let count = match &duty.handler {
-            Handler::Each(each) => {
-                let handle = |index| each(batch, index, context.clone());
-                self.each(batch, &mut settlement, lost, handle).await
-            }
+            Handler::Each(each) => each.handle(self, batch, &mut settlement, context).await,
             Handler::Batches(_) if duty.stop.is_given() => Count::default(),
             Handler::Batches(batches) => {
                 let start = AssertUnwindSafe(|| batches(batch, context, &mut settlement));
@@ -196,18 +194,20 @@ impl Worker {
         };
         if !lost.is_given() {
             held.iter().for_each(Held::settling);
-            self.tell(batch, settlement.rest()).await;
+            let acked = if duty.options.auto_ack { Vec::new() } else { batch.done() };
+            self.tell(batch, settlement.rest(&acked)).await;
         }
         drop(held);
         count
     }
 
-    async fn each(
+    /// `start` begins to handle a message.
+    pub async fn each<R: Future<Output = Result<(), String>>>(
         &self,
         batch: &Arc<Batch>,
         settlement: &mut Settlement,
         lost: &Signal,
-        handle: impl Fn(usize) -> Handling,
+        start: impl Fn(usize) -> R,
     ) -> Count {
         let mut count = Count::default();
         let mut patience = pin!(self.patience());
@@ -221,7 +221,7 @@ impl Worker {
             }
             let outcome = tokio::select! {
                 biased;
-                outcome = caught(|| handle(index)) => outcome,
+                outcome = caught(|| start(index)) => outcome,
                 () = &mut patience => break,
             };
             // It comes again, so it was neither.
@@ -336,16 +336,15 @@ async fn end_wait(
 }
 
 /// A handler that panics has failed; the consumer goes on.
-async fn caught(start: impl FnOnce() -> Handling) -> Result<(), String> {
-    let mut handling = match catch_unwind(AssertUnwindSafe(start)) {
+async fn caught<R: Future<Output = Result<(), String>>>(start: impl FnOnce() -> R) -> Result<(), String> {
+    let handling = match catch_unwind(AssertUnwindSafe(start)) {
         Ok(handling) => handling,
         Err(panic) => return Err(panicked(&*panic)),
     };
-    std::future::poll_fn(move |context| {
-        match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(context))) {
-            Ok(poll) => poll,
-            Err(panic) => Poll::Ready(Err(panicked(&*panic))),
-        }
+    let mut handling = pin!(handling);
+    std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(context))) {
+        Ok(poll) => poll,
+        Err(panic) => Poll::Ready(Err(panicked(&*panic))),
     })
     .await
 }

@@ -21,6 +21,7 @@ enum Do {
     Succeed,
     Fail(String),
     FailFirst(String, u64),
+    SucceedFirst(String, u64),
     Sleep(Duration),
     Manual,
     Hang,
@@ -62,6 +63,8 @@ impl Handler {
             Do::Fail(text) => Err(text.clone()),
             Do::FailFirst(text, times) if call <= *times => Err(text.clone()),
             Do::FailFirst(..) => Ok(()),
+            Do::SucceedFirst(text, times) if call > *times => Err(text.clone()),
+            Do::SucceedFirst(..) => Ok(()),
             Do::Sleep(time) => {
                 tokio::time::sleep(*time).await;
                 Ok(())
@@ -180,6 +183,7 @@ fn act(mut fields: Fields) -> Result<Do> {
         "succeed" => Do::Succeed,
         "fail" => Do::Fail(text.context("text is missing")?),
         "failFirst" => Do::FailFirst(text.context("text is missing")?, times.unwrap_or(1)),
+        "succeedFirst" => Do::SucceedFirst(text.context("text is missing")?, times.unwrap_or(1)),
         "sleep" => Do::Sleep(Duration::from_millis(ms.context("ms is missing")?)),
         "manual" => Do::Manual,
         "hang" => Do::Hang,
