@@ -275,10 +275,31 @@ export class Batch<T> implements Holder {
     }
   }
 
+  /**
+   * A failure whose retries are spent becomes a dead letter, and the broker takes everything before that for done. If the handler
+   * has yet to acknowledge some of it, the failure is given back instead.
+   */
+  #withoutHarm(done: readonly Settlement[]): readonly Settlement[] {
+    if (this.#work.autoAck) {
+      return done;
+    }
+    const failing = new Set(done.filter(({ status }) => status === 'failed').map(({ message }) => message));
+    const isHeld = (one: Message<T>) => this.#touched.has(one) && !this.#isSettled(one) && !failing.has(one);
+    return done.map((settlement) => {
+      const { lane, index } = this.#places.get(settlement.message)!;
+      const isBefore = (one: Message<T>) => {
+        const place = this.#places.get(one)!;
+        return place.lane === lane && place.index < index;
+      };
+      const held = failing.has(settlement.message) && this.#messages.some((one) => isBefore(one) && isHeld(one));
+      return held ? { message: settlement.message, status: 'retry' } : settlement;
+    });
+  }
+
   /** Requests go one after the other. */
   #tell(): Promise<void> {
     this.#telling = this.#telling.then(async () => {
-      const done = this.#done;
+      const done = this.#withoutHarm(this.#done);
       this.#done = [];
       if (done.length === 0 || this.#lost) {
         return;

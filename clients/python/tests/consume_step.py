@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from scenarios import Runner
 
 HANG_MAX = 10.0
+#: Handlers that do nothing but return, unless they fail.
+RETURNING = ("succeed", "failFirst", "succeedFirst", "hang")
 
 
 class ConsumeStep:
@@ -85,7 +87,8 @@ class ConsumeStep:
             return messages, self._calls
 
     def _fails(self, call: int) -> bool:
-        return bool(self._do == "fail" or (self._do == "failFirst" and call <= self._times))
+        first = call <= self._times
+        return bool(self._do == "fail" or (self._do == "failFirst" and first) or (self._do == "succeedFirst" and not first))
 
     async def _handle_async(self, given: Any) -> None:
         messages, call = self._begin(given)
@@ -103,7 +106,7 @@ class ConsumeStep:
                 self._lost = messages[0].lease_lost
                 raise
         else:
-            assert self._do in ("succeed", "failFirst", "hang"), f"the runner does not know the handler {self._do}"
+            assert self._do in RETURNING, f"the runner does not know the handler {self._do}"
 
     def _handle(self, given: Any) -> None:
         messages, call = self._begin(given)
@@ -120,7 +123,7 @@ class ConsumeStep:
                 time.sleep(0.01)
                 self._lost = messages[0].lease_lost
         else:
-            assert self._do in ("succeed", "failFirst", "hang"), f"the runner does not know the handler {self._do}"
+            assert self._do in RETURNING, f"the runner does not know the handler {self._do}"
 
 
 def an_object(payload: Any) -> Any:

@@ -176,6 +176,7 @@ pub enum Handler {
     Succeed {},
     Fail { text: String },
     FailFirst { text: String, times: Option<u32> },
+    SucceedFirst { text: String, times: Option<u32> },
     Sleep { ms: u64 },
     Manual {},
     Hang {},

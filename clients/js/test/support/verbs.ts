@@ -241,6 +241,7 @@ const consume: Verb = async (fields, { queen }) => {
     succeed: () => {},
     fail: () => Promise.reject(new Error(text)),
     failFirst: () => (calls <= times ? Promise.reject(new Error(text)) : undefined),
+    succeedFirst: () => (calls > times ? Promise.reject(new Error(text)) : undefined),
     sleep: () => sleep(ms),
     manual: (messages) => Promise.all(messages.map((message) => message.ack())),
     hang: async (_, signal) => {
