@@ -37,9 +37,10 @@ use std::time::{Duration, Instant};
 
 pub use config::{Config, Deferring, Keepalive, Roots, Slots, SpoolConfig, Tls, TlsMode};
 pub use crypt::{BadKey, Keys};
-pub use db::control::Operations;
+pub use db::control::{Operations, SeekForecast};
 pub use db::history::{Broker, Metric, ParkedPoint, Point, QueuePoint, QueueRate, Worker};
 pub use db::keys::{ApiKey, NewKey};
+pub use db::letters::{LetterShape, LetterShapes};
 pub use db::redrive::{Redrive, RedriveAsk};
 pub use db::resources::{
     GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread, Trouble,
@@ -52,10 +53,11 @@ pub use histogram::{Distribution, Histogram, MICROSECONDS};
 pub use history::ClusterTotals;
 pub use life::LifeCounts;
 pub use load::LoadCounts;
-pub use ops::admin::{Configured, DeadLetter, DeadLetterFilter, SeekTo};
+pub use ops::admin::{Configured, SeekTo};
 pub use ops::browse::{MessageFilter, MessagePage};
 pub use ops::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
 pub use ops::keys::{create_key, list_keys, revoke_key};
+pub use ops::letters::{DeadLetter, DeadLetterFilter};
 pub use ops::life::{MessageLife, Reader, Recorded};
 pub use ops::maintenance::Maintenance;
 pub use ops::message_status::{GroupStanding, MessageStatus, Standing};

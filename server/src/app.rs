@@ -12,10 +12,11 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::auth::guard::{Checkpoint, Guard, admitted};
+use crate::config::Setting;
 use crate::http::{
     ack, analytics, cluster, cors, dead_letters, doctor, error, groups, health, life, maintenance, messages,
-    metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, statistics,
-    status, traces, transaction,
+    metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, seeks,
+    settings, statistics, status, traces, transaction, whoami,
 };
 use crate::limits::{Bounds, Limits, pace};
 use crate::meter::Meter;
@@ -47,6 +48,8 @@ pub struct Options {
     pub tls: Option<Arc<Door>>,
     /// Who lets callers in; without one everybody may do everything.
     pub guard: Option<Arc<Guard>>,
+    /// All of them, for people; secrets are masked.
+    pub settings: Arc<[Setting]>,
 }
 
 #[derive(Clone)]
@@ -99,6 +102,7 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/messages/{partition}/{transaction}/dlq", post(messages::bury)),
         ("/api/v1/status/queues/{queue}/messages", get(messages::of_queue)),
         ("/api/v1/dlq", get(dead_letters::list).delete(dead_letters::purge)),
+        ("/api/v1/dlq/shapes", get(dead_letters::shapes)),
         ("/api/v1/dlq/redrive", post(redrives::start)),
         ("/api/v1/dlq/redrives", get(redrives::list)),
         ("/api/v1/dlq/redrives/{redrive}", get(redrives::one).delete(redrives::cancel)),
@@ -108,13 +112,15 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/v1/traces/{partition}/{transaction}", get(traces::of_message)),
         ("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription)),
         ("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_from_queue)),
-        ("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(groups::seek)),
+        ("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(seeks::in_queue)),
         (
             "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
-            post(groups::seek_partition),
+            post(seeks::in_partition),
         ),
         ("/api/v1/system/maintenance", get(maintenance::push).post(maintenance::set_push)),
         ("/api/v1/system/maintenance/pop", get(maintenance::pop).post(maintenance::set_pop)),
+        ("/api/v1/whoami", get(whoami::whoami)),
+        ("/api/v1/system/settings", get(settings::settings)),
         ("/api/v1/system/doctor", get(doctor::doctor)),
         ("/api/v1/system/shared-state", get(cluster::shared_state)),
         ("/internal/api/shared-state/stats", get(cluster::shared_state_stats)),

@@ -6,7 +6,7 @@ pub mod guard;
 pub mod jwks;
 pub mod keys;
 pub mod marks;
-mod refusal;
+pub mod refusal;
 pub mod role;
 mod seen;
 pub mod token;
@@ -29,9 +29,17 @@ use role::Role;
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
+/// What somebody has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Token,
+    Key,
+}
+
 /// What a token or a key says about who holds it.
 #[derive(Debug)]
 pub struct Identity {
+    pub kind: Kind,
     pub subject: Option<Arc<str>>,
     /// `None` if it names no role of ours.
     pub role: Option<Role>,

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{self, Connect, Exit, Shell};
-use crate::config::{Settings, environment};
+use crate::config::{Settings, environment, report};
 use crate::key::KeyAction;
 
 /// A partitioned message queue whose only durable state is PostgreSQL.
@@ -156,27 +156,22 @@ impl Cli {
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
-        Self::parse_with_matches(arguments).map(|(cli, _)| cli)
-    }
-
-    /// The matches are those of the command that was chosen.
-    pub fn parse_with_matches<I, T>(arguments: I) -> Result<(Self, ArgMatches), clap::Error>
-    where
-        I: IntoIterator<Item = T>,
-        T: Into<OsString> + Clone,
-    {
         let arguments = in_order(arguments.into_iter().map(Into::into).collect())?;
         let matches = Self::command().try_get_matches_from(arguments)?;
         let words = Words::from_arg_matches(&matches)?;
         let (name, chosen) = matches.subcommand().unwrap_or(("", &matches));
         let of_broker = OF_THE_BROKER.contains(&name);
         let asks = commands::Action::has_subcommand(name);
-        let cli = Self {
+        let mut settings: Settings =
+            if of_broker { Settings::from_arg_matches(chosen)? } else { nothing_given()? };
+        if WITH_ALL_SETTINGS.contains(&name) {
+            settings.in_force = report::settings(&Self::definition(), chosen, &settings).into();
+        }
+        Ok(Self {
             action: words.action.unwrap_or(Action::Serve),
-            settings: if of_broker { Settings::from_arg_matches(chosen)? } else { nothing_given()? },
+            settings,
             connect: if asks { Connect::from_arg_matches(chosen)? } else { nothing_given()? },
-        };
-        Ok((cli, chosen.clone()))
+        })
     }
 }
 

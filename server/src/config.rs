@@ -9,6 +9,7 @@ pub mod report;
 pub(crate) mod units;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -19,6 +20,7 @@ use queen_protocol::Subscription;
 
 pub use access::Access;
 pub use database::Database;
+pub use report::Setting;
 pub use units::some_seconds;
 use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds};
 
@@ -51,6 +53,10 @@ const TRACING: &str = "Tracing";
 
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
+    /// All that follows as people are told of it, if the command shows it; secrets are masked.
+    #[arg(skip)]
+    pub in_force: Arc<[Setting]>,
+
     /// Port of the HTTP API; 0 takes any free one.
     #[arg(long, env = "PORT", default_value_t = 6632, help_heading = LISTENER)]
     pub port: u16,
@@ -535,6 +541,7 @@ impl Settings {
             bounds: self.bounds(),
             tls: None,
             guard: self.access.guard()?,
+            settings: self.in_force.clone(),
         })
     }
 

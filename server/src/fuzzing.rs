@@ -11,9 +11,9 @@ pub use crate::http::pop::{BATCH_MAX, LEASE_SECONDS_MAX, PARTITIONS_MAX, WAIT_MA
 
 use crate::app::Options;
 use crate::cli::Cli;
-use crate::http::groups::SeekBody;
 use crate::http::redrives::StartBody;
 use crate::http::request::Query;
+use crate::http::seeks::SeekBody;
 use crate::http::{pop, traces};
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| {

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<Exit> {
-    let (cli, matches) = Cli::parse_with_matches(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let cli = Cli::parse_from(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match cli.action {
         Action::Serve => serve_with_logs(&cli.settings),
         Action::Psql { arguments } => psql::open(&cli.settings, &arguments),
@@ -33,9 +33,7 @@ fn run() -> Result<Exit> {
         Action::Doctor { json } => doctor::examine(&cli.settings, json),
         Action::Key { action } => key::run(&cli.settings, &action),
         Action::Config { markdown: true } => print(report::markdown(&Cli::definition()).as_bytes()),
-        Action::Config { markdown: false } => {
-            print(report::in_force(&Cli::definition(), &matches, &cli.settings).as_bytes())
-        }
+        Action::Config { markdown: false } => print(report::in_force(&cli.settings).as_bytes()),
         Action::Client(action) => return commands::run(action, &cli.connect),
         Action::Openapi => print(&openapi::DOCUMENT),
         Action::Completions { shell } => print(&completions::script(shell, Cli::command())),

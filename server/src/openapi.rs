@@ -14,8 +14,8 @@ use access::Access;
 
 use crate::http::{
     ack, analytics, cluster, dead_letters, doctor, error, groups, health, life, maintenance, messages,
-    metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, statistics,
-    status, traces, transaction,
+    metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, seeks,
+    settings, statistics, status, traces, transaction, whoami,
 };
 
 /// The document as `queen openapi` prints it and `GET /openapi.json` serves it.
@@ -77,6 +77,7 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         messages::of_queue,
         dead_letters::list,
         dead_letters::purge,
+        dead_letters::shapes,
         redrives::start,
         redrives::list,
         redrives::one,
@@ -88,12 +89,14 @@ pub static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         groups::delete,
         groups::subscription,
         groups::delete_from_queue,
-        groups::seek,
-        groups::seek_partition,
+        seeks::in_queue,
+        seeks::in_partition,
         maintenance::push,
         maintenance::set_push,
         maintenance::pop,
         maintenance::set_pop,
+        whoami::whoami,
+        settings::settings,
         doctor::doctor,
         cluster::shared_state,
         cluster::shared_state_stats,

@@ -108,3 +108,31 @@ begin
     perform queen.doubt(array(select q.id from queen.queues q where q.name = p_queue));
     return cardinality(v_partitions);
 end $$;
+
+-- queen.seek_forecast: what queen.seek would do, and does none of it.
+-- in:     as queen.seek
+-- out:    partitions bigint (in which it would stand there), replayed bigint (messages it has passed and would read again),
+--         skipped bigint (messages it would not read any more), lands bigint (where it would stand; of one partition)
+-- locks:  none
+-- raises: never
+-- Messages that were deleted by hand count, as they do in what is unread. Not `stable`, because it reads the log.
+create or replace function queen.seek_forecast(
+    p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz)
+returns table (partitions bigint, replayed bigint, skipped bigint, lands bigint)
+language plpgsql set enable_sort = on set jit = off as $$
+begin
+    -- As queen.seek.
+    lock table only queen.segments in access share mode;
+    return query
+    select count(*), coalesce(sum(greatest(f.stands - f.lands, 0)), 0)::bigint,
+           coalesce(sum(greatest(f.lands - f.stands, 0)), 0)::bigint, max(f.lands)
+    from queen.queues q
+    join queen.partitions p on p.queue_id = q.id
+    cross join lateral queen.head_of(p.id) h
+    left join lateral queen.reader_of(p.id, p_group) c on true
+    cross join lateral (
+        select greatest(h.tail, coalesce(c.cursor, queen.start_of(p_group, q.id, q.name, p.id, p.name, h.head, h.tail))) as stands,
+               case when p_end then h.head else queen.offset_after(p.id, p_time) end as lands
+        offset 0) f
+    where q.name = p_queue and (p_partition is null or p.name = p_partition);
+end $$;

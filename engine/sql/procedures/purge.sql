@@ -1,7 +1,6 @@
 -- queen.purge_letters: throws away dead letters of a queue that match, a slice at a time.
--- in:     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz (of the failure, both included),
---         p_error text (a part of the error, in any case); null = any; p_next_partition uuid, p_next_offset bigint (where the
---         slice begins), p_limit int
+-- in:     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as
+--         queen.letter_matches); null = any; p_next_partition uuid, p_next_offset bigint (where the slice begins), p_limit int
 -- out:    purged bigint (fewer than p_limit = that was all), until timestamptz (to be handed in as p_to with the next slice),
 --         next_partition uuid, next_offset bigint (where that begins); no row: there is no such queue
 -- locks:  dead_letter_rows, skipping busy ones; then the queue_counts row
@@ -10,7 +9,7 @@
 -- first slice is not taken, or a purge could go on for ever. In the order of partitions and offsets, so that no slice walks
 -- over what an earlier one has looked at.
 create or replace function queen.purge_letters(
-    p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text,
+    p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text,
     p_next_partition uuid, p_next_offset bigint, p_limit int)
 returns table (purged bigint, until timestamptz, next_partition uuid, next_offset bigint)
 language plpgsql set enable_sort = on set plan_cache_mode = force_custom_plan set jit = off as $$
@@ -28,10 +27,7 @@ begin
           from queen.dead_letter_rows k
           where k.queue_id = v_queue
             and (k.partition_id, k.message_offset) >= (p_next_partition, p_next_offset)
-            and (p_group is null or k.consumer_group = p_group)
-            and (p_from is null or k.failed_at >= p_from)
-            and k.failed_at <= until
-            and (p_error is null or position(lower(p_error) in lower(k.error)) > 0)
+            and queen.letter_matches(k.consumer_group, k.failed_at, k.error, p_group, p_from, until, p_error, p_shape)
             and (p_partition is null
                  or k.partition_id = (select n.id from queen.partitions n
                                       where n.queue_id = v_queue and n.name = p_partition))

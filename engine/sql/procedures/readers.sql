@@ -49,10 +49,40 @@ begin
     if v_partition.last_push_at <= p_time then
         return v_partition.head;
     end if;
+    -- Nothing here is that old: who says so means the beginning.
+    if p_time < timestamptz '2000-01-01 00:00:00+00' then
+        return v_partition.tail;
+    end if;
     v_extent := coalesce((select max(e.number) from queen.extents e
                           where e.created_at < p_time - interval '1 minute'), 0);
     return greatest(v_partition.tail, coalesce(
         (select s.base_offset from queen.segments s
          where s.partition_id = p_partition and s.extent >= v_extent and s.created_at > p_time
          order by s.base_offset limit 1), v_partition.head));
+end $$;
+
+-- queen.start_of: where a group would start in a partition that it has not read yet.
+-- in:     p_group text (null = nobody in particular), p_queue uuid, p_queue_name text, p_partition uuid, p_partition_name
+--         text, p_head bigint, p_tail bigint (of the partition)
+-- out:    bigint: at the time of its registration, or at the tail without one; at the head, so nowhere, if it reads other
+--         partitions only
+-- locks:  none
+-- raises: never
+create or replace function queen.start_of(
+    p_group text, p_queue uuid, p_queue_name text, p_partition uuid, p_partition_name text, p_head bigint, p_tail bigint)
+returns bigint language plpgsql as $$
+declare
+    v_since timestamptz;
+begin
+    select g.since into v_since from queen.groups g
+    where g.queue_name = p_queue_name and g.consumer_group = p_group and g.partition_name in ('', p_partition_name)
+    order by g.partition_name desc limit 1;
+    if v_since is not null then
+        return queen.offset_after(p_partition, v_since);
+    end if;
+    if not found and p_group <> '__QUEUE_MODE__'
+       and exists (select 1 from queen.group_counts k where k.queue_id = p_queue and k.consumer_group = p_group) then
+        return p_head;
+    end if;
+    return p_tail;
 end $$;

@@ -40,17 +40,17 @@ begin
     return v_dropped;
 end $$;
 
--- queen.start_redrive: begins a replay of all dead letters of a queue that match, or counts them.
--- in:     p_id uuid (null = only count), p_queue text, p_target text (null = the queue itself),
---         p_partition text, p_group text, p_from timestamptz, p_to timestamptz (of the failure, both included), p_error text
---         (a part of the error); null = any; p_per_second int
+-- queen.begin_redrive: begins a replay of all dead letters of a queue that match, or counts them.
+-- in:     p_id uuid (null = only count), p_queue text, p_target text (null = the queue itself), p_partition text, p_group text,
+--         p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as queen.letter_matches); null = any;
+--         p_per_second int
 -- out:    bigint: how many match; null = no such queue
 -- locks:  none
 -- raises: never
 -- What fails from now on is not taken: a message that fails again would go round for ever. Sent twice it starts once.
-create or replace function queen.start_redrive(
+create or replace function queen.begin_redrive(
     p_id uuid, p_queue text, p_target text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz,
-    p_error text, p_per_second int)
+    p_error text, p_shape text, p_per_second int)
 returns bigint language plpgsql as $$
 declare
     v_now timestamptz := queen.now();
@@ -61,15 +61,28 @@ begin
     if v_queue is null then
         return null;
     end if;
-    v_total := queen.dead_letters_count(p_queue, p_partition, p_group, p_from, v_until, p_error);
+    v_total := queen.count_letters(p_queue, p_partition, p_group, p_from, v_until, p_error, p_shape);
     if p_id is not null then
         insert into queen.redrives as r (id, queue_id, queue_name, target_queue, partition_name, consumer_group,
-                                         failed_from, failed_to, error_filter, per_second, total, created_at)
-        values (p_id, v_queue, p_queue, p_target, p_partition, p_group, p_from, v_until, p_error, p_per_second,
+                                         failed_from, failed_to, error_filter, error_shape, per_second, total, created_at)
+        values (p_id, v_queue, p_queue, p_target, p_partition, p_group, p_from, v_until, p_error, p_shape, p_per_second,
                 v_total, v_now)
         on conflict (id) do nothing;
     end if;
     return v_total;
+end $$;
+
+-- queen.start_redrive: queen.begin_redrive of any shape. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- in:     as queen.begin_redrive without p_shape
+-- out:    as queen.begin_redrive
+-- locks:  none
+-- raises: never
+create or replace function queen.start_redrive(
+    p_id uuid, p_queue text, p_target text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz,
+    p_error text, p_per_second int)
+returns bigint language plpgsql as $$
+begin
+    return queen.begin_redrive(p_id, p_queue, p_target, p_partition, p_group, p_from, p_to, p_error, null, p_per_second);
 end $$;
 
 -- queen.claim_redrives: replays that nobody is working on.
@@ -122,10 +135,8 @@ begin
               from queen.dead_letter_rows k
               where k.queue_id = v_job.queue_id
                 and (k.partition_id, k.message_offset) >= (v_job.next_partition, v_job.next_offset)
-                and (v_job.consumer_group is null or k.consumer_group = v_job.consumer_group)
-                and (v_job.failed_from is null or k.failed_at >= v_job.failed_from)
-                and k.failed_at <= v_job.failed_to
-                and (v_job.error_filter is null or position(lower(v_job.error_filter) in lower(k.error)) > 0)
+                and queen.letter_matches(k.consumer_group, k.failed_at, k.error, v_job.consumer_group, v_job.failed_from,
+                                         v_job.failed_to, v_job.error_filter, v_job.error_shape)
                 and (v_job.partition_name is null
                      or k.partition_id = (select n.id from queen.partitions n
                                           where n.queue_id = v_job.queue_id and n.name = v_job.partition_name))
@@ -147,10 +158,8 @@ begin
               order by c.partition_id desc, c.message_offset desc limit 1) l
         join queen.dead_letter_rows k on k.queue_id = v_job.queue_id and k.partition_id = l.partition_id
                                  and k.message_offset = l.message_offset
-        where (v_job.consumer_group is null or k.consumer_group = v_job.consumer_group)
-          and (v_job.failed_from is null or k.failed_at >= v_job.failed_from)
-          and k.failed_at <= v_job.failed_to
-          and (v_job.error_filter is null or position(lower(v_job.error_filter) in lower(k.error)) > 0)) c on true
+        where queen.letter_matches(k.consumer_group, k.failed_at, k.error, v_job.consumer_group, v_job.failed_from,
+                                   v_job.failed_to, v_job.error_filter, v_job.error_shape)) c on true
     order by c.partition_id, c.message_offset, c.id;
 end $$;
 
@@ -203,9 +212,33 @@ begin
     return (select r.status from queen.redrives r where r.id = p_id);
 end $$;
 
--- queen.list_redrives: replays, the newest first.
+-- queen.redrive_states: replays, the newest first.
 -- in:     p_id uuid (null = all), p_limit bigint, p_offset bigint
 -- out:    redrives rows, and rate double precision: dead letters a second since it started
+-- locks:  none
+-- raises: never
+create or replace function queen.redrive_states(p_id uuid, p_limit bigint, p_offset bigint)
+returns table (id uuid, queue_name text, target_queue text, partition_name text, consumer_group text,
+               failed_from timestamptz, failed_to timestamptz, error_filter text, error_shape text, per_second int,
+               status text, total bigint, done bigint, failed bigint, created_at timestamptz, started_at timestamptz,
+               finished_at timestamptz, error text, rate double precision)
+language plpgsql stable as $$
+begin
+    return query
+    select r.id, r.queue_name, r.target_queue, r.partition_name, r.consumer_group, r.failed_from, r.failed_to,
+           r.error_filter, r.error_shape, r.per_second, r.status, r.total, r.done, r.failed, r.created_at, r.started_at,
+           r.finished_at, r.error,
+           coalesce(r.done / greatest(0.001, extract(epoch from coalesce(r.finished_at, queen.now()) - r.started_at)),
+                    0)::double precision
+    from queen.redrives r
+    where p_id is null or r.id = p_id
+    order by r.created_at desc, r.id desc
+    limit p_limit offset p_offset;
+end $$;
+
+-- queen.list_redrives: queen.redrive_states without their shapes. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- in:     p_id uuid (null = all), p_limit bigint, p_offset bigint
+-- out:    as queen.redrive_states without error_shape
 -- locks:  none
 -- raises: never
 create or replace function queen.list_redrives(p_id uuid, p_limit bigint, p_offset bigint)
@@ -218,13 +251,8 @@ begin
     return query
     select r.id, r.queue_name, r.target_queue, r.partition_name, r.consumer_group, r.failed_from, r.failed_to,
            r.error_filter, r.per_second, r.status, r.total, r.done, r.failed, r.created_at, r.started_at, r.finished_at,
-           r.error,
-           coalesce(r.done / greatest(0.001, extract(epoch from coalesce(r.finished_at, queen.now()) - r.started_at)),
-                    0)::double precision
-    from queen.redrives r
-    where p_id is null or r.id = p_id
-    order by r.created_at desc, r.id desc
-    limit p_limit offset p_offset;
+           r.error, r.rate
+    from queen.redrive_states(p_id, p_limit, p_offset) r;
 end $$;
 
 -- queen.sweep_redrives: forgets replays that ended long ago.

@@ -6,9 +6,9 @@
 --         the last of all groups)
 -- out:    id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
 --         leased bigint, cursor bigint, oldest_at timestamptz (of the first stored message), unread_at timestamptz (of the
---         first unread one), newest_at timestamptz (all null when there is none), served_at timestamptz, lease_id uuid,
---         lease_until timestamptz (both only of a live lease), lag_seconds float8 (since unread_at); in no order, none for
---         a partition that is gone
+--         first unread one), newest_at timestamptz (all null when there is none), served_at timestamptz (so of a live lease,
+--         since when), lease_id uuid, lease_until timestamptz (both only of a live lease; its own time, also while deferred
+--         acknowledgements hold it), lag_seconds float8 (since unread_at); in no order, none for a partition that is gone
 -- locks:  none
 -- raises: never
 create or replace function queen.partition_figures(p_partitions uuid[], p_group text)
@@ -25,7 +25,9 @@ begin
            (select s.created_at from queen.segments s where s.partition_id = p.id and s.base_offset <= h.tail and h.tail < h.head
             order by s.base_offset desc limit 1),
            w.created_at, case when h.tail < h.head then h.last_push_at end, l.served_at,
-           case when l.lease_until > v_now then l.lease_id end, case when l.lease_until > v_now then l.lease_until end,
+           case when l.lease_until > v_now then l.lease_id end,
+           case when queen.is_held(l.lease_until, v_now) then l.lease_own_until
+                when l.lease_until > v_now then l.lease_until end,
            extract(epoch from v_now - w.created_at)::float8
     from unnest(p_partitions) a (id)
     join queen.partitions p on p.id = any (array[a.id])
@@ -36,17 +38,10 @@ begin
         union all
         (select r.* from queen.readers_of(a.id) r where p_group is null order by r.cursor limit 1)
         limit 1) l on true
-    left join lateral (select n.queue_name, n.since from queen.groups n
-                       where n.queue_name = q.name and n.consumer_group = p_group and n.partition_name in ('', p.name)
-                       order by n.partition_name desc limit 1) s on l.partition_id is null
-    -- Where it would start, if it is new here; nowhere, if it reads other partitions only.
     cross join lateral (
-        select greatest(h.tail, coalesce(l.cursor, case
-            when s.since is not null then queen.offset_after(p.id, s.since)
-            when s.queue_name is null and p_group <> '__QUEUE_MODE__'
-                 and exists (select 1 from queen.group_counts k where k.queue_id = q.id and k.consumer_group = p_group)
-            then h.head
-            else h.tail end)) as cursor) c
+        select greatest(h.tail, coalesce(l.cursor, queen.start_of(p_group, q.id, q.name, p.id, p.name, h.head, h.tail)))
+                   as cursor
+        offset 0) c
     left join lateral (select s.created_at from queen.segments s
                        where s.partition_id = p.id and s.base_offset <= c.cursor and c.cursor < h.head
                        order by s.base_offset desc limit 1) w on true;
@@ -100,6 +95,61 @@ begin
     select f.* from queen.partition_figures(v_ids, p_group) f
     order by f.unread desc, f.queue_name, f.name
     limit p_limit;
+end $$;
+
+-- queen.partition_page: one page of partitions, those with the most unread messages first.
+-- in:     p_queue uuid (null = of all queues), p_group text (as queen.partition_figures), p_search text (a part of the name,
+--         in any case; null = any), p_limit bigint, p_offset bigint, p_partitions_max int (more are not looked through: first
+--         come those that were notable when their queue was measured, then the others of the queue by name)
+-- out:    as queen.partition_figures
+-- locks:  none
+-- raises: never
+create or replace function queen.partition_page(
+    p_queue uuid, p_group text, p_search text, p_limit bigint, p_offset bigint, p_partitions_max int)
+returns table (id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
+               leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz, newest_at timestamptz,
+               served_at timestamptz, lease_id uuid, lease_until timestamptz, lag_seconds float8)
+language plpgsql set enable_sort = on set enable_hashagg = on set plan_cache_mode = force_custom_plan set jit = off as $$
+declare
+    v_search text := lower(p_search);
+    v_offset int := least(p_offset, 1000000000);
+    v_limit int := least(p_limit, 1000000000);
+    v_ids uuid[];
+    v_notable uuid[];
+begin
+    if p_queue is not null then
+        v_ids := array(select p.id from queen.partitions p
+                       where p.queue_id = p_queue and (v_search is null or position(v_search in lower(p.name)) > 0)
+                       limit p_partitions_max + 1);
+    end if;
+    if cardinality(v_ids) <= p_partitions_max then
+        return query
+        select f.* from queen.partition_figures(v_ids, p_group) f
+        order by f.unread desc, f.name
+        limit v_limit offset v_offset;
+        return;
+    end if;
+    v_notable := array(select n.partition_id from queen.notable_partitions n
+                       where (p_queue is null or n.queue_id = p_queue) and (p_group is null or n.consumer_group = p_group)
+                         and (v_search is null
+                              or exists (select 1 from queen.partitions p
+                                         where p.id = n.partition_id and position(v_search in lower(p.name)) > 0))
+                       group by n.partition_id
+                       order by max(n.pending) desc, n.partition_id
+                       limit p_partitions_max);
+    v_ids := v_notable[v_offset + 1 : v_offset + v_limit];
+    if p_queue is not null then
+        v_ids := v_ids || array(select p.id from queen.partitions p
+                                where p.queue_id = p_queue and p.id <> all (v_notable)
+                                  and (v_search is null or position(v_search in lower(p.name)) > 0)
+                                order by p.name
+                                limit v_limit - cardinality(v_ids)
+                                offset greatest(0, v_offset - cardinality(v_notable)));
+    end if;
+    -- Pages follow what was measured; within one, what is there now decides.
+    return query
+    select f.* from queen.partition_figures(v_ids, p_group) f
+    order by f.unread desc, f.queue_name, f.name;
 end $$;
 
 -- queen.group_partitions: of several queues, the partitions of which a group has most to read.

@@ -123,57 +123,37 @@ pub async fn seek(
     Ok(one(connections, "queen.seek", sql, &parameters).await?.get(0))
 }
 
-pub struct DeadLetters<'a> {
-    pub queue: Option<&'a str>,
-    pub partition: Option<&'a str>,
-    pub group: Option<&'a str>,
-    pub from: Option<i64>,
-    pub to: Option<i64>,
-    /// A part of the error.
-    pub error: Option<&'a str>,
+/// What a seek would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeekForecast {
+    pub partitions: i64,
+    /// Messages the group has passed and would read again.
+    pub replayed: i64,
+    /// Messages it would not read any more.
+    pub skipped: i64,
+    /// The offset it would read next. Of several partitions: the highest of them; of none: 0.
+    pub lands: i64,
 }
 
-pub struct DeadLetterRow {
-    pub id: Uuid,
-    pub partition_id: Uuid,
-    pub queue: String,
-    pub partition: String,
-    pub group: String,
-    pub error: Option<String>,
-    pub attempts: i32,
-    pub frame: String,
-    pub created_at: i64,
-    pub failed_at: i64,
-}
-
-/// One page and the number of all that match.
-pub async fn dead_letters(
+/// As `seek`, which it does not do.
+pub async fn seek_forecast(
     connections: &Connections,
-    ask: &DeadLetters<'_>,
-    limit: i64,
-    offset: i64,
-) -> Result<(Vec<DeadLetterRow>, i64), Error> {
-    let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
-    let filters: [&(dyn ToSql + Sync); 6] = [&ask.queue, &ask.partition, &ask.group, &from, &to, &ask.error];
-    let sql = "select queen.dead_letters_count($1, $2, $3, $4, $5, $6)";
-    let total = one(connections, "queen.dead_letters_count", sql, &filters).await?.get(0);
-    let sql = "select * from queen.dead_letters($1, $2, $3, $4, $5, $6, $7, $8)";
-    let mut parameters = filters.to_vec();
-    parameters.extend([&limit as &(dyn ToSql + Sync), &offset]);
-    let rows = many(connections, "queen.dead_letters", sql, &parameters).await?;
-    let letter = |row: &Row| DeadLetterRow {
-        id: row.get("id"),
-        partition_id: row.get("partition_id"),
-        queue: row.get("queue_name"),
-        partition: row.get("partition_name"),
-        group: row.get("consumer_group"),
-        error: row.get("error"),
-        attempts: row.get("attempts"),
-        frame: row.get("frame"),
-        created_at: clock::micros(row.get("created_at")),
-        failed_at: clock::micros(row.get("failed_at")),
-    };
-    Ok((rows.iter().map(letter).collect(), total))
+    group: &str,
+    queue: &str,
+    partition: Option<&str>,
+    time: Option<i64>,
+) -> Result<SeekForecast, Error> {
+    let time: Option<SystemTime> = time.map(clock::system_time);
+    let sql = "select * from queen.seek_forecast($1, $2, $3, $4, $5)";
+    let parameters: [&(dyn ToSql + Sync); 5] = [&group, &queue, &partition, &time.is_none(), &time];
+    let row = one(connections, "queen.seek_forecast", sql, &parameters).await?;
+    let lands: Option<i64> = row.get("lands");
+    Ok(SeekForecast {
+        partitions: row.get("partitions"),
+        replayed: row.get("replayed"),
+        skipped: row.get("skipped"),
+        lands: lands.unwrap_or(0),
+    })
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

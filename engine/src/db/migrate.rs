@@ -24,12 +24,12 @@ macro_rules! files {
 }
 
 /// Applied once, in order. Frozen once released.
-const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred", "0005_statistics", "0006_messages", "0007_inbox", "0008_life", "0009_history", "0010_keys");
+const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred", "0005_statistics", "0006_messages", "0007_inbox", "0008_life", "0009_history", "0010_keys", "0011_shapes");
 
 /// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":
     "message_id", "frame", "newest", "deferred", "pulse", "spool", "diagnose", "views", "statistics", "resources", "find_transactions", "open", "push", "readers", "skips", "lease", "fetch", "release", "complete", "ack", "locate", "hold",
-    "renew", "subscribe", "seed", "discover", "queues", "groups", "dead_letters", "messages", "redrive", "purge", "traces", "life", "retention", "extents", "inbox", "compatible", "history", "analytics", "postgres_stats", "keys", "owners",
+    "renew", "subscribe", "seed", "discover", "queues", "groups", "letters", "dead_letters", "messages", "redrive", "purge", "traces", "life", "retention", "extents", "inbox", "compatible", "history", "analytics", "postgres_stats", "keys", "owners",
 );
 
 /// At every start, because it has nothing to do but for what is new.

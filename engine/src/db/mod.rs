@@ -7,6 +7,7 @@ pub mod control;
 mod error;
 pub mod history;
 pub mod keys;
+pub mod letters;
 pub mod life;
 pub mod messages;
 pub mod migrate;

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::control::{DeadLetters, many};
+use super::control::many;
+use super::letters::DeadLetters;
 use super::{Connections, Error};
 use crate::clock;
 
@@ -26,9 +27,19 @@ pub async fn purge_letters(
     limit: i32,
 ) -> Result<Option<Slice>, Error> {
     let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
-    let sql = "select * from queen.purge_letters($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let parameters: [&(dyn ToSql + Sync); 9] =
-        [&ask.queue, &ask.partition, &ask.group, &from, &to, &ask.error, &next.0, &next.1, &limit];
+    let sql = "select * from queen.purge_letters($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+    let parameters: [&(dyn ToSql + Sync); 10] = [
+        &ask.queue,
+        &ask.partition,
+        &ask.group,
+        &from,
+        &to,
+        &ask.error,
+        &ask.shape,
+        &next.0,
+        &next.1,
+        &limit,
+    ];
     let rows = many(connections, "queen.purge_letters", sql, &parameters).await?;
     Ok(rows.first().map(|row| {
         let (partition, offset): (Option<Uuid>, Option<i64>) = (row.get(2), row.get(3));

@@ -53,18 +53,20 @@ pub struct RedriveAsk {
     pub to: Option<i64>,
     /// A part of the error, in any case.
     pub error: Option<String>,
+    /// The whole shape of it; empty: there is no error.
+    pub shape: Option<String>,
     pub per_second: i32,
 }
 
 /// How many match; `None`: no such queue. Without an id it is only counted.
-pub async fn start_redrive(
+pub async fn begin_redrive(
     connections: &Connections,
     id: Option<Uuid>,
     ask: &RedriveAsk,
 ) -> Result<Option<i64>, Error> {
     let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
-    let sql = "select queen.start_redrive($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let parameters: [&(dyn ToSql + Sync); 9] = [
+    let sql = "select queen.begin_redrive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+    let parameters: [&(dyn ToSql + Sync); 10] = [
         &id,
         &ask.queue,
         &ask.target_queue,
@@ -73,9 +75,10 @@ pub async fn start_redrive(
         &from,
         &to,
         &ask.error,
+        &ask.shape,
         &ask.per_second,
     ];
-    Ok(one(connections, "queen.start_redrive", sql, &parameters).await?.get(0))
+    Ok(one(connections, "queen.begin_redrive", sql, &parameters).await?.get(0))
 }
 
 pub async fn claim_redrives(
@@ -181,6 +184,7 @@ pub struct Redrive {
     /// Nothing that failed later is taken.
     pub to: i64,
     pub error_filter: Option<String>,
+    pub shape: Option<String>,
     pub per_second: i32,
     /// `running`, `completed` or `cancelled`.
     pub status: String,
@@ -202,8 +206,8 @@ pub async fn redrives(
     limit: i64,
     offset: i64,
 ) -> Result<Vec<Redrive>, Error> {
-    let sql = "select * from queen.list_redrives($1, $2, $3)";
-    let rows = many(connections, "queen.list_redrives", sql, &[&id, &limit, &offset]).await?;
+    let sql = "select * from queen.redrive_states($1, $2, $3)";
+    let rows = many(connections, "queen.redrive_states", sql, &[&id, &limit, &offset]).await?;
     let time = |row: &Row, name| row.get::<_, Option<SystemTime>>(name).map(clock::micros);
     let redrive = |row: &Row| Redrive {
         id: row.get("id"),
@@ -214,6 +218,7 @@ pub async fn redrives(
         from: time(row, "failed_from"),
         to: clock::micros(row.get("failed_to")),
         error_filter: row.get("error_filter"),
+        shape: row.get("error_shape"),
         per_second: row.get("per_second"),
         status: row.get("status"),
         total: row.get("total"),

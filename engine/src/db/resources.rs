@@ -129,7 +129,9 @@ pub struct PartitionFigures {
     pub unread_at: Option<i64>,
     pub newest_at: Option<i64>,
     pub served_at: Option<i64>,
+    /// Only of a live lease, which began when the partition was last served.
     pub lease: Option<Uuid>,
+    /// Its own time, also while deferred acknowledgements hold it.
     pub lease_until: Option<i64>,
     /// How long the first unread message has waited.
     pub lag_seconds: Option<f64>,
@@ -180,6 +182,32 @@ pub async fn busiest_partitions(
     let sql = "select * from queen.busiest_partitions($1, $2, $3, $4)";
     let parameters: [&(dyn ToSql + Sync); 4] = [&queue, &group, &limit, &partitions_max];
     let rows = many(connections, "queen.busiest_partitions", sql, &parameters).await?;
+    Ok(rows.iter().map(partition).collect())
+}
+
+/// Which partitions, and which page of them.
+#[derive(Debug, Clone, Copy)]
+pub struct PartitionPage<'a> {
+    /// `None` = of all queues.
+    pub queue: Option<Uuid>,
+    /// Whose cursor decides what is unread.
+    pub group: Option<&'a str>,
+    /// A part of the name, in any case.
+    pub search: Option<&'a str>,
+    pub limit: i64,
+    pub offset: i64,
+}
+
+/// The most unread messages first.
+pub async fn partition_page(
+    connections: &Connections,
+    page: &PartitionPage<'_>,
+    partitions_max: i32,
+) -> Result<Vec<PartitionFigures>, Error> {
+    let sql = "select * from queen.partition_page($1, $2, $3, $4, $5, $6)";
+    let parameters: [&(dyn ToSql + Sync); 6] =
+        [&page.queue, &page.group, &page.search, &page.limit, &page.offset, &partitions_max];
+    let rows = many(connections, "queen.partition_page", sql, &parameters).await?;
     Ok(rows.iter().map(partition).collect())
 }
 

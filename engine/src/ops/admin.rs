@@ -1,16 +1,12 @@
-//! The control plane of the message plane: queues, groups, dead letters. Each call tells all brokers what it
-//! changed.
+//! The control plane of the message plane: queues and groups. Each call tells all brokers what it changed.
 
 use queen_protocol::{Configure, QueueOptions};
 use uuid::Uuid;
 
-use super::messages::read;
 use crate::Engine;
-use crate::crypt::{Keys, Unreadable};
-use crate::db::control::{self, DeadLetterRow, DeadLetters};
+use crate::db::control::{self, SeekForecast};
 use crate::error::Error;
 use crate::jobs::wake;
-use crate::log::frames::{Frame, read_string};
 
 #[derive(Debug)]
 pub struct Configured {
@@ -21,43 +17,21 @@ pub struct Configured {
     pub options: QueueOptions,
 }
 
-#[derive(Debug, Clone, Default)]
-pub struct DeadLetterFilter {
-    pub queue: Option<String>,
-    pub partition: Option<String>,
-    pub group: Option<String>,
-    /// Microseconds since 1970, on the time of failure.
-    pub from: Option<i64>,
-    pub to: Option<i64>,
-    /// A part of the error, in any case.
-    pub error: Option<String>,
-    pub limit: i64,
-    pub offset: i64,
-}
-
-#[derive(Debug)]
-pub struct DeadLetter {
-    pub id: Uuid,
-    pub transaction_id: String,
-    pub partition_id: Uuid,
-    pub queue: String,
-    pub partition: String,
-    pub group: String,
-    pub error: Option<String>,
-    pub attempts: i32,
-    /// The sender's JSON; null if it cannot be read.
-    pub payload: String,
-    pub unreadable: Option<Unreadable>,
-    pub producer_sub: Option<String>,
-    pub created_at: i64,
-    pub failed_at: i64,
-}
-
 #[derive(Debug, Clone, Copy)]
 pub enum SeekTo {
     End,
     /// Microseconds since 1970.
     Time(i64),
+}
+
+impl SeekTo {
+    /// `None` = to the end.
+    pub(super) fn time(self) -> Option<i64> {
+        match self {
+            Self::End => None,
+            Self::Time(micros) => Some(micros),
+        }
+    }
 }
 
 impl Engine {
@@ -82,21 +56,6 @@ impl Engine {
         Ok(existed)
     }
 
-    /// One page, newest failure first, and the number of all that match.
-    pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<(Vec<DeadLetter>, i64), Error> {
-        let ask = DeadLetters {
-            queue: filter.queue.as_deref(),
-            partition: filter.partition.as_deref(),
-            group: filter.group.as_deref(),
-            from: filter.from,
-            to: filter.to,
-            error: filter.error.as_deref(),
-        };
-        let page = control::dead_letters(&self.shared.connections, &ask, filter.limit, filter.offset);
-        let (rows, total) = page.await?;
-        Ok((rows.into_iter().filter_map(|row| dead_letter(row, &self.shared.config.keys)).collect(), total))
-    }
-
     /// How many partition cursors went. `queue`: `None` = everywhere.
     pub async fn delete_group(&self, group: &str, queue: Option<&str>, metadata: bool) -> Result<i64, Error> {
         let deleted = control::delete_group(&self.shared.connections, group, queue, metadata).await?;
@@ -113,32 +72,22 @@ impl Engine {
 
     /// How many partitions were moved.
     pub async fn seek(&self, group: &str, queue: &str, to: SeekTo) -> Result<i64, Error> {
-        let time = match to {
-            SeekTo::End => None,
-            SeekTo::Time(micros) => Some(micros),
-        };
-        let moved = control::seek(&self.shared.connections, group, queue, None, time).await?;
+        let moved = control::seek(&self.shared.connections, group, queue, None, to.time()).await?;
         self.shared.wake.reset(&self.shared, Some(queue), Some(group));
         Ok(moved)
     }
-}
 
-fn dead_letter(row: DeadLetterRow, keys: &Keys) -> Option<DeadLetter> {
-    let frame = Frame::parse(&row.frame)?;
-    let (payload, unreadable) = read(&frame, keys);
-    Some(DeadLetter {
-        id: row.id,
-        transaction_id: read_string(frame.transaction_id),
-        partition_id: row.partition_id,
-        queue: row.queue,
-        partition: row.partition,
-        group: row.group,
-        error: row.error,
-        attempts: row.attempts,
-        payload,
-        unreadable,
-        producer_sub: frame.producer_sub.map(read_string),
-        created_at: row.created_at,
-        failed_at: row.failed_at,
-    })
+    /// What a seek would do, in all partitions of the queue or in one. Moves nothing.
+    pub async fn seek_forecast(
+        &self,
+        group: &str,
+        queue: &str,
+        partition: Option<&str>,
+        to: SeekTo,
+    ) -> Result<SeekForecast, Error> {
+        // Where a group reads at all is known from the counts.
+        self.freshen(Some(queue)).await?;
+        let connections = &self.shared.connections;
+        Ok(control::seek_forecast(connections, group, queue, partition, to.time()).await?)
+    }
 }

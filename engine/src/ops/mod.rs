@@ -12,6 +12,7 @@ pub mod defer_ack;
 pub mod fetch;
 pub mod history;
 pub mod keys;
+pub mod letters;
 pub mod life;
 pub mod locate;
 pub mod maintenance;

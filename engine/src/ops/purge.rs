@@ -2,9 +2,8 @@
 
 use uuid::Uuid;
 
-use super::admin::DeadLetterFilter;
+use super::letters::DeadLetterFilter;
 use crate::Engine;
-use crate::db::control::DeadLetters;
 use crate::db::purge::purge_letters;
 use crate::error::Error;
 
@@ -22,14 +21,8 @@ impl Engine {
         filter: &DeadLetterFilter,
     ) -> Result<Option<i64>, Error> {
         self.check_open()?;
-        let mut ask = DeadLetters {
-            queue: Some(queue),
-            partition: filter.partition.as_deref(),
-            group: filter.group.as_deref(),
-            from: filter.from,
-            to: filter.to,
-            error: filter.error.as_deref(),
-        };
+        let mut ask = filter.ask();
+        ask.queue = Some(queue);
         let mut next = (Uuid::nil(), 0);
         let mut purged = 0;
         loop {

@@ -179,14 +179,14 @@ impl Engine {
     /// How many dead letters match; `None`: no such queue.
     pub async fn count_redrive(&self, ask: &RedriveAsk) -> Result<Option<i64>, Error> {
         self.check_open()?;
-        Ok(redrive::start_redrive(&self.shared.connections, None, ask).await?)
+        Ok(redrive::begin_redrive(&self.shared.connections, None, ask).await?)
     }
 
     /// Starts to replay all that match; a job of one of the brokers does it. `None`: no such queue.
     pub async fn start_redrive(&self, ask: &RedriveAsk) -> Result<Option<Redrive>, Error> {
         self.check_open()?;
         let id = Uuid::now_v7();
-        if redrive::start_redrive(&self.shared.connections, Some(id), ask).await?.is_none() {
+        if redrive::begin_redrive(&self.shared.connections, Some(id), ask).await?.is_none() {
             return Ok(None);
         }
         self.shared.redrives.notify_one();

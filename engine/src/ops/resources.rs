@@ -7,9 +7,11 @@ use std::time::Duration;
 use queen_protocol::QueueOptions;
 use uuid::Uuid;
 
+use super::admin::SeekTo;
 use crate::Engine;
 use crate::db::resources::{
-    self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Trouble,
+    self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, PartitionPage, QueueFigures,
+    QueueFilter, Trouble,
 };
 use crate::db::statistics::Gauges;
 use crate::db::{control, statistics};
@@ -73,6 +75,23 @@ impl Engine {
             self.freshen(None).await?;
         }
         Ok(resources::busiest_partitions(connections, queue, group, limit, PARTITIONS_MAX).await?)
+    }
+
+    /// A page of partitions, the most unread messages first. Of a large queue those that were notable when it was measured
+    /// come first, and the others by name; of all queues there are only notable ones.
+    pub async fn partition_page(
+        &self,
+        queue: Option<Uuid>,
+        group: Option<&str>,
+        search: Option<&str>,
+        limit: i64,
+        offset: i64,
+    ) -> Result<Vec<PartitionFigures>, Error> {
+        if queue.is_none() {
+            self.freshen(None).await?;
+        }
+        let page = PartitionPage { queue, group, search, limit, offset };
+        Ok(resources::partition_page(&self.shared.connections, &page, PARTITIONS_MAX).await?)
     }
 
     /// What has waited for at least so many seconds, the oldest first, with the group it waits for.
@@ -140,15 +159,16 @@ impl Engine {
         Ok(removed)
     }
 
-    /// Behind the last message of one partition; `None`: there is no such partition.
+    /// Which offset it reads next; `None`: there is no such partition.
     pub async fn seek_partition(
         &self,
         group: &str,
         queue: &str,
         partition: &str,
+        to: SeekTo,
     ) -> Result<Option<i64>, Error> {
         let connections = &self.shared.connections;
-        let moved = control::seek(connections, group, queue, Some(partition), None).await?;
+        let moved = control::seek(connections, group, queue, Some(partition), to.time()).await?;
         self.shared.wake.reset(&self.shared, Some(queue), Some(group));
         if moved == 0 {
             return Ok(None);

@@ -208,12 +208,12 @@ mod tests {
         let lease = LeaseId { id: Uuid::from_u128(9), partitions: vec![3], traced: true };
         let written = write_answer(&[delivery], "g", Some(&lease), false, &Keys::default()).unwrap().unwrap();
         let text = std::str::from_utf8(&written.body).unwrap();
-        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        let json: Value = serde_json::from_str(text).unwrap();
         assert_eq!(json["leaseSeconds"], 30);
         let messages = json["messages"].as_array().unwrap();
         assert_eq!(messages.len(), 2);
         assert_eq!(messages[0]["transactionId"], "t\"1");
-        assert_eq!(messages[0]["data"], serde_json::Value::Null);
+        assert_eq!(messages[0]["data"], Value::Null);
         assert!(text.contains("\"data\":\"\\u0000\""));
         assert_eq!(messages[1]["queue"], "q \"x\"");
         assert_eq!(messages[1]["retryCount"], 2);
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_brief_answer_says_once_what_the_messages_of_a_partition_have_in_common() {
-        let delivery = |number: i32| {
+        let delivery = |number: i64| {
             let mut frames = String::new();
             for id in ["a", "b"] {
                 let sub = (id == "b").then_some("bob");

@@ -238,6 +238,7 @@ async fn a_key_is_replaced_without_losing_what_the_old_one_protects() {
         from: None,
         to: None,
         error: None,
+        shape: None,
         per_second: 1000,
     };
     after.start_redrive(&ask).await.unwrap().unwrap();

@@ -113,6 +113,7 @@ async fn by_hand(
             from: None,
             to: None,
             error,
+            shape: None,
             per_second: 1_000,
         };
         broker.start_redrive(&ask).await?;

@@ -6,6 +6,7 @@ use queen_testkit::{Proxy, empty_database as database};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
+use crate::letters::dead_of;
 use crate::support::{
     Ask, any, at_once, config, data, engine, eventually, named, number, push, push_ids, travel,
 };
@@ -188,6 +189,25 @@ async fn a_later_release_may_refuse_earlier_ones() {
     let error = Engine::start(config(db.url())).await.err().expect("it must not start");
     assert!(matches!(error, StartError::SchemaNewer { .. }), "{error:?}");
     assert_eq!(schema(&sql).await, after, "nothing was touched");
+}
+
+/// What brokers of 0.1.0 call and nothing of this release does, with the columns they read.
+#[tokio::test]
+async fn what_the_release_before_calls_is_still_there() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    dead_of(&broker, "q", "p", &[Some("no use for 1"), Some("no use for 2")]).await;
+    let counted = "select queen.dead_letters_count('q', 'p', 'g', null, null, 'NO USE')";
+    assert_eq!(number(&sql, counted).await, 2);
+    let listed = "select id, partition_id, queue_name, partition_name, consumer_group, error, attempts, frame, created_at, failed_at
+                  from queen.dead_letters('q', 'p', 'g', null, null, 'NO USE', 10, 0)";
+    assert_eq!(sql.query(listed, &[]).await.unwrap().len(), 2);
+    let started = "select queen.start_redrive('00000000-0000-0000-0000-000000000001', 'q', null, null, null, null, null, '2', 1)";
+    assert_eq!(number(&sql, started).await, 1);
+    let listed = "select id, queue_name, target_queue, partition_name, consumer_group, failed_from, failed_to, error_filter,
+                         per_second, status, total, done, failed, created_at, started_at, finished_at, error, rate
+                  from queen.list_redrives('00000000-0000-0000-0000-000000000001', 10, 0)";
+    assert_eq!(sql.query_one(listed, &[]).await.unwrap().get::<_, i64>("total"), 1);
 }
 
 /// Whether somebody waits to lock a table of the broker's for itself alone.

@@ -99,6 +99,7 @@ async fn a_redrive_goes_on_beside_it_and_every_letter_is_one_s_or_the_other_s() 
         from: None,
         to: None,
         error: None,
+        shape: None,
         per_second: 20,
     };
     let id = broker.start_redrive(&ask).await.unwrap().unwrap().id;

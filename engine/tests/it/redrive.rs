@@ -8,6 +8,7 @@ use queen_testkit::{Proxy, database};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use crate::letters::dead_of;
 use crate::support::{
     Ask, ack_all, any, config, dead_letters, drain, engine, engine_with, eventually, named, number, pop,
     push, push_ids, travel,
@@ -22,6 +23,7 @@ fn all_of(queue: &str, per_second: i32) -> RedriveAsk {
         from: None,
         to: None,
         error: None,
+        shape: None,
         per_second,
     }
 }
@@ -218,6 +220,38 @@ async fn when_its_broker_is_cut_off_another_goes_on_exactly_there() {
     for partition in ["p", "r"] {
         assert_eq!(replayed(&second, "q", partition, 60).await, (0..60).collect::<Vec<i64>>(), "{partition}");
     }
+}
+
+#[tokio::test]
+async fn letters_of_one_shape_are_replayed_also_by_the_broker_that_takes_over() {
+    let db = database().await;
+    let sql = db.client().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let settings = queen_engine::Config { retry_for: Duration::from_millis(200), ..config(proxy.url()) };
+    let first = engine_with(settings).await;
+    let errors: Vec<String> = (0..60)
+        .map(|n| if n % 2 == 0 { format!("timeout after {n} s") } else { format!("no such customer {n}") })
+        .collect();
+    let errors: Vec<Option<&str>> = errors.iter().map(|error| Some(error.as_str())).collect();
+    dead_of(&first, "q", "p", &errors).await;
+    let ask = RedriveAsk { shape: Some("timeout after # s".to_owned()), ..all_of("q", 10) };
+    assert_eq!(first.count_redrive(&ask).await.unwrap(), Some(30));
+    let none = RedriveAsk { shape: Some(String::new()), ..ask.clone() };
+    assert_eq!(first.count_redrive(&none).await.unwrap(), Some(0), "all have an error");
+    let id = started(&first, &ask).await;
+    assert_eq!(state(&first, id).await.shape.as_deref(), Some("timeout after # s"));
+    eventually("it is under way", async || (state(&first, id).await.done >= 5).then_some(())).await;
+    proxy.refuse(true);
+    proxy.cut();
+    travel(&sql, "1 minute").await;
+    sql.batch_execute("update queen.redrives set per_second = 1000").await.unwrap();
+    let second = engine(db.url()).await;
+    let redrive = completed(&second, id).await;
+    assert_eq!((redrive.total, redrive.done), (30, 30));
+    assert_eq!(replayed(&second, "q", "p", 60).await, (0..60).step_by(2).collect::<Vec<i64>>());
+    let left = dead_letters(&second, "q").await;
+    assert!(left.iter().all(|letter| letter.error.as_deref().unwrap().starts_with("no such customer")));
+    assert_eq!(left.len(), 30);
 }
 
 #[tokio::test]

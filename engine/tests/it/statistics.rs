@@ -149,8 +149,8 @@ async fn seeks_clears_and_retention_are_measured_again() {
     assert_eq!(unread(&broker, "q", "g").await, 0, "it reads a only");
     broker.seek("g", "q", SeekTo::Time(0)).await.unwrap();
     assert_eq!(unread(&broker, "q", "g").await, 10);
-    assert_eq!(broker.seek_partition("g", "q", "a").await.unwrap(), Some(5));
-    assert_eq!(broker.seek_partition("g", "q", "nowhere").await.unwrap(), None);
+    assert_eq!(broker.seek_partition("g", "q", "a", SeekTo::End).await.unwrap(), Some(5));
+    assert_eq!(broker.seek_partition("g", "q", "nowhere", SeekTo::End).await.unwrap(), None);
     assert_eq!(unread(&broker, "q", "g").await, 5);
     assert_eq!(broker.clear("q", Some("b")).await.unwrap(), Some(5));
     assert_eq!(broker.clear("q", Some("nowhere")).await.unwrap(), None);

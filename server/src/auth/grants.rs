@@ -1,9 +1,10 @@
 //! Which queues a restricted caller may touch, and how. Pure: it knows neither requests nor tokens.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Each stands for itself: `admin` includes neither of the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
     /// Push to the queue.
@@ -22,8 +23,9 @@ pub enum Need {
     Any,
 }
 
-/// As in the claim of a token. A field nobody knows may be a restriction nobody would enforce, so it is refused.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// Some queues, and what may be done there. As in the claim of a token: a field nobody knows may be a restriction nobody would
+/// enforce, so it is refused.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
     /// Patterns: `*` stands for any run of characters, and nothing else is special.

@@ -12,10 +12,10 @@ use queen_engine::{ApiKey, Engine};
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::Identity;
 use super::grants::Grants;
 use super::refusal::Refusal;
 use super::role::Role;
+use super::{Identity, Kind};
 
 pub const PREFIX: &str = "qk_";
 const ID_BYTES: usize = 8;
@@ -129,8 +129,12 @@ fn live(key: ApiKey) -> Option<Live> {
         warn!(key = key.id, "the role or the grants of this API key cannot be read; it does not count");
         return None;
     };
-    let identity =
-        Identity { subject: Some(key.name.into()), role: Some(role), grants: grants.map(Arc::new) };
+    let identity = Identity {
+        kind: Kind::Key,
+        subject: Some(key.name.into()),
+        role: Some(role),
+        grants: grants.map(Arc::new),
+    };
     Some(Live { hash: key.hash, expires_at: key.expires_at, identity: Arc::new(identity) })
 }
 

@@ -10,11 +10,11 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::Identity;
 use super::grants::Grants;
 use super::jwks::Jwks;
 use super::refusal::Refusal;
 use super::role::Role;
+use super::{Identity, Kind};
 
 const SUBJECT_CHARS_MAX: usize = 255;
 /// Of a token that need not expire: it is looked at again all the same.
@@ -141,6 +141,7 @@ impl Rules {
             return Err(Refusal::Audience);
         }
         let identity = Identity {
+            kind: Kind::Token,
             subject: subject(claims.get("sub"))?,
             role: self.role(claims),
             grants: self.grants(claims)?,

@@ -51,19 +51,20 @@ pub async fn run(seek: Seek, connect: &Connect) -> Result<Exit> {
     let Seek { queue, group, to, dry_run } = seek;
     let stored = queues::exists(&admin, &queue).await?;
     groups::stands(&admin, &group, Some(&queue)).await?;
-    if dry_run {
-        let unread = admin.depth(&queue, &group).await?.pending;
-        let forecast = Forecast::of(to, stored, unread);
-        let document = json!({"queue": queue, "group": group, "dryRun": true, "stored": stored, "unread": unread,
-                              "replays": forecast.replays, "skips": forecast.skips});
-        output.done(&document, &forecast.told(stored, unread))?;
-        return Ok(Exit::Done);
-    }
     let position = match to {
         Target::Beginning => Position::Beginning,
         Target::End => Position::End,
         Target::Time(time) => Position::Time(time),
     };
+    if dry_run {
+        let forecast = admin.forecast_seek(&group, &queue, position).await?;
+        let (replays, skips) = (forecast.messages_replayed, forecast.messages_skipped);
+        let unread = admin.depth(&queue, &group).await?.pending;
+        let document = json!({"queue": queue, "group": group, "dryRun": true, "stored": stored, "unread": unread,
+                              "replays": replays, "skips": skips});
+        output.done(&document, &told(replays, skips, stored, unread))?;
+        return Ok(Exit::Done);
+    }
     let moved = admin.seek(&group, &queue, position).await?.partitions_updated;
     let unread = admin.depth(&queue, &group).await?.pending;
     let document =
@@ -74,28 +75,15 @@ pub async fn run(seek: Seek, connect: &Connect) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What a seek would do. `None`: brokers cannot tell before.
-#[derive(Debug, PartialEq, Eq)]
-struct Forecast {
-    replays: Option<u64>,
-    skips: Option<u64>,
-}
-
-impl Forecast {
-    fn of(to: Target, stored: u64, unread: u64) -> Self {
-        match to {
-            Target::Beginning => Self { replays: Some(stored.saturating_sub(unread)), skips: Some(0) },
-            Target::End => Self { replays: Some(0), skips: Some(unread) },
-            Target::Time(_) => Self { replays: None, skips: None },
-        }
-    }
-
-    fn told(&self, stored: u64, unread: u64) -> String {
-        let rest = format!("{} are stored, {} unread", thousands(stored), thousands(unread));
-        match (self.replays, self.skips) {
-            (Some(replays), Some(0)) => format!("would read {} messages again; {rest}", thousands(replays)),
-            (_, Some(skips)) => format!("would skip {} messages; {rest}", thousands(skips)),
-            (_, None) => format!("the broker cannot tell how many were pushed after a time; {rest}"),
+/// What a seek would do.
+fn told(replays: u64, skips: u64, stored: u64, unread: u64) -> String {
+    let rest = format!("{} are stored, {} unread", thousands(stored), thousands(unread));
+    match (replays, skips) {
+        (0, 0) => format!("would change nothing; {rest}"),
+        (replays, 0) => format!("would read {} messages again; {rest}", thousands(replays)),
+        (0, skips) => format!("would skip {} messages; {rest}", thousands(skips)),
+        (replays, skips) => {
+            format!("would read {} messages again and skip {}; {rest}", thousands(replays), thousands(skips))
         }
     }
 }
@@ -112,13 +100,11 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_says_what_is_known() {
-        let beginning = Forecast::of(Target::Beginning, 1_200, 200);
-        assert_eq!(
-            beginning.told(1_200, 200),
-            "would read 1,000 messages again; 1,200 are stored, 200 unread"
-        );
-        assert_eq!(Forecast::of(Target::End, 1_200, 200).skips, Some(200));
-        assert_eq!(Forecast::of(Target::Time(SystemTime::UNIX_EPOCH), 9, 9).replays, None);
+    fn a_dry_run_says_what_would_happen() {
+        let rest = "1,200 are stored, 200 unread";
+        assert_eq!(told(1_000, 0, 1_200, 200), format!("would read 1,000 messages again; {rest}"));
+        assert_eq!(told(0, 200, 1_200, 200), format!("would skip 200 messages; {rest}"));
+        assert_eq!(told(5, 3, 1_200, 200), format!("would read 5 messages again and skip 3; {rest}"));
+        assert_eq!(told(0, 0, 1_200, 200), format!("would change nothing; {rest}"));
     }
 }

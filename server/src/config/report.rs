@@ -11,12 +11,75 @@ use super::database::server_default;
 use super::environment::{ALIASES, name_in_use};
 use super::{Database, Settings};
 
-/// One line per setting: name, value, where it came from. Passwords are masked.
-pub fn in_force(command: &Command, matches: &ArgMatches, settings: &Settings) -> String {
+/// A setting as people are told of it.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The section it stands in.
+    pub group: String,
+    /// Its flag, without the dashes.
+    pub name: String,
+    pub variable: String,
+    /// What holds, given or not; `None` for what plays no part. Of a secret it only says that there is one.
+    pub value: Option<String>,
+    pub source: Source,
+    pub help: String,
+    pub secret: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Default,
+    Environment,
+    Flag,
+}
+
+impl Source {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Environment => "environment",
+            Self::Flag => "flag",
+        }
+    }
+}
+
+/// All of them, in the order of the handbook. `settings` is what `matches` say.
+pub fn settings(command: &Command, matches: &ArgMatches, settings: &Settings) -> Vec<Setting> {
+    let setting = |arg: &Arg| {
+        let secret = SECRETS.contains(&arg.get_id().as_str());
+        let value = value(arg, matches, settings);
+        Setting {
+            group: arg.get_help_heading().unwrap_or_default().to_owned(),
+            name: arg.get_long().unwrap_or_default().to_owned(),
+            variable: variable(arg),
+            value: if secret { value.map(|_| SET.to_owned()) } else { value },
+            source: match matches.value_source(arg.get_id().as_str()) {
+                Some(ValueSource::CommandLine) => Source::Flag,
+                Some(ValueSource::EnvVariable) => Source::Environment,
+                _ => Source::Default,
+            },
+            help: help(arg),
+            secret,
+        }
+    };
+    settings_of(command).map(setting).collect()
+}
+
+/// One line per setting: name, value, where it came from.
+pub fn in_force(settings: &Settings) -> String {
     let mut text = String::new();
-    for arg in settings_of(command) {
-        let value = shown_value(arg, matches, settings);
-        _ = writeln!(text, "{:<34} {value:<24} {}", variable(arg), origin(arg, matches));
+    for setting in settings.in_force.iter() {
+        let value = match &setting.value {
+            Some(_) if setting.secret => MASK,
+            Some(value) => value.as_str(),
+            None => UNSET,
+        };
+        let origin = match setting.source {
+            Source::Flag => format!("flag --{}", setting.name),
+            Source::Environment => format!("environment {}", name_in_use(&setting.variable)),
+            Source::Default => "default".to_owned(),
+        };
+        _ = writeln!(text, "{:<34} {value:<24} {origin}", setting.variable);
     }
     _ = writeln!(text, "\ndatabase: {}", settings.database().shown());
     text
@@ -37,7 +100,7 @@ pub fn markdown(command: &Command) -> String {
         }
         let default = default_value(arg).map_or(UNSET.to_owned(), |value| format!("`{value}`"));
         let flag = arg.get_long().unwrap_or_default();
-        let meaning = format!("{}.{}{}", help(arg), unit(arg), alias(arg));
+        let meaning = format!("{}.{}{}", help(arg).replace('|', "\\|"), unit(arg), alias(arg));
         _ = writeln!(text, "| `{}` | `--{flag}` | {default} | {meaning} |", variable(arg));
     }
     text.push_str(CONCLUSION);
@@ -68,6 +131,13 @@ Variables that earlier servers read and this one does not (`ALL_OPS_USE_SIDECAR`
 ";
 
 const UNSET: &str = "–";
+const MASK: &str = "***";
+/// A secret that is there.
+const SET: &str = "(set)";
+
+/// Told to nobody.
+const SECRETS: [&str; 5] =
+    ["pg_password", "encryption_key", "encryption_old_keys", "jwt_secret", "jwt_public_key"];
 
 fn settings_of(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| arg.get_help_heading().is_some())
@@ -80,25 +150,32 @@ fn variable(arg: &Arg) -> String {
     }
 }
 
-/// What holds, given or not; `–` for what plays no part.
-fn shown_value(arg: &Arg, matches: &ArgMatches, settings: &Settings) -> String {
+/// What holds, given or not, without passwords in addresses; `None` for what plays no part.
+fn value(arg: &Arg, matches: &ArgMatches, settings: &Settings) -> Option<String> {
     let id = arg.get_id().as_str();
-    let given = matches.get_raw(id).and_then(|mut values| values.next());
-    let given = given.map(|value| value.to_string_lossy().into_owned());
+    let given = matches.get_raw(id).map(|values| {
+        let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+        values.join(",")
+    });
     let value = given.or_else(|| match (id, settings.database()) {
         ("data_dir", Database::Embedded { data_dir, .. }) => Some(data_dir.display().to_string()),
         (_, Database::External { .. }) if settings.database_url.is_none() => default_value(arg),
         _ => None,
-    });
-    match (id, value) {
-        (_, None) => UNSET.to_owned(),
-        (
-            "pg_password" | "encryption_key" | "encryption_old_keys" | "jwt_secret" | "jwt_public_key",
-            Some(_),
-        ) => "***".to_owned(),
-        ("database_url", Some(value)) => part_password(&value).text,
-        (_, Some(value)) => value,
-    }
+    })?;
+    Some(match id {
+        "database_url" => part_password(&value).text,
+        "otlp_endpoint" | "jwt_jwks_url" => address(&value),
+        _ => value,
+    })
+}
+
+/// Scheme, host and path: what else an address holds may be a password or a token.
+fn address(text: &str) -> String {
+    let place = text.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = place.split_once("://") else { return place.to_owned() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
 }
 
 fn default_value(arg: &Arg) -> Option<String> {
@@ -106,16 +183,8 @@ fn default_value(arg: &Arg) -> Option<String> {
     default.or_else(|| server_default(arg.get_id().as_str()).map(str::to_owned))
 }
 
-fn origin(arg: &Arg, matches: &ArgMatches) -> String {
-    match matches.value_source(arg.get_id().as_str()) {
-        Some(ValueSource::CommandLine) => format!("flag --{}", arg.get_long().unwrap_or_default()),
-        Some(ValueSource::EnvVariable) => format!("environment {}", name_in_use(&variable(arg))),
-        _ => "default".to_owned(),
-    }
-}
-
 fn help(arg: &Arg) -> String {
-    arg.get_help().map(ToString::to_string).unwrap_or_default().replace('|', "\\|")
+    arg.get_help().map(ToString::to_string).unwrap_or_default()
 }
 
 fn unit(arg: &Arg) -> &'static str {
@@ -166,13 +235,42 @@ mod tests {
             "k:hush",
             "--encryption-old-keys",
             "hush",
+            "--otlp-endpoint",
+            "http://a:hush@collector:4318/in?token=hush",
+            "--jwt-jwks-url",
+            "https://issuer/keys?token=hush",
+            "--rate-queues",
+            "a=1,b=2",
         ];
-        let (cli, matches) = Cli::parse_with_matches(arguments).unwrap();
-        let text = in_force(&Cli::definition(), &matches, &cli.settings);
+        let settings = Cli::parse_from(arguments).unwrap().settings;
+        let text = in_force(&settings);
         let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
         assert!(line("PORT").contains("7000") && line("PORT").ends_with("flag --port"), "{text}");
         assert!(line("DB_LOCK_TIMEOUT").ends_with("default"), "{text}");
-        assert!(!text.contains("hush"), "{text}");
+        assert!(!text.contains("hush") && !format!("{:?}", settings.in_force).contains("hush"), "{text}");
+        let value = |name: &str| {
+            let found = settings.in_force.iter().find(|setting| setting.name == name).unwrap();
+            found.value.clone()
+        };
+        assert_eq!(value("jwt-secret").as_deref(), Some("(set)"));
+        assert_eq!(value("encryption-key-file"), None);
+        assert_eq!(value("otlp-endpoint").as_deref(), Some("http://collector:4318/in"));
+        assert_eq!(value("jwt-jwks-url").as_deref(), Some("https://issuer/keys"));
+        assert_eq!(value("database-url").as_deref(), Some("postgres://a@h/d"));
+        assert_eq!(value("rate-queues").as_deref(), Some("a=1,b=2"));
+    }
+
+    /// Who adds a secret is told to hide it.
+    #[test]
+    fn what_is_called_a_secret_is_one() {
+        let command = Cli::definition();
+        let open = ["tls_key", "encryption_key_file", "encryption_old_keys_file"];
+        for arg in settings_of(&command) {
+            let id = arg.get_id().as_str();
+            let called = ["password", "secret", "key", "token"].iter().any(|word| id.contains(word));
+            assert_eq!(called && !open.contains(&id), SECRETS.contains(&id), "{id}");
+        }
+        assert!(SECRETS.iter().all(|id| settings_of(&command).any(|arg| arg.get_id() == id)));
     }
 
     #[test]

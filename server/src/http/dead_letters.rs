@@ -1,9 +1,9 @@
-//! `/api/v1/dlq`: what consumer groups gave up on, listed or thrown away.
+//! `/api/v1/dlq`: what consumer groups gave up on, listed, told apart or thrown away.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_engine::{DeadLetter, DeadLetterFilter};
+use queen_engine::{DeadLetter, DeadLetterFilter, LetterShape};
 use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -77,6 +77,42 @@ struct Purged<'a> {
     purged: i64,
 }
 
+#[derive(Serialize, ToSchema)]
+#[schema(as = DeadLetterShapes, example = json!({
+    "shapes": [{
+        "shape": "no such customer #", "count": 12, "queues": 2, "example": "no such customer 42",
+        "firstFailedAt": "2026-11-15T11:04:40.814Z", "lastFailedAt": "2026-11-15T11:09:12.003Z",
+    }],
+    "total": 12,
+    "counted": 12,
+}))]
+struct Shapes<'a> {
+    /// The most frequent first.
+    shapes: Vec<Shape<'a>>,
+    /// All dead letters that match.
+    total: i64,
+    /// Of them told apart: the newest twenty thousand.
+    counted: i64,
+}
+
+/// Dead letters whose errors look alike.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = DeadLetterShape)]
+struct Shape<'a> {
+    /// The error with a `#` for what varies: numbers, ids, quoted text. Empty: there is no error.
+    shape: &'a str,
+    count: i64,
+    /// In how many queues.
+    queues: i64,
+    /// One of the errors; its beginning, if it is long.
+    example: &'a str,
+    #[schema(format = DateTime)]
+    first_failed_at: String,
+    #[schema(format = DateTime)]
+    last_failed_at: String,
+}
+
 /// Lists what consumer groups gave up on, the newest failure first.
 #[utoipa::path(get, path = "/api/v1/dlq", operation_id = "deadLetters", tag = "messages", params(queries::DeadLetterQuery),
     responses((status = 200, description = "A page", body = Page<'static>), Failures))]
@@ -104,6 +140,18 @@ pub async fn purge(State(app): State<App>, query: Query) -> Result<Response, Api
     }
 }
 
+/// Tells what dead letters failed of: how many have errors that look alike.
+///
+/// Each shape can be handed in as a filter to list, throw away or replay exactly these.
+#[utoipa::path(get, path = "/api/v1/dlq/shapes", operation_id = "deadLetterShapes", tag = "messages",
+    params(queries::ShapesQuery),
+    responses((status = 200, description = "The most frequent", body = Shapes<'static>), Failures))]
+pub async fn shapes(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    let found = app.engine.letter_shapes(&read(&query)?).await?;
+    let shapes = found.shapes.iter().map(Shape::from).collect();
+    answer::json(StatusCode::OK, &Shapes { shapes, total: found.total, counted: found.counted })
+}
+
 fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
     let name = |key: &'static str| {
         let value = query.filled(key).map(str::to_owned);
@@ -117,9 +165,28 @@ fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
         from: time("from")?,
         to: time("to")?,
         error: name("error")?,
+        shape: shape(query.text("shape"))?,
         limit: query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX),
         offset: query.number("offset").unwrap_or(0).max(0),
     })
+}
+
+/// Unlike other filters an empty one counts: there are dead letters without an error.
+pub fn shape(given: Option<&str>) -> Result<Option<String>, BadRequest> {
+    given.map(|shape| check_name("shape", shape).map(|()| shape.to_owned())).transpose()
+}
+
+impl<'a> From<&'a LetterShape> for Shape<'a> {
+    fn from(found: &'a LetterShape) -> Self {
+        Self {
+            shape: &found.shape,
+            count: found.count,
+            queues: found.queues,
+            example: &found.example,
+            first_failed_at: format_millis(found.first_failed_at),
+            last_failed_at: format_millis(found.last_failed_at),
+        }
+    }
 }
 
 impl<'a> From<&'a DeadLetter> for Entry<'a> {
@@ -152,6 +219,8 @@ mod tests {
         let filter = read(&Query::parse("queue=&consumerGroup=g&limit=5&offset=-1")).unwrap();
         assert_eq!((filter.queue, filter.group.as_deref()), (None, Some("g")));
         assert_eq!((filter.limit, filter.offset), (5, 0));
+        assert_eq!(filter.shape, None);
+        assert_eq!(read(&Query::parse("shape=")).unwrap().shape.as_deref(), Some(""));
         assert_eq!(read(&Query::parse("limit=all")).unwrap().limit, 100);
         assert!(read(&Query::parse("from=yesterday")).is_err());
     }

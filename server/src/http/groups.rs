@@ -1,20 +1,21 @@
-//! Consumer groups: where they stand, and what can be done to them: forget them, move their start, move their cursors.
+//! Consumer groups: where they stand, and what can be done to them: forget them, move their start. `seeks.rs` moves their
+//! cursors.
 
 use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_engine::{GroupFigures, SeekTo};
-use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time};
+use queen_engine::{GroupFigures, PartitionFigures};
+use queen_protocol::{BadRequest, check_name, format_millis, parse_time};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answer;
-use super::error::{ApiError, Failures, Missing, TooLarge};
+use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Query, SMALL, Segments};
-use super::resources::to_millis;
+use super::resources::{page_of, to_millis};
 use crate::app::App;
 use crate::openapi::queries;
 
@@ -56,35 +57,6 @@ struct Subscribed<'a> {
     new_timestamp: &'a str,
     /// Registrations that were changed.
     rows_updated: i64,
-}
-
-/// One of the two; `toEnd: true` goes before a time.
-#[derive(Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Seek, example = json!({"timestamp": "2026-01-01T00:00:00Z"}))]
-pub struct SeekBody {
-    #[serde(default)]
-    to_end: Option<bool>,
-    #[serde(default)]
-    #[schema(format = DateTime)]
-    timestamp: Option<String>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(example = json!({
-    "success": true, "consumerGroup": "billing", "queueName": "orders", "seekToEnd": false,
-    "targetTimestamp": "2026-01-01T00:00:00Z", "partitionsUpdated": 2,
-}))]
-struct Sought<'a> {
-    success: bool,
-    consumer_group: &'a str,
-    queue_name: &'a str,
-    seek_to_end: bool,
-    /// As it was sent.
-    #[schema(required)]
-    target_timestamp: Option<&'a str>,
-    partitions_updated: i64,
 }
 
 /// A consumer group in one queue.
@@ -145,8 +117,14 @@ struct InQueue {
 #[schema(as = GroupInPartition)]
 struct InPartition {
     partition: String,
+    /// The lease, if somebody holds one.
     #[schema(required)]
     worker_id: Option<Uuid>,
+    #[schema(required, format = DateTime)]
+    leased_since: Option<String>,
+    /// While deferred acknowledgements hold the lease: when it would have ended.
+    #[schema(required, format = DateTime)]
+    lease_expires_at: Option<String>,
     #[schema(required, format = DateTime)]
     last_consumed_at: Option<String>,
     total_consumed: i64,
@@ -155,23 +133,10 @@ struct InPartition {
     lease_active: bool,
 }
 
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = PartitionSought)]
-struct PartitionSought<'a> {
-    success: bool,
-    consumer_group: &'a str,
-    queue_name: &'a str,
-    partition_name: &'a str,
-    updated: bool,
-    /// The offset it reads next.
-    cursor_moved_to: i64,
-}
-
 const GROUPS_DEFAULT: i64 = 1_000;
 const GROUPS_MAX: i64 = 10_000;
-const PARTITIONS_DEFAULT: i64 = 200;
-const PARTITIONS_MAX: i64 = 1_000;
+const LAGGING_DEFAULT: i64 = 200;
+const LAGGING_MAX: i64 = 1_000;
 /// Queues that the detail of a group names.
 const QUEUES_MAX: i64 = 100;
 const LAGGING_SECONDS: f64 = 300.0;
@@ -183,7 +148,9 @@ const LAGGING_SECONDS: f64 = 300.0;
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let limit = query.number("limit").unwrap_or(GROUPS_DEFAULT).clamp(1, GROUPS_MAX);
     let offset = query.number("offset").unwrap_or(0).max(0);
-    let groups = app.engine.groups(None, None, limit, offset).await?;
+    let queue = query.filled("queue");
+    check_name("queue", queue.unwrap_or_default())?;
+    let groups = app.engine.groups(None, queue, limit, offset).await?;
     answer::json(StatusCode::OK, &groups.into_iter().map(Group::from).collect::<Vec<_>>())
 }
 
@@ -195,7 +162,7 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
     responses((status = 200, description = "The oldest first", body = Vec<Lagging>), Failures))]
 pub async fn lagging(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let seconds = query.number("minLagSeconds").unwrap_or(3600).max(0);
-    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
+    let limit = query.number("limit").unwrap_or(LAGGING_DEFAULT).clamp(1, LAGGING_MAX);
     let lagging = app.engine.lagging_partitions(seconds, limit).await?.into_iter();
     let lagging = lagging.map(|(group, partition)| {
         let seconds = to_millis(partition.lag_seconds.unwrap_or_default());
@@ -216,6 +183,9 @@ pub async fn lagging(State(app): State<App>, query: Query) -> Result<Response, A
 }
 
 /// Where a consumer group stands, by queue. Empty for one that reads nothing.
+///
+/// Of a queue with more partitions than are named, or than a thousand, those that stood out when it was last measured come
+/// first, and the others by name.
 #[utoipa::path(get, path = "/api/v1/consumer-groups/{group}", operation_id = "getGroup", tag = "consumer groups",
     params(("group" = String, Path), queries::GroupQuery),
     responses((status = 200, description = "By queue", body = HashMap<String, InQueue>), Failures))]
@@ -225,53 +195,43 @@ pub async fn detail(
     query: Query,
 ) -> Result<Response, ApiError> {
     check_name("consumerGroup", &group)?;
-    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
-    let read = app.engine.groups(Some(&group), None, QUEUES_MAX, 0).await?;
+    let queue = query.filled("queue");
+    check_name("queue", queue.unwrap_or_default())?;
+    let page = page_of(&query)?;
+    let read = app.engine.groups(Some(&group), queue, QUEUES_MAX, 0).await?;
     let ids: Vec<Uuid> = read.iter().filter_map(|figures| figures.queue_id).collect();
     let mut queues: BTreeMap<String, InQueue> = BTreeMap::new();
     for figures in read.into_iter().filter(|figures| figures.queue_id.is_some()) {
         queues.insert(figures.queue, InQueue { partitions: Vec::new() });
     }
-    for partition in app.engine.group_partitions(&ids, &group, limit).await? {
+    let partitions = match (queue, ids.as_slice()) {
+        (Some(_), [one]) => {
+            app.engine.partition_page(Some(*one), Some(&group), page.search, page.limit, page.offset).await?
+        }
+        _ => app.engine.group_partitions(&ids, &group, page.limit).await?,
+    };
+    for partition in partitions {
         let Some(queue) = queues.get_mut(&partition.queue) else { continue };
-        queue.partitions.push(InPartition {
+        queue.partitions.push(InPartition::from(partition));
+    }
+    answer::json(StatusCode::OK, &queues)
+}
+
+impl From<PartitionFigures> for InPartition {
+    fn from(partition: PartitionFigures) -> Self {
+        Self {
             partition: partition.name,
             worker_id: partition.lease,
+            // A partition is served by being leased, and by nothing else while it is.
+            leased_since: partition.served_at.filter(|_| partition.lease.is_some()).map(format_millis),
+            lease_expires_at: partition.lease_until.map(format_millis),
             last_consumed_at: partition.served_at.map(format_millis),
             total_consumed: partition.cursor,
             offset_lag: partition.unread,
             time_lag_seconds: to_millis(partition.lag_seconds.unwrap_or_default()),
             lease_active: partition.lease.is_some(),
-        });
+        }
     }
-    answer::json(StatusCode::OK, &queues)
-}
-
-/// Moves a group behind the last message of one partition.
-///
-/// Ends its lease there and gives it a fresh retry budget.
-#[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
-    operation_id = "seekPartition", tag = "consumer groups",
-    params(("group" = String, Path), ("queue" = String, Path), ("partition" = String, Path)),
-    responses((status = 200, description = "Moved", body = PartitionSought<'static>), Missing, Failures))]
-pub async fn seek_partition(
-    State(app): State<App>,
-    Segments((group, queue, partition)): Segments<(String, String, String)>,
-) -> Result<Response, ApiError> {
-    check_name("consumerGroup", &group)?;
-    check_name("queue", &queue)?;
-    check_name("partition", &partition)?;
-    let missing = || ApiError::new(ErrorCode::NotFound, "partition not found");
-    let cursor = app.engine.seek_partition(&group, &queue, &partition).await?.ok_or_else(missing)?;
-    let answer = PartitionSought {
-        success: true,
-        consumer_group: &group,
-        queue_name: &queue,
-        partition_name: &partition,
-        updated: true,
-        cursor_moved_to: cursor,
-    };
-    answer::json(StatusCode::OK, &answer)
 }
 
 impl From<GroupFigures> for Group {
@@ -345,43 +305,6 @@ pub async fn subscription(
     answer::json(StatusCode::OK, &answer)
 }
 
-/// Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
-///
-/// Ends its leases there and gives it a fresh retry budget.
-#[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/seek", operation_id = "seek",
-    tag = "consumer groups", params(("group" = String, Path), ("queue" = String, Path)), request_body = SeekBody,
-    responses((status = 200, description = "Moved", body = Sought<'static>), Failures, TooLarge))]
-pub async fn seek(
-    State(app): State<App>,
-    Segments((group, queue)): Segments<(String, String)>,
-    body: Body<SMALL>,
-) -> Result<Response, ApiError> {
-    check_name("consumerGroup", &group)?;
-    check_name("queue", &queue)?;
-    let wanted: SeekBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
-    let to = wanted.target()?;
-    let partitions_updated = app.engine.seek(&group, &queue, to).await?;
-    let answer = Sought {
-        success: true,
-        consumer_group: &group,
-        queue_name: &queue,
-        seek_to_end: matches!(to, SeekTo::End),
-        target_timestamp: wanted.timestamp.as_deref(),
-        partitions_updated,
-    };
-    answer::json(StatusCode::OK, &answer)
-}
-
-impl SeekBody {
-    pub fn target(&self) -> Result<SeekTo, BadRequest> {
-        match (self.to_end, &self.timestamp) {
-            (Some(true), _) => Ok(SeekTo::End),
-            (_, Some(time)) => parse_time("timestamp", time).map(SeekTo::Time),
-            _ => Err(BadRequest::new("a seek needs toEnd: true or a timestamp")),
-        }
-    }
-}
-
 async fn delete_group(
     app: &App,
     group: &str,
@@ -399,19 +322,4 @@ async fn delete_group(
         metadata_deleted,
     };
     answer::json(StatusCode::OK, &answer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seek_goes_to_the_end_or_to_a_time_and_nowhere_else() {
-        let target = |body: &str| serde_json::from_str::<SeekBody>(body).map(|body| body.target());
-        assert!(matches!(target(r#"{"toEnd":true}"#), Ok(Ok(SeekTo::End))));
-        assert!(matches!(target(r#"{"timestamp":"1970-01-01T00:00:01Z"}"#), Ok(Ok(SeekTo::Time(1_000_000)))));
-        for body in ["{}", r#"{"position":"end"}"#, r#"{"toEnd":false}"#, r#"{"timestamp":"soon"}"#] {
-            assert!(matches!(target(body), Ok(Err(_))), "{body}");
-        }
-    }
 }

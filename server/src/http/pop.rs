@@ -305,6 +305,7 @@ mod tests {
             bounds: Bounds::default(),
             tls: None,
             guard: None,
+            settings: [].into(),
         }
     }
 

@@ -42,12 +42,12 @@ struct Configured<'a> {
 /// The labels are options too: clients may send them there and look for them there.
 #[derive(Serialize, ToSchema)]
 #[schema(as = OptionsInForce)]
-struct Options<'a> {
+pub struct Options<'a> {
     #[serde(flatten)]
     #[schema(value_type = words::QueueOptions)]
-    options: &'a QueueOptions,
-    namespace: &'a str,
-    task: &'a str,
+    pub options: &'a QueueOptions,
+    pub namespace: &'a str,
+    pub task: &'a str,
 }
 
 #[derive(Serialize, ToSchema)]

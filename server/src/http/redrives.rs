@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answer;
+use super::dead_letters::shape;
 use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, Query, SMALL, Segments};
 use super::resources::Pagination;
@@ -46,6 +47,9 @@ pub struct StartBody {
     to: Option<String>,
     /// A part of the error, in any case.
     error: Option<String>,
+    /// Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty text counts: those without an error.
+    #[schema(max_length = 255)]
+    shape: Option<String>,
     /// Where the messages go, into partitions of the same names; absent: where they came from.
     #[schema(max_length = 255)]
     target_queue: Option<String>,
@@ -72,7 +76,7 @@ struct Counted {
 #[schema(as = Redrive, example = json!({
     "id": "01a1dee1-7461-7d02-8a4b-3f1c5f2b8e01", "queue": "orders", "targetQueue": null, "partition": null,
     "consumerGroup": "billing", "from": null, "to": "2026-11-15T11:04:40.814Z", "errorFilter": "timeout",
-    "perSecond": 50, "status": "running", "total": 1200, "done": 350, "failed": 0, "rate": 49.7,
+    "shape": null, "perSecond": 50, "status": "running", "total": 1200, "done": 350, "failed": 0, "rate": 49.7,
     "createdAt": "2026-11-15T11:04:40.814Z", "startedAt": "2026-11-15T11:04:40.820Z", "finishedAt": null,
     "lastError": null,
 }))]
@@ -92,6 +96,8 @@ struct Entry<'a> {
     to: String,
     #[schema(required)]
     error_filter: Option<&'a str>,
+    #[schema(required)]
+    shape: Option<&'a str>,
     per_second: i32,
     /// `running`, `completed` or `cancelled`.
     status: &'a str,
@@ -249,6 +255,7 @@ impl StartBody {
             from: time("from", &self.from)?,
             to: time("to", &self.to)?,
             error,
+            shape: shape(self.shape.as_deref())?,
             per_second: per_second as i32,
         })
     }
@@ -265,6 +272,7 @@ impl<'a> From<&'a Redrive> for Entry<'a> {
             from: redrive.from.map(format_millis),
             to: format_millis(redrive.to),
             error_filter: redrive.error_filter.as_deref(),
+            shape: redrive.shape.as_deref(),
             per_second: redrive.per_second,
             status: &redrive.status,
             total: redrive.total,

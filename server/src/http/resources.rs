@@ -385,6 +385,8 @@ pub async fn depth(
 }
 
 /// Lists partitions, those with the most unread messages first.
+///
+/// If more than a thousand match, those that stood out when the queue was last measured come first, and the others by name.
 #[utoipa::path(get, path = "/api/v1/resources/partitions", operation_id = "listPartitions", tag = "queues", params(queries::BusyQuery),
     responses((status = 200, description = "Partitions", body = BusyPartitions), Missing, Failures))]
 pub async fn partitions(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
@@ -392,9 +394,9 @@ pub async fn partitions(State(app): State<App>, query: Query) -> Result<Response
         Some(name) => Some(find(&app, name).await?.id),
         None => None,
     };
-    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
-    let partitions = app.engine.busiest_partitions(queue, None, limit).await?.into_iter();
-    let partitions = partitions.map(|partition| BusyPartition {
+    let page = page_of(&query)?;
+    let partitions = app.engine.partition_page(queue, None, page.search, page.limit, page.offset).await?;
+    let partitions = partitions.into_iter().map(|partition| BusyPartition {
         lag_seconds: partition.lag_seconds.map(to_millis),
         queue: partition.queue,
         partition: partition.name,
@@ -494,6 +496,24 @@ pub fn filter(query: &Query, caller: &Caller, limit: i64) -> Result<QueueFilter,
         search: text("search")?,
         patterns: caller.grants().map(|grants| grants.patterns().map(str::to_owned).collect()),
         limit: query.number("limit").unwrap_or(limit).clamp(1, QUEUES_MAX),
+        offset: query.number("offset").unwrap_or(0).max(0),
+    })
+}
+
+/// Which page of partitions, and which of them.
+pub struct PageOf<'a> {
+    pub search: Option<&'a str>,
+    pub limit: i64,
+    pub offset: i64,
+}
+
+/// What lists of partitions by their backlog share.
+pub fn page_of(query: &Query) -> Result<PageOf<'_>, BadRequest> {
+    let search = query.filled("search");
+    check_name("search", search.unwrap_or_default())?;
+    Ok(PageOf {
+        search,
+        limit: query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX),
         offset: query.number("offset").unwrap_or(0).max(0),
     })
 }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, Missing};
+use super::queues::Options;
 use super::request::{Query, Segments};
 use super::resources::{Counts, Pagination, Queue, filter, find, missing_queue, partitions_of, to_millis};
 use super::series::{self, TimeRange, WorkerState};
@@ -110,8 +111,8 @@ struct Queues {
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = StatusQueueDetail)]
-struct Detail {
-    queue: DetailQueue,
+struct Detail<'a> {
+    queue: DetailQueue<'a>,
     /// One page, by name.
     partitions: Vec<DetailPartition>,
     totals: Totals,
@@ -121,16 +122,18 @@ struct Detail {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = StatusDetailQueue)]
-struct DetailQueue {
+struct DetailQueue<'a> {
     id: Uuid,
-    name: String,
-    namespace: String,
-    task: String,
+    name: &'a str,
+    namespace: &'a str,
+    task: &'a str,
     priority: i32,
     #[schema(format = DateTime)]
     created_at: String,
     partition_count: i64,
     config: Config,
+    /// All of them, as `configure` answers.
+    options: Options<'a>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -253,7 +256,7 @@ pub async fn queues(State(app): State<App>, caller: Caller, query: Query) -> Res
 /// A queue, its options and its partitions.
 #[utoipa::path(get, path = "/api/v1/status/queues/{queue}", operation_id = "statusQueue", tag = "queues",
     params(("queue" = String, Path), queries::PageQuery),
-    responses((status = 200, description = "The queue", body = Detail), Missing, Failures))]
+    responses((status = 200, description = "The queue", body = Detail<'static>), Missing, Failures))]
 pub async fn queue(
     State(app): State<App>,
     Segments(name): Segments<String>,
@@ -278,9 +281,9 @@ pub async fn queue(
         totals: Totals { messages: Counts::of_queue(&queue), counts: Counts::of_queue(&queue) },
         queue: DetailQueue {
             id: queue.id,
-            name: queue.name,
-            namespace: queue.namespace,
-            task: queue.task,
+            name: &queue.name,
+            namespace: &queue.namespace,
+            task: &queue.task,
             priority: options.priority,
             created_at: format_millis(queue.created_at),
             partition_count: queue.partitions,
@@ -292,6 +295,7 @@ pub async fn queue(
                 max_queue_size: options.max_size,
                 dead_letter_queue: options.dead_letter_queue || options.dlq_after_max_retries,
             },
+            options: Options { options: &options, namespace: &queue.namespace, task: &queue.task },
         },
         pagination,
     };

@@ -94,6 +94,9 @@ pub struct DeadLetterQuery {
     consumer_group: Option<String>,
     /// A part of the error, in any case.
     error: Option<String>,
+    /// Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty one counts: those without an error.
+    #[param(max_length = 255)]
+    shape: Option<String>,
     /// Failed at this time or later.
     #[param(format = DateTime)]
     from: Option<String>,
@@ -106,6 +109,26 @@ pub struct DeadLetterQuery {
     offset: Option<i64>,
 }
 
+/// A filter left blank matches everything.
+#[derive(IntoParams)]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
+pub struct ShapesQuery {
+    queue: Option<String>,
+    partition: Option<String>,
+    consumer_group: Option<String>,
+    /// A part of the error, in any case.
+    error: Option<String>,
+    /// Failed at this time or later.
+    #[param(format = DateTime)]
+    from: Option<String>,
+    /// Failed at this time or earlier.
+    #[param(format = DateTime)]
+    to: Option<String>,
+    /// Shapes.
+    #[param(minimum = 1, maximum = 1_000, default = 100)]
+    limit: Option<i64>,
+}
+
 /// Which dead letters of a queue. A filter left blank matches everything.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
@@ -115,6 +138,9 @@ pub struct PurgeQuery {
     consumer_group: Option<String>,
     /// A part of the error, in any case.
     error: Option<String>,
+    /// Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty one counts: those without an error.
+    #[param(max_length = 255)]
+    shape: Option<String>,
     /// Failed at this time or later.
     #[param(format = DateTime)]
     from: Option<String>,
@@ -134,6 +160,8 @@ pub struct DeleteGroupQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct GroupsQuery {
+    /// Absent: all of them.
+    queue: Option<String>,
     #[param(minimum = 1, maximum = 10_000, default = 1000)]
     limit: Option<i64>,
     #[param(minimum = 0, default = 0)]
@@ -152,9 +180,16 @@ pub struct LaggingQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct GroupQuery {
+    /// Absent: all that the group reads, up to a hundred.
+    queue: Option<String>,
+    /// A part of the partition's name, in any case. Only with a queue.
+    search: Option<String>,
     /// Partitions to name in each queue, those with the most unread messages first.
     #[param(minimum = 1, maximum = 1_000, default = 200)]
     limit: Option<i64>,
+    /// Only with a queue.
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
 }
 
 #[derive(IntoParams)]
@@ -196,8 +231,12 @@ pub struct DepthQuery {
 pub struct BusyQuery {
     /// Absent: of all queues, those that stood out when they were last measured.
     queue: Option<String>,
+    /// A part of the partition's name, in any case.
+    search: Option<String>,
     #[param(minimum = 1, maximum = 1_000, default = 200)]
     limit: Option<i64>,
+    #[param(minimum = 0, default = 0)]
+    offset: Option<i64>,
 }
 
 #[derive(IntoParams)]

@@ -6,6 +6,7 @@ mod jwks;
 mod keys;
 mod table;
 mod tokens;
+mod whoami;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, array, encoded, numbers};
+use crate::support::{Server, ack_of, array, encoded, numbers};
 
 /// Five messages of `q` given up by `g`, oldest failure first.
 async fn five_dead(server: &Server) {
@@ -97,6 +97,63 @@ async fn the_reason_may_be_any_text_or_none() {
         assert_eq!(server.call("/api/v1/ack", body).await[0]["dlq"], true, "{reason}");
         assert_eq!(listed(&server, &format!("?queue=q+{n}")).await.1["total"], 1, "{reason}");
     }
+}
+
+/// One message of `q` for each of these reasons, given up because of it.
+async fn dead_of(server: &Server, partition: &str, reasons: &[Value]) {
+    server.push("q", partition, &numbers(0..reasons.len())).await;
+    for reason in reasons {
+        let popped = server.pop(&format!("/queue/q/partition/{partition}?consumerGroup=g")).await.unwrap();
+        let mut ack = ack_of(&popped.messages[0], "dlq");
+        ack["error"] = reason.clone();
+        assert_eq!(server.call("/api/v1/ack", ack).await[0]["dlq"], true, "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn those_alike_are_counted_together_and_a_shape_lists_and_throws_away_the_same() {
+    let server = Server::start().await;
+    let nothing = server.get("/api/v1/dlq/shapes").await;
+    assert_eq!((nothing.status, nothing.json()), (200, json!({"shapes": [], "total": 0, "counted": 0})));
+    let reasons =
+        [json!("no such customer 42"), json!("no such customer 7"), json!({"code": 7}), json!(null)];
+    dead_of(&server, "p", &reasons).await;
+    dead_of(&server, "r", &[json!("no such customer 8 & co"), json!("no such customer 9")]).await;
+    let page = server.get("/api/v1/dlq/shapes?queue=q&consumerGroup=g").await.json();
+    assert_eq!((&page["total"], &page["counted"]), (&json!(6), &json!(6)));
+    let shapes = array(page["shapes"].clone());
+    let first = &shapes[0];
+    assert_eq!(
+        (&first["shape"], &first["count"], &first["queues"]),
+        (&json!("no such customer #"), &json!(3), &json!(1))
+    );
+    assert!(first["example"].as_str().unwrap().starts_with("no such customer "), "{first}");
+    assert!(first["firstFailedAt"].as_str().unwrap() <= first["lastFailedAt"].as_str().unwrap(), "{first}");
+    assert!(first["lastFailedAt"].as_str().unwrap().ends_with('Z'), "{first}");
+    let mut seen: Vec<&str> = shapes.iter().map(|shape| shape["shape"].as_str().unwrap()).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, ["", "no such customer #", "no such customer # & co", "{code:#}"]);
+    for shape in &shapes {
+        let text = encoded(shape["shape"].as_str().unwrap());
+        let (_, body) = listed(&server, &format!("?queue=q&shape={text}")).await;
+        assert_eq!(body["total"], shape["count"], "{shape}");
+    }
+    assert_eq!(listed(&server, "?shape=").await.1["total"], 1, "empty is the shape of no error, and not any");
+    let narrow = server.get("/api/v1/dlq/shapes?partition=r&error=CUSTOMER&limit=1").await.json();
+    assert_eq!((array(narrow["shapes"].clone()).len(), &narrow["total"]), (1, &json!(2)));
+    let long = "x".repeat(256);
+    for query in ["from=yesterday".to_owned(), format!("error={long}")] {
+        assert!(
+            server.get(&format!("/api/v1/dlq/shapes?{query}")).await.is_error(400, "bad_request"),
+            "{query}"
+        );
+    }
+    assert!(server.get(&format!("/api/v1/dlq?shape={long}")).await.is_error(400, "bad_request"));
+
+    let purge = format!("/api/v1/dlq?queue=q&shape={}", encoded("no such customer #"));
+    assert_eq!(server.delete(&purge).await.json()["purged"], 3);
+    assert_eq!(server.delete("/api/v1/dlq?queue=q&shape=").await.json()["purged"], 1);
+    assert_eq!(listed(&server, "").await.1["total"], 2);
 }
 
 #[tokio::test]

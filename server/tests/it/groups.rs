@@ -128,6 +128,64 @@ async fn a_seek_ends_leases_and_needs_a_target() {
 }
 
 #[tokio::test]
+async fn a_dry_run_tells_what_a_seek_would_do_and_does_it_not() {
+    let server = Server::start().await;
+    ten_partitions_read(&server).await;
+    server.push("q", "p0", &numbers(0..3)).await;
+    let held = server.pop("/queue/q/partition/p0?consumerGroup=g").await.unwrap();
+    let seek = "/api/v1/consumer-groups/g/queues/q/seek";
+    let beginning = "1970-01-01T00:00:00Z";
+    let told = server.call(seek, json!({"timestamp": beginning, "dryRun": true})).await;
+    let expected = json!({
+        "success": true, "consumerGroup": "g", "queueName": "q", "seekToEnd": false, "targetTimestamp": beginning,
+        "partitionsUpdated": 10, "dryRun": true, "messagesReplayed": 10, "messagesSkipped": 0,
+    });
+    assert_eq!(told, expected);
+    let told = server.call(seek, json!({"toEnd": true, "dryRun": true})).await;
+    assert_eq!((&told["messagesReplayed"], &told["messagesSkipped"]), (&json!(0), &json!(3)));
+    let one = "/api/v1/consumer-groups/g/queues/q/partitions/p0/seek";
+    let expected = json!({
+        "success": true, "consumerGroup": "g", "queueName": "q", "partitionName": "p0", "updated": true,
+        "cursorMovedTo": 4, "dryRun": true, "messagesReplayed": 0, "messagesSkipped": 3,
+    });
+    assert_eq!(server.call(one, json!({"dryRun": true})).await, expected);
+    let told = server.call(one, json!({"timestamp": beginning, "dryRun": true})).await;
+    assert_eq!((&told["messagesReplayed"], &told["cursorMovedTo"]), (&json!(1), &json!(0)));
+    for body in [
+        json!({"dryRun": true}),
+        json!({"dryRun": "yes", "toEnd": true}),
+        json!({"timestamp": "soon", "dryRun": true}),
+    ] {
+        assert!(server.post(seek, body.clone()).await.is_error(400, "bad_request"), "{body}");
+    }
+    let nowhere = "/api/v1/consumer-groups/g/queues/q/partitions/nowhere/seek";
+    assert!(server.post(nowhere, json!({"dryRun": true})).await.is_error(404, "not_found"));
+
+    // Nothing has moved, not even the lease.
+    assert_eq!(server.ack(&held.messages[0], "completed").await["success"], true);
+    assert_eq!(drained(&server, "g").await, [1, 2]);
+    let moved = server.call(seek, json!({"timestamp": beginning, "dryRun": false})).await;
+    assert_eq!((&moved["partitionsUpdated"], moved.get("dryRun")), (&json!(10), None));
+    assert_eq!(drained(&server, "g").await.len(), 13);
+}
+
+#[tokio::test]
+async fn one_partition_can_be_sent_back() {
+    let server = Server::start().await;
+    ten_partitions_read(&server).await;
+    let one = "/api/v1/consumer-groups/g/queues/q/partitions/p3/seek";
+    let moved = server.call(one, json!({"timestamp": "1970-01-01T00:00:00Z"})).await;
+    assert_eq!((&moved["cursorMovedTo"], moved.get("messagesReplayed")), (&json!(0), None));
+    assert_eq!(drained(&server, "g").await, [3]);
+    for body in ["{", r#"{"toEnd": false}"#, r#"{"timestamp": "soon"}"#] {
+        let reply = server.send(reqwest::Method::POST, one, Some(body)).await;
+        assert!(reply.is_error(400, "bad_request"), "{body}: {}", reply.text);
+    }
+    let reply = server.send(reqwest::Method::POST, one, None).await;
+    assert_eq!((reply.status, &reply.json()["cursorMovedTo"]), (200, &json!(1)));
+}
+
+#[tokio::test]
 async fn a_subscription_can_be_moved_for_partitions_not_met_yet() {
     let server = Server::start().await;
     server.push("q", "p", &[json!("old")]).await;

@@ -35,6 +35,7 @@ mod renew;
 mod resources;
 mod retries;
 mod scenarios;
+mod settings;
 mod spool;
 mod status;
 mod subscription;

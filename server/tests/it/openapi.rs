@@ -117,6 +117,8 @@ async fn answers_have_the_shape_described() {
         .await;
     let letters = d.get(&server, "/api/v1/dlq", "/api/v1/dlq").await;
     assert_eq!(letters["total"], 1);
+    let shapes = d.get(&server, "/api/v1/dlq/shapes", "/api/v1/dlq/shapes").await;
+    assert_eq!(shapes["shapes"][0]["shape"], "{why:#}");
 
     let life = "/api/v1/messages/{partition}/{transaction}/life";
     let path = |transaction: &str| {
@@ -140,7 +142,12 @@ async fn answers_have_the_shape_described() {
     }
     let groups = "/api/v1/consumer-groups/{group}";
     let seek = format!("{groups}/queues/{{queue}}/seek");
-    for to in [json!({"toEnd": true}), json!({"timestamp": "2026-01-01T00:00:00Z"}), json!({})] {
+    for to in [
+        json!({"toEnd": true, "dryRun": true}),
+        json!({"toEnd": true}),
+        json!({"timestamp": "2026-01-01T00:00:00Z"}),
+        json!({}),
+    ] {
         let reply = server.post("/api/v1/consumer-groups/g/queues/q/seek", to).await;
         d.check("post", &seek, &reply);
     }
@@ -193,8 +200,14 @@ async fn admin(d: &mut Described, server: &Server) {
     d.get(server, lagging, &format!("{lagging}?minLagSeconds=0")).await;
     let group = "/api/v1/consumer-groups/{group}";
     d.get(server, group, "/api/v1/consumer-groups/g").await;
-    let reply = server.post("/api/v1/consumer-groups/g/queues/q/partitions/p/seek", json!({})).await;
-    d.check("post", &format!("{group}/queues/{{queue}}/partitions/{{partition}}/seek"), &reply);
+    d.get(server, group, "/api/v1/consumer-groups/g?queue=q").await;
+    for body in [json!({"dryRun": true}), json!({})] {
+        let reply = server.post("/api/v1/consumer-groups/g/queues/q/partitions/p/seek", body).await;
+        d.check("post", &format!("{group}/queues/{{queue}}/partitions/{{partition}}/seek"), &reply);
+    }
+    for path in ["/api/v1/whoami", "/api/v1/system/settings"] {
+        d.get(server, path, path).await;
+    }
     let reply = server.delete("/api/v1/queues/q/clear").await;
     d.check("delete", "/api/v1/queues/{queue}/clear", &reply);
     d.check("post", "/api/v1/stats/refresh", &server.post("/api/v1/stats/refresh", json!({})).await);

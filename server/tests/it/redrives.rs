@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Server, array, drained, eventually, numbers};
+use crate::support::{Server, ack_of, array, drained, eventually, numbers};
 
 /// So many dead letters of `g` in partition `p` of queue `q`.
 async fn dead(server: &Server, count: usize) {
@@ -51,6 +51,33 @@ async fn dead_letters_are_counted_and_replayed_and_the_progress_is_told() {
     let list = server.get("/api/v1/dlq/redrives?limit=1").await.json();
     assert_eq!(list["redrives"][0]["id"], started["id"]);
     assert_eq!(array(server.get("/api/v1/dlq/redrives?offset=1").await.json()["redrives"].clone()).len(), 0);
+}
+
+#[tokio::test]
+async fn only_those_of_a_shape_are_replayed() {
+    let server = Server::start().await;
+    server.push("q", "p", &numbers(0..4)).await;
+    for reason in ["timeout after 5 s", "no such customer 1", "timeout after 11 s", "no such customer 2"] {
+        let popped = server.pop("/queue/q/partition/p?consumerGroup=g").await.unwrap();
+        let mut ack = ack_of(&popped.messages[0], "dlq");
+        ack["error"] = json!(reason);
+        server.call("/api/v1/ack", ack).await;
+    }
+    let redrive = "/api/v1/dlq/redrive";
+    let count = async |shape: &str| {
+        server.call(redrive, json!({"queue": "q", "shape": shape, "dryRun": true})).await["total"].clone()
+    };
+    assert_eq!(count("timeout after # s").await, 2);
+    assert_eq!(count("timeout after 5 s").await, 0, "that is no shape");
+    assert_eq!(count("").await, 0, "all have an error");
+    let ask = json!({"queue": "q", "shape": "timeout after # s", "perSecond": 1000});
+    let started = server.post(redrive, ask).await.json();
+    assert_eq!((&started["shape"], &started["total"]), (&json!("timeout after # s"), &json!(2)));
+    assert_eq!(done(&server, &started["id"]).await["done"], 2);
+    assert_eq!(drained(&server.url, "p").await[4..], [json!(0), json!(2)]);
+    assert_eq!(server.get("/api/v1/dlq?queue=q").await.json()["total"], 2);
+    let long = json!({"queue": "q", "shape": "x".repeat(256)});
+    assert!(server.post(redrive, long).await.is_error(400, "bad_request"));
 }
 
 #[tokio::test]

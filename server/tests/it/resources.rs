@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, numbers};
+use crate::support::{EASILY_STRAINED, Server, Strain, numbers};
 
 /// What a group has still to read, as an autoscaler asks for it.
 async fn depth(server: &Server, queue: &str, group: &str) -> Value {
@@ -163,6 +163,111 @@ async fn groups_are_listed_by_queue_with_their_state() {
     assert_eq!(names(&lagging, "partition_name"), ["p", "p"]);
     assert_eq!(lagging[0]["lag_hours"], 0.17);
     assert_eq!(server.get("/api/v1/consumer-groups/lagging").await.json(), json!([]), "an hour by default");
+}
+
+#[tokio::test]
+async fn partitions_are_searched_and_paged_by_what_is_unread() {
+    let server = Server::start().await;
+    for (partition, count) in [("customer-1", 2), ("Customer-2", 4), ("supplier", 3)] {
+        server.push("q", partition, &numbers(0..count)).await;
+    }
+    let listed = async |query: &str| {
+        let reply = server.get(&format!("/api/v1/resources/partitions?queue=q&{query}")).await;
+        names(&reply.json()["partitions"], "partition")
+    };
+    assert_eq!(listed("").await, ["Customer-2", "supplier", "customer-1"]);
+    assert_eq!(listed("search=CUSTOMER").await, ["Customer-2", "customer-1"]);
+    assert_eq!(listed("limit=1&offset=1").await, ["supplier"]);
+    assert_eq!(listed("search=%25").await, Vec::<String>::new());
+    assert_eq!(listed("search=").await.len(), 3);
+    let long = format!("/api/v1/resources/partitions?search={}", "x".repeat(256));
+    assert!(server.get(&long).await.is_error(400, "bad_request"));
+    let everywhere = server.get("/api/v1/resources/partitions?search=supp").await.json();
+    assert_eq!(names(&everywhere["partitions"], "partition"), ["supplier"]);
+}
+
+#[tokio::test]
+async fn groups_of_one_queue_are_told_with_who_holds_what_since_when() {
+    let server = Server::start().await;
+    server.configure("q", json!({"leaseTime": 100})).await;
+    for (partition, count) in [("a", 2), ("b", 5), ("c", 3)] {
+        server.push("q", partition, &numbers(0..count)).await;
+    }
+    server.push("other", "a", &numbers(0..1)).await;
+    let before =
+        server.get("/api/v1/resources/overview").await.json()["timestamp"].as_str().unwrap().to_owned();
+    let held = server.pop("/queue/q/partition/a?consumerGroup=g").await.unwrap();
+    for path in [
+        "/queue/q/partition/b?consumerGroup=g&autoAck=true",
+        "/queue/q/partition/c?consumerGroup=g&autoAck=true",
+    ] {
+        server.pop(path).await.unwrap();
+    }
+    server.pop("/queue/other?consumerGroup=g").await.unwrap();
+    let listed = server.get("/api/v1/consumer-groups?queue=q").await.json();
+    assert_eq!(
+        (names(&listed, "name"), names(&listed, "queueName")),
+        (vec!["g".to_owned()], vec!["q".to_owned()])
+    );
+    assert_eq!(server.get("/api/v1/consumer-groups?queue=nowhere").await.json(), json!([]));
+
+    let detail = async |query: &str| {
+        let reply = server.get(&format!("/api/v1/consumer-groups/g?{query}")).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        reply.json()
+    };
+    let both = detail("").await;
+    assert_eq!(both.as_object().unwrap().keys().collect::<Vec<_>>(), ["other", "q"]);
+    let one = detail("queue=q&limit=2").await;
+    assert_eq!(one.as_object().unwrap().len(), 1);
+    assert_eq!(
+        names(&one["q"]["partitions"], "partition"),
+        ["b", "a"],
+        "four and two are unread, both of c and a: by name"
+    );
+    assert_eq!(names(&detail("queue=q&limit=2&offset=2").await["q"]["partitions"], "partition"), ["c"]);
+    assert_eq!(names(&detail("queue=q&search=C").await["q"]["partitions"], "partition"), ["c"]);
+    assert_eq!(detail("queue=nowhere").await, json!({}));
+
+    let (b, a) = (&one["q"]["partitions"][0], &one["q"]["partitions"][1]);
+    assert_eq!((&b["leasedSince"], &b["leaseExpiresAt"]), (&Value::Null, &Value::Null), "nobody has it");
+    let held_as = held.body["leaseId"].as_str().unwrap();
+    assert!(held_as.starts_with(a["workerId"].as_str().unwrap()), "{a}");
+    let (since, until) = (a["leasedSince"].as_str().unwrap(), a["leaseExpiresAt"].as_str().unwrap());
+    assert!(before.as_str() <= since && since < until && a["leaseActive"] == true, "{before} {a}");
+    server.call(&format!("/api/v1/lease/{held_as}/extend"), json!({"seconds": 500})).await;
+    let longer = detail("queue=q&search=a").await["q"]["partitions"][0].clone();
+    assert_eq!(longer["leasedSince"], a["leasedSince"], "it is the same lease");
+    assert!(longer["leaseExpiresAt"].as_str().unwrap() > until, "{longer}");
+    server.travel("1 hour").await;
+    let ended = detail("queue=q&search=a").await["q"]["partitions"][0].clone();
+    assert_eq!((&ended["leasedSince"], &ended["leaseExpiresAt"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
+async fn a_lease_that_waits_for_deferred_acknowledgements_tells_its_own_end() {
+    let server = Server::start_with(&EASILY_STRAINED).await;
+    // Not due before the test is over: one that has landed holds nothing any more.
+    server
+        .sql(
+            "create function queen.later() returns trigger language plpgsql as
+             $$ begin new.due_at := new.due_at + interval '1 hour'; return new; end $$;
+             create trigger later before insert on queen.deferred for each row execute function queen.later()",
+        )
+        .await;
+    let (strain, _, message) = Strain::on_acks(&server).await;
+    let path = format!(
+        "/api/v1/consumer-groups/__QUEUE_MODE__?queue=acks&search={}",
+        message["partition"].as_str().unwrap()
+    );
+    let detail = server.get(&path).await.json();
+    let partitions = detail["acks"]["partitions"].as_array().unwrap();
+    let found = partitions.iter().find(|each| each["partition"] == message["partition"]).unwrap();
+    let (since, until) = (found["leasedSince"].as_str().unwrap(), found["leaseExpiresAt"].as_str().unwrap());
+    let micros = |time: &str| queen_protocol::parse_time("", time).unwrap();
+    // It is held for a month, and lasts five minutes.
+    assert_eq!((micros(until) - micros(since)) / 1_000_000, 300, "{found}");
+    drop(strain);
 }
 
 #[tokio::test]

@@ -68,6 +68,7 @@ async fn a_queue_tells_its_options_and_partitions() {
     let held = server.pop("/queue/q/partition/a").await.unwrap();
     server.ack(&held.messages[0], "completed").await;
     let detail = server.get("/api/v1/status/queues/q").await.json();
+    assert_eq!(detail["queue"]["options"], server.configure("q", json!({})).await["options"]);
     let config = &detail["queue"]["config"];
     assert_eq!((&config["leaseTime"], &config["maxQueueSize"]), (&json!(7), &json!(9)));
     assert_eq!((&detail["queue"]["priority"], &config["deadLetterQueue"]), (&json!(3), &json!(true)));

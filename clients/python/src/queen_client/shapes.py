@@ -160,6 +160,8 @@ class GroupDeleted(_GroupDeleted, total=False):
 class GroupInPartition(TypedDict):
     partition: str
     workerId: Optional[str]
+    leasedSince: Optional[str]
+    leaseExpiresAt: Optional[str]
     lastConsumedAt: Optional[str]
     totalConsumed: int
     offsetLag: int
@@ -556,7 +558,13 @@ class Overview(TypedDict):
     statsAge: float
 
 
-class PartitionSought(TypedDict):
+class SeekForecast(TypedDict, total=False):
+    dryRun: bool
+    messagesReplayed: int
+    messagesSkipped: int
+
+
+class PartitionSought(SeekForecast):
     success: bool
     consumerGroup: str
     queueName: str
@@ -643,6 +651,7 @@ Redrive = TypedDict(
         "from": Optional[str],
         "to": str,
         "errorFilter": Optional[str],
+        "shape": Optional[str],
         "perSecond": int,
         "status": str,
         "total": int,
@@ -667,7 +676,7 @@ class Redrives(TypedDict):
     pagination: Pagination
 
 
-class Sought(TypedDict):
+class Sought(SeekForecast):
     success: bool
     consumerGroup: str
     queueName: str

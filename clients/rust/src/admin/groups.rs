@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Admin, Get};
+use super::{Admin, Get, Health};
 use crate::clock;
 use crate::control::Control;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::wire;
 
 /// Where a group goes on.
@@ -102,6 +102,19 @@ pub struct Sought {
     pub partitions_updated: u64,
 }
 
+/// What a seek would do.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
+pub struct SeekForecast {
+    /// In how many partitions.
+    pub partitions_updated: u64,
+    /// Messages the group has passed and would read again.
+    pub messages_replayed: u64,
+    /// Messages it would not read any more.
+    pub messages_skipped: u64,
+}
+
 /// A group that was moved in a partition.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -151,15 +164,21 @@ impl Admin {
 
     /// Moves a group in every partition of a queue. Its leases there end.
     pub async fn seek(&self, group: &str, queue: &str, to: Position) -> Result<Sought, Error> {
-        wire::check_name("the name of a consumer group", group)?;
-        wire::check_name("the name of a queue", queue)?;
-        let body = match to {
-            Position::Beginning => json!({"timestamp": clock::iso(UNIX_EPOCH)}),
-            Position::End => json!({"toEnd": true}),
-            Position::Time(time) => json!({"timestamp": clock::iso(time)}),
-        };
-        let path = wire::path(&["/api/v1/consumer-groups/", group, "/queues/", queue, "/seek"]);
-        self.ask(Control::post(path, &body).once()).await
+        self.ask(seeking(group, queue, &to.body())?.once()).await
+    }
+
+    /// What a seek would do. Moves nothing.
+    pub async fn forecast_seek(&self, group: &str, queue: &str, to: Position) -> Result<SeekForecast, Error> {
+        let mut body = to.body();
+        body["dryRun"] = json!(true);
+        let seeking = seeking(group, queue, &body)?;
+        // It does not know the word, and would move the group.
+        let broker: Health = self.get("/health").await?;
+        if broker.version.starts_with("0.1.") {
+            let text = format!("a broker of {} cannot tell what a seek would do", broker.version);
+            return Err(Error::new(ErrorKind::BadUse, text));
+        }
+        self.ask(seeking).await
     }
 
     /// Moves a group behind the last message of one partition.
@@ -195,6 +214,23 @@ impl Admin {
         let body = json!({"subscriptionTimestamp": clock::iso(time)});
         let subscribed: Subscribed = self.ask(Control::post(path, &body)).await?;
         Ok(subscribed.rows_updated)
+    }
+}
+
+fn seeking(group: &str, queue: &str, body: &Value) -> Result<Control, Error> {
+    wire::check_name("the name of a consumer group", group)?;
+    wire::check_name("the name of a queue", queue)?;
+    let path = wire::path(&["/api/v1/consumer-groups/", group, "/queues/", queue, "/seek"]);
+    Ok(Control::post(path, body))
+}
+
+impl Position {
+    fn body(self) -> Value {
+        match self {
+            Self::Beginning => json!({"timestamp": clock::iso(UNIX_EPOCH)}),
+            Self::End => json!({"toEnd": true}),
+            Self::Time(time) => json!({"timestamp": clock::iso(time)}),
+        }
     }
 }
 

@@ -9,7 +9,8 @@ mod system;
 
 pub use crate::traces::{TraceList, TraceName};
 pub use groups::{
-    GroupInPartition, GroupInQueue, GroupSummary, LaggingPartition, PartitionSought, Position, Sought,
+    GroupInPartition, GroupInQueue, GroupSummary, LaggingPartition, PartitionSought, Position, SeekForecast,
+    Sought,
 };
 pub use messages::{Buried, MessageDetail, MessageGroup, MessageLife, Messages, Replayed, StoredMessage};
 pub use operations::{Operation, OperationCount, OperationStats, Operations, SystemHealth};

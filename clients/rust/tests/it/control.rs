@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use queen_client::ErrorKind;
 use queen_client::admin::{Position, QueueOptions};
+use queen_client::{ErrorKind, Queen};
 use serde_json::json;
 
+use crate::stub::Stub;
 use crate::support::{PATIENCE, Site};
 
 #[tokio::test]
@@ -33,8 +34,13 @@ async fn queues_and_groups_can_be_looked_at_moved_and_removed() {
     let lagging = admin.lagging().min_lag_seconds(0).await.unwrap();
     let ours = lagging.iter().find(|one| one.consumer_group == "g" && one.partition_name == "a b/c");
     assert_eq!(ours.map(|one| one.offset_lag), Some(2), "{lagging:?}");
+    let forecast = admin.forecast_seek("g", "shop.orders", Position::End).await.unwrap();
+    assert_eq!((forecast.messages_replayed, forecast.messages_skipped), (0, 2));
+    assert_eq!(admin.depth("shop.orders", "g").await.unwrap().pending, 2);
     assert!(admin.skip_partition("g", "shop.orders", "a b/c").await.unwrap().updated);
     assert_eq!(admin.depth("shop.orders", "g").await.unwrap().pending, 0);
+    let forecast = admin.forecast_seek("g", "shop.orders", Position::Beginning).await.unwrap();
+    assert_eq!((forecast.partitions_updated, forecast.messages_replayed), (1, 3));
     assert_eq!(
         admin
             .seek("g", "shop.orders", Position::Time(SystemTime::UNIX_EPOCH))
@@ -50,6 +56,20 @@ async fn queues_and_groups_can_be_looked_at_moved_and_removed() {
     assert_eq!(admin.clear_queue("shop.orders", Some("a b/c")).await.unwrap(), 3);
     assert!(admin.delete_queue("shop.orders").await.unwrap());
     assert!(!admin.delete_queue("shop.orders").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_broker_that_would_move_the_group_is_not_asked_what_a_seek_would_do() {
+    let mut stub = Stub::start().await;
+    let admin = Queen::connect(&stub.url).unwrap().admin();
+    let answered = async {
+        let asked = stub.next().await;
+        assert_eq!(asked.line, "GET /health");
+        asked.answer(200, &json!({"status": "healthy", "version": "0.1.0"}));
+    };
+    let (forecast, ()) = tokio::join!(admin.forecast_seek("g", "q", Position::End), answered);
+    let error = forecast.unwrap_err();
+    assert!(error.kind() == ErrorKind::BadUse && error.to_string().contains("0.1.0"), "{error}");
 }
 
 #[tokio::test]

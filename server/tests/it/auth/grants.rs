@@ -231,6 +231,9 @@ async fn a_limited_reader_sees_its_queues_and_not_a_word_about_others() {
         "/api/v1/status/queues/Q/messages",
         "/api/v1/messages?queue=Q",
         "/api/v1/dlq?queue=Q",
+        "/api/v1/dlq/shapes?queue=Q",
+        "/api/v1/consumer-groups?queue=Q",
+        "/api/v1/consumer-groups/__QUEUE_MODE__?queue=Q",
         "/api/v1/operations?queue=Q",
         "/api/v1/analytics/queue-lag?queue=Q",
         "/api/v1/analytics/queue-ops?queue=Q",
@@ -245,7 +248,15 @@ async fn a_limited_reader_sees_its_queues_and_not_a_word_about_others() {
         assert!(other.is_error(403, "forbidden"), "{path}: {}", other.text);
     }
     // The first of two counts, for the check as for the handler; none, or an empty one, would be all.
-    for path in ["/api/v1/messages", "/api/v1/dlq", "/api/v1/resources/partitions", "/api/v1/operations"] {
+    for path in [
+        "/api/v1/messages",
+        "/api/v1/dlq",
+        "/api/v1/dlq/shapes",
+        "/api/v1/consumer-groups",
+        "/api/v1/consumer-groups/__QUEUE_MODE__",
+        "/api/v1/resources/partitions",
+        "/api/v1/operations",
+    ] {
         assert_eq!(holder.get(&format!("{path}?queue=theirs&queue=mine")).await.status, 403, "{path}");
         let first = holder.get(&format!("{path}?queue=mine&queue=theirs")).await;
         assert!(first.status == 200 && !first.text.contains("theirs"), "{path}");
@@ -274,9 +285,7 @@ async fn a_limited_reader_sees_its_queues_and_not_a_word_about_others() {
         "/api/v1/status",
         "/api/v1/status/analytics",
         "/api/v1/status/buffers",
-        "/api/v1/consumer-groups",
         "/api/v1/consumer-groups/lagging",
-        "/api/v1/consumer-groups/__QUEUE_MODE__",
         "/api/v1/operations/stats",
         "/api/v1/traces/names",
         "/api/v1/traces/by-name/x",
@@ -287,10 +296,13 @@ async fn a_limited_reader_sees_its_queues_and_not_a_word_about_others() {
         "/api/v1/analytics/postgres-stats",
         "/api/v1/system/doctor",
         "/api/v1/dlq/redrives",
+        "/api/v1/system/settings",
     ] {
         assert!(forbidden(&holder.get(path).await), "{path}");
     }
-    for path in ["/openapi.json", "/docs/", "/health"] {
+    let boss_of_some = scene.limited("admin", &["admin"]);
+    assert!(forbidden(&boss_of_some.get("/api/v1/system/settings").await), "they are about all queues");
+    for path in ["/openapi.json", "/docs/", "/health", "/api/v1/whoami"] {
         assert_eq!(holder.get(path).await.status, 200, "{path}");
     }
     // Names are what they are after decoding.

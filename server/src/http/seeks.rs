@@ -1,0 +1,219 @@
+//! Consumer groups, moved: in a queue or in one of its partitions, for real or to see what it would do.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use queen_engine::{SeekForecast, SeekTo};
+use queen_protocol::{BadRequest, ErrorCode, check_name, parse_time};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::answer;
+use super::error::{ApiError, Failures, Missing, TooLarge};
+use super::request::{Body, SMALL, Segments};
+use crate::app::App;
+
+/// To the end or to a time; `toEnd: true` goes before a time.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Seek, example = json!({"timestamp": "2026-01-01T00:00:00Z"}))]
+pub struct SeekBody {
+    #[serde(default)]
+    to_end: Option<bool>,
+    /// Long ago, as 1970, is the beginning.
+    #[serde(default)]
+    #[schema(format = DateTime)]
+    timestamp: Option<String>,
+    /// Moves nothing, and tells what it would do.
+    #[serde(default)]
+    #[schema(default = false)]
+    dry_run: Option<bool>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(example = json!({
+    "success": true, "consumerGroup": "billing", "queueName": "orders", "seekToEnd": false,
+    "targetTimestamp": "2026-01-01T00:00:00Z", "partitionsUpdated": 2,
+}))]
+struct Sought<'a> {
+    success: bool,
+    consumer_group: &'a str,
+    queue_name: &'a str,
+    seek_to_end: bool,
+    /// As it was sent.
+    #[schema(required)]
+    target_timestamp: Option<&'a str>,
+    partitions_updated: i64,
+    #[serde(flatten)]
+    forecast: Forecast,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = PartitionSought)]
+struct PartitionSought<'a> {
+    success: bool,
+    consumer_group: &'a str,
+    queue_name: &'a str,
+    partition_name: &'a str,
+    updated: bool,
+    /// The offset it reads next.
+    cursor_moved_to: i64,
+    #[serde(flatten)]
+    forecast: Forecast,
+}
+
+/// Only of a dry run: nothing was moved.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = SeekForecast)]
+struct Forecast {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dry_run: Option<bool>,
+    /// Messages the group has passed and would read again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    messages_replayed: Option<i64>,
+    /// Messages it would not read any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    messages_skipped: Option<i64>,
+}
+
+/// Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
+///
+/// Ends its leases there and gives it a fresh retry budget. With `dryRun` it does nothing of that, and tells how many messages
+/// would be read again or skipped.
+#[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/seek", operation_id = "seek",
+    tag = "consumer groups", params(("group" = String, Path), ("queue" = String, Path)), request_body = SeekBody,
+    responses((status = 200, description = "Moved", body = Sought<'static>), Failures, TooLarge))]
+pub async fn in_queue(
+    State(app): State<App>,
+    Segments((group, queue)): Segments<(String, String)>,
+    body: Body<SMALL>,
+) -> Result<Response, ApiError> {
+    check_name("consumerGroup", &group)?;
+    check_name("queue", &queue)?;
+    let wanted: SeekBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
+    let to = wanted.target()?;
+    let (partitions_updated, forecast) = match wanted.dry_run {
+        Some(true) => {
+            let seen = app.engine.seek_forecast(&group, &queue, None, to).await?;
+            (seen.partitions, Forecast::from(seen))
+        }
+        _ => (app.engine.seek(&group, &queue, to).await?, Forecast::NONE),
+    };
+    let answer = Sought {
+        success: true,
+        consumer_group: &group,
+        queue_name: &queue,
+        seek_to_end: matches!(to, SeekTo::End),
+        target_timestamp: wanted.timestamp.as_deref(),
+        partitions_updated,
+        forecast,
+    };
+    answer::json(StatusCode::OK, &answer)
+}
+
+/// Moves a group in one partition: behind the last message, or to the first one after a time.
+///
+/// Without a body to the end. Ends its lease there and gives it a fresh retry budget. With `dryRun` it does nothing of that, and
+/// tells how many messages would be read again or skipped.
+#[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
+    operation_id = "seekPartition", tag = "consumer groups",
+    params(("group" = String, Path), ("queue" = String, Path), ("partition" = String, Path)),
+    request_body = Option<SeekBody>,
+    responses((status = 200, description = "Moved", body = PartitionSought<'static>), Missing, Failures, TooLarge))]
+pub async fn in_partition(
+    State(app): State<App>,
+    Segments((group, queue, partition)): Segments<(String, String, String)>,
+    body: Body<SMALL>,
+) -> Result<Response, ApiError> {
+    check_name("consumerGroup", &group)?;
+    check_name("queue", &queue)?;
+    check_name("partition", &partition)?;
+    let wanted: SeekBody = body.or_empty()?;
+    let to = wanted.target_or_end()?;
+    let missing = || ApiError::new(ErrorCode::NotFound, "partition not found");
+    let (cursor, forecast) = match wanted.dry_run {
+        Some(true) => {
+            let seen = app.engine.seek_forecast(&group, &queue, Some(&partition), to).await?;
+            if seen.partitions == 0 {
+                return Err(missing());
+            }
+            (seen.lands, Forecast::from(seen))
+        }
+        _ => {
+            let moved = app.engine.seek_partition(&group, &queue, &partition, to).await?;
+            (moved.ok_or_else(missing)?, Forecast::NONE)
+        }
+    };
+    let answer = PartitionSought {
+        success: true,
+        consumer_group: &group,
+        queue_name: &queue,
+        partition_name: &partition,
+        updated: true,
+        cursor_moved_to: cursor,
+        forecast,
+    };
+    answer::json(StatusCode::OK, &answer)
+}
+
+impl SeekBody {
+    pub fn target(&self) -> Result<SeekTo, BadRequest> {
+        match (self.to_end, &self.timestamp) {
+            (Some(true), _) => Ok(SeekTo::End),
+            (_, Some(time)) => parse_time("timestamp", time).map(SeekTo::Time),
+            _ => Err(BadRequest::new("a seek needs toEnd: true or a timestamp")),
+        }
+    }
+
+    /// For one partition, where silence means the end.
+    fn target_or_end(&self) -> Result<SeekTo, BadRequest> {
+        match (self.to_end, &self.timestamp) {
+            (None, None) => Ok(SeekTo::End),
+            _ => self.target(),
+        }
+    }
+}
+
+impl Forecast {
+    /// Of what was really done.
+    const NONE: Self = Self { dry_run: None, messages_replayed: None, messages_skipped: None };
+}
+
+impl From<SeekForecast> for Forecast {
+    fn from(seen: SeekForecast) -> Self {
+        Self {
+            dry_run: Some(true),
+            messages_replayed: Some(seen.replayed),
+            messages_skipped: Some(seen.skipped),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seek_goes_to_the_end_or_to_a_time_and_nowhere_else() {
+        let target = |body: &str| serde_json::from_str::<SeekBody>(body).map(|body| body.target());
+        assert!(matches!(target(r#"{"toEnd":true}"#), Ok(Ok(SeekTo::End))));
+        assert!(matches!(target(r#"{"timestamp":"1970-01-01T00:00:01Z"}"#), Ok(Ok(SeekTo::Time(1_000_000)))));
+        for body in ["{}", r#"{"position":"end"}"#, r#"{"toEnd":false}"#, r#"{"timestamp":"soon"}"#] {
+            assert!(matches!(target(body), Ok(Err(_))), "{body}");
+        }
+    }
+
+    #[test]
+    fn in_one_partition_silence_means_the_end() {
+        let target = |body: &str| serde_json::from_str::<SeekBody>(body).map(|body| body.target_or_end());
+        assert!(matches!(target(r#"{"dryRun":true}"#), Ok(Ok(SeekTo::End))));
+        assert!(matches!(target(r#"{"timestamp":"1970-01-01T00:00:01Z"}"#), Ok(Ok(SeekTo::Time(1_000_000)))));
+        assert!(matches!(target(r#"{"toEnd":false}"#), Ok(Err(_))));
+    }
+}

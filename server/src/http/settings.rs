@@ -1,0 +1,64 @@
+//! `GET /api/v1/system/settings`: what `queen config` would say of this broker.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::answer;
+use super::error::ApiError;
+use crate::app::App;
+use crate::config::Setting;
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = SettingsInForce)]
+struct Page<'a> {
+    version: &'static str,
+    /// `host:port`, to tell brokers apart.
+    server: &'a str,
+    /// In the order of the handbook.
+    settings: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = SettingInForce, example = json!({
+    "group": "HTTP", "name": "port", "variable": "PORT", "value": "6632", "source": "default",
+    "help": "Port of the HTTP API; 0 takes any free one", "secret": false,
+}))]
+struct Entry<'a> {
+    group: &'a str,
+    /// Its flag, without the dashes.
+    name: &'a str,
+    variable: &'a str,
+    /// What holds; null: nothing does, or it plays no part. Of a secret `(set)`, and never more.
+    #[schema(required)]
+    value: Option<&'a str>,
+    /// `default`, `environment` or `flag`.
+    source: &'static str,
+    help: &'a str,
+    secret: bool,
+}
+
+/// Tells the settings of this broker and where each came from.
+#[utoipa::path(get, path = "/api/v1/system/settings", operation_id = "settings", tag = "broker",
+    responses((status = 200, description = "All of them", body = Page<'static>)))]
+pub async fn settings(State(app): State<App>) -> Result<Response, ApiError> {
+    let settings = app.options.settings.iter().map(Entry::from).collect();
+    let page = Page { version: env!("CARGO_PKG_VERSION"), server: &app.name, settings };
+    answer::json(StatusCode::OK, &page)
+}
+
+impl<'a> From<&'a Setting> for Entry<'a> {
+    fn from(setting: &'a Setting) -> Self {
+        Self {
+            group: &setting.group,
+            name: &setting.name,
+            variable: &setting.variable,
+            value: setting.value.as_deref(),
+            source: setting.source.word(),
+            help: &setting.help,
+            secret: setting.secret,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `GET /api/v1/whoami`: whom the broker takes the caller for, so that a page can offer what will be allowed.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::answer;
+use super::error::ApiError;
+use crate::app::App;
+use crate::auth::grants::{Grant, Grants};
+use crate::auth::refusal::Refusal;
+use crate::auth::role::Role;
+use crate::auth::{Identity, Kind, forbidden};
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = WhoAmI, example = json!({
+    "authentication": true, "name": "shop", "kind": "key", "role": "read-write",
+    "grants": [{"queues": ["orders*"], "rights": ["push", "pop"]}],
+}))]
+struct WhoAmI<'a> {
+    /// Whether this broker asks who somebody is. If not, everybody may do everything.
+    authentication: bool,
+    /// The subject of the token, or the name of the key.
+    #[schema(required)]
+    name: Option<&'a str>,
+    /// `none`, `token` or `key`.
+    kind: &'static str,
+    /// `read-only`, `read-write` or `admin`; each may do what those before it may.
+    role: &'static str,
+    /// What may be done to which queues, as far as the role goes; null: to all of them.
+    #[schema(required, value_type = Option<Vec<Grant>>)]
+    grants: Option<&'a Grants>,
+}
+
+/// Tells whom the broker takes the caller for, and what they may do.
+#[utoipa::path(get, path = "/api/v1/whoami", operation_id = "whoAmI", tag = "broker",
+    responses((status = 200, description = "The caller", body = WhoAmI<'static>)))]
+pub async fn whoami(
+    State(app): State<App>,
+    identity: Option<Extension<Arc<Identity>>>,
+) -> Result<Response, ApiError> {
+    if app.options.guard.is_none() {
+        let everybody = WhoAmI {
+            authentication: false,
+            name: None,
+            kind: "none",
+            role: Role::Admin.word(),
+            grants: None,
+        };
+        return answer::json(StatusCode::OK, &everybody);
+    }
+    // Nobody was asked, because this path is open; the answer would be about nobody.
+    let Some(Extension(identity)) = identity else { return Err(Refusal::Missing.into()) };
+    let role = identity.role.ok_or_else(|| forbidden("Insufficient permissions"))?;
+    let caller = WhoAmI {
+        authentication: true,
+        name: identity.subject.as_deref(),
+        kind: match identity.kind {
+            Kind::Token => "token",
+            Kind::Key => "key",
+        },
+        role: role.word(),
+        grants: identity.grants.as_deref(),
+    };
+    answer::json(StatusCode::OK, &caller)
+}
