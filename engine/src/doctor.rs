@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
-pub use facts::{Facts, Table};
+pub use facts::{Facts, Holder, Table};
 pub use pooler::detect as is_pooled;
 
 use crate::clock;

@@ -47,7 +47,7 @@ pub use db::resources::{
 };
 pub use db::statistics::{Gauges, GroupGauge};
 pub use db::traces::{NamedTrace, NewTrace, Trace, TraceName};
-pub use doctor::{Examination, Facts, Finding, Severity, Table, diagnose};
+pub use doctor::{Examination, Facts, Finding, Holder, Severity, Table, diagnose};
 pub use error::{Error, StartError};
 pub use histogram::{Distribution, Histogram, MICROSECONDS};
 pub use history::ClusterTotals;

@@ -13,6 +13,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::auth::guard::{Checkpoint, Guard, admitted};
 use crate::config::Setting;
+use crate::dashboard;
 use crate::http::{
     ack, analytics, cluster, cors, dead_letters, doctor, error, groups, health, life, maintenance, messages,
     metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, seeks,
@@ -155,6 +156,7 @@ pub fn router(app: App) -> Router {
                 .into_iter()
                 .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
                 .merge(page())
+                .merge(dashboard::router())
                 .fallback(error::no_such_route)
                 .method_not_allowed_fallback(error::no_such_method);
             paced(&app, routed)
@@ -179,6 +181,7 @@ fn guarded(app: &App, guard: &Arc<Guard>) -> Router<App> {
             all.merge(check(Router::new().route(path, methods), Some(path)))
         })
         .merge(check(page().into(), Some(PAGE)))
+        .merge(check(dashboard::router(), Some(dashboard::PATHS[0])))
 }
 
 fn paced(app: &App, router: Router<App>) -> Router<App> {

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 mod connections;
+mod dashboard;
 pub mod doctor;
 #[doc(hidden)]
 pub mod fuzzing;

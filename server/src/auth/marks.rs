@@ -7,6 +7,7 @@ use super::grants::Need::{self, Any, This};
 use super::grants::Right::{Admin as Change, Pop};
 use super::role::Role::{self, Admin, ReadOnly, ReadWrite};
 use crate::app::PAGE;
+use crate::dashboard;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
@@ -141,6 +142,9 @@ pub fn of(method: &Method, path: Option<&str>) -> Mark {
     if method == GET && path == PAGE {
         return Needs(ReadOnly, Nothing);
     }
+    if method == GET && dashboard::PATHS.contains(&path) {
+        return Public;
+    }
     let marked = MARKS.iter().find(|(known, route, _)| *route == path && *known == method);
     marked.map_or(Needs(Admin, All), |(_, _, mark)| *mark)
 }
@@ -181,6 +185,7 @@ mod tests {
     fn what_nobody_thought_of_is_closed() {
         assert_eq!(of(&Method::PUT, Some("/api/v1/push")), Needs(Admin, All));
         assert_eq!(of(&Method::GET, Some("/api/v1/new")), Needs(Admin, All));
+        assert_eq!(of(&Method::POST, Some("/")), Needs(Admin, All));
         assert_eq!(of(&Method::HEAD, Some("/health")), Public);
     }
 }

@@ -17,6 +17,8 @@ use crate::app::App;
 #[schema(as = DoctorReport, example = json!({
     "healthy": false, "reachable": true, "ageSeconds": 12.5,
     "findings": [{"severity": "problem", "code": "fsync_off", "message": "fsync is off: a crash …"}],
+    "holders": [{"kind": "session", "name": "report", "pid": 4711, "state": "idle in transaction", "seconds": 3.5,
+        "transactions": 12, "query": "select 1"}],
 }))]
 pub struct Report<'a> {
     /// The database is reached, and no finding is a problem.
@@ -27,6 +29,8 @@ pub struct Report<'a> {
     age_seconds: Option<f64>,
     /// The worst first.
     findings: Vec<Found<'a>>,
+    /// Who keeps old row versions from being removed, the oldest first.
+    holders: Vec<Keeper<'a>>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -40,6 +44,23 @@ pub struct Found<'a> {
     message: &'a str,
 }
 
+/// Something that keeps old row versions from being removed. Every transaction does, for as long as it is open.
+#[derive(Serialize, ToSchema)]
+#[schema(as = DoctorHolder)]
+pub struct Keeper<'a> {
+    /// `session`, `standby` or `prepared`.
+    kind: &'a str,
+    /// Of the program, the standby or the prepared transaction.
+    name: &'a str,
+    pid: Option<i32>,
+    state: Option<&'a str>,
+    /// For how long already, where that is known.
+    seconds: Option<f64>,
+    /// How many transactions have begun since.
+    transactions: Option<i64>,
+    query: Option<&'a str>,
+}
+
 /// What is wrong with the database, and what to do about it.
 ///
 /// Brokers look once a minute (`QUEEN_DOCTOR_SECONDS`); `fresh=true` looks now.
@@ -51,7 +72,13 @@ pub async fn doctor(State(app): State<App>, query: Query) -> Result<Response, Ap
         true => Some(app.engine.examine().await?),
         false => app.engine.findings(),
     };
-    let none = Report { healthy: true, reachable: true, age_seconds: None, findings: Vec::new() };
+    let none = Report {
+        healthy: true,
+        reachable: true,
+        age_seconds: None,
+        findings: Vec::new(),
+        holders: Vec::new(),
+    };
     let mut report = examination.as_deref().map_or(none, Report::of);
     report.reachable = app.engine.reaches_database();
     report.healthy &= report.reachable;
@@ -70,6 +97,21 @@ impl<'a> Report<'a> {
             reachable: true,
             age_seconds: Some(examination.age().as_secs_f64()),
             findings: examination.findings.iter().map(finding).collect(),
+            holders: examination.facts.iter().flat_map(|facts| &facts.holders).map(Keeper::of).collect(),
+        }
+    }
+}
+
+impl<'a> Keeper<'a> {
+    fn of(holder: &'a queen_engine::Holder) -> Self {
+        Self {
+            kind: &holder.kind,
+            name: &holder.name,
+            pid: holder.pid,
+            state: holder.state.as_deref(),
+            seconds: holder.seconds,
+            transactions: holder.transactions,
+            query: holder.query.as_deref(),
         }
     }
 }

@@ -46,6 +46,7 @@ struct Metrics {
     uptime: f64,
     requests: Counted,
     messages: Counted,
+    cluster: Done,
     database: Pool,
     memory: Memory,
     cpu: Cpu,
@@ -61,6 +62,19 @@ struct Counted {
     rate: f64,
 }
 
+/// What all brokers have done with messages: this one until now, the others until they last wrote it down. Never goes down.
+#[derive(Serialize, ToSchema)]
+#[schema(as = MetricsDone)]
+#[serde(rename_all = "camelCase")]
+struct Done {
+    pushed: u64,
+    popped: u64,
+    acknowledged: u64,
+    dead_letters: u64,
+    /// Calls of the database that failed.
+    database_errors: u64,
+}
+
 #[derive(Serialize, ToSchema)]
 #[schema(as = MetricsPool)]
 #[serde(rename_all = "camelCase")]
@@ -68,6 +82,8 @@ struct Pool {
     pool_size: usize,
     idle_connections: usize,
     waiting_requests: usize,
+    /// How long the database took for a small question, the last time it answered.
+    latency_ms: f64,
     /// The database could be reached when last tried.
     connected: bool,
 }
@@ -118,6 +134,8 @@ struct Queue {
 struct Lane {
     /// Flights.
     count: u64,
+    /// Time that the request of a flight which waited longest has waited for it.
+    avg_wait_ms: f64,
     /// Time a flight takes in the database.
     avg_ms: f64,
     items: u64,
@@ -137,8 +155,13 @@ pub async fn json(State(app): State<App>) -> Result<Response, ApiError> {
     };
     let operation = |name| {
         let counts = lane(name);
-        let avg_ms = counts.database_us as f64 / counts.flights.max(1) as f64 / 1_000.0;
-        Lane { count: counts.flights, avg_ms, items: counts.items }
+        let average = |sum_us: u64| sum_us as f64 / counts.flights.max(1) as f64 / 1_000.0;
+        Lane {
+            count: counts.flights,
+            avg_wait_ms: average(counts.waited_us),
+            avg_ms: average(counts.database_us),
+            items: counts.items,
+        }
     };
     let names = [
         ("push", "push"),
@@ -149,14 +172,23 @@ pub async fn json(State(app): State<App>) -> Result<Response, ApiError> {
     ];
     let (requests, messages) = (app.meter.requests(), lane("push").items);
     let (request_rate, message_rate) = app.meter.rates(requests, messages);
+    let done = app.engine.cluster_totals();
     let metrics = Metrics {
         uptime: app.meter.uptime().as_secs_f64(),
         requests: Counted { total: requests, rate: request_rate },
         messages: Counted { total: messages, rate: message_rate },
+        cluster: Done {
+            pushed: done.push_messages,
+            popped: done.pop_messages,
+            acknowledged: done.ack_messages,
+            dead_letters: done.dead_letters,
+            database_errors: done.db_errors,
+        },
         database: Pool {
             pool_size: stats.connections,
             idle_connections: stats.connections - stats.connections_busy,
             waiting_requests: app.engine.system_health().pool_waiting,
+            latency_ms: app.engine.database_latency().as_secs_f64() * 1_000.0,
             connected: app.engine.reaches_database(),
         },
         memory: Memory { rss: usage.rss_bytes },

@@ -65,7 +65,15 @@ async fn a_204_has_no_body_and_announces_none() {
 #[tokio::test]
 async fn an_unknown_route_is_a_404_in_json() {
     let server = Server::start().await;
-    for path in ["/", "/api/", "/api/v1/nothing", "/streams/v1/claim", "/assets/x.js", "/api/v1/push/"] {
+    for path in [
+        "/api",
+        "/api/",
+        "/api/v1/nothing",
+        "/index.html",
+        "/streams/v1/claim",
+        "/assets/x.js",
+        "/api/v1/push/",
+    ] {
         let reply = server.get(path).await;
         assert!(reply.is_error(404, "not_found"), "{path}: {} {}", reply.status, reply.text);
     }

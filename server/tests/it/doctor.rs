@@ -66,3 +66,24 @@ async fn a_broker_says_at_its_start_what_is_wrong_once() {
     broker.says("doctor: autovacuum is switched off for queen.heads").await;
     assert_eq!(broker.output().matches("doctor: fsync is off").count(), 1, "{}", broker.output());
 }
+
+#[tokio::test]
+async fn whoever_keeps_old_rows_is_named_and_gone_when_it_ends() {
+    let server = Server::start().await;
+    let held = server.database.client().await;
+    held.batch_execute("set application_name = 'forgotten'; begin; create table held (n int)").await.unwrap();
+    let holder = async || {
+        let report = server.get("/api/v1/system/doctor?fresh=true").await.json();
+        let holders = report["holders"].as_array().unwrap().clone();
+        holders.into_iter().find(|holder| holder["name"] == "forgotten")
+    };
+    let found = holder().await.unwrap();
+    assert_eq!(
+        (&found["kind"], &found["state"]),
+        (&"session".into(), &"idle in transaction".into()),
+        "{found}"
+    );
+    assert!(found["pid"].is_i64() && found["seconds"].as_f64() >= Some(0.0), "{found}");
+    held.batch_execute("rollback").await.unwrap();
+    assert_eq!(holder().await, None);
+}

@@ -10,6 +10,7 @@ mod brokers;
 mod commands;
 mod conventions;
 mod crypt;
+mod dashboard;
 mod dead_letters;
 mod doctor;
 mod exposition;

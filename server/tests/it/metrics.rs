@@ -116,10 +116,15 @@ async fn the_json_page_counts_requests_messages_and_lanes() {
     assert!(metrics["uptime"].as_f64() > Some(0.0) && metrics["memory"]["rss"].as_u64() > Some(1_000_000));
     assert!(metrics["cpu"]["user"].is_u64() && metrics["cpu"]["system"].is_u64(), "{metrics}");
     assert!(metrics["database"]["poolSize"].as_u64() >= metrics["database"]["idleConnections"].as_u64());
+    assert!(metrics["database"]["latencyMs"].as_f64() > Some(0.0), "{metrics}");
+    let done = &metrics["cluster"];
+    assert_eq!((&done["pushed"], &done["popped"], &done["acknowledged"]), (&json!(3), &json!(1), &json!(1)));
+    assert_eq!((&done["deadLetters"], &done["databaseErrors"]), (&json!(0), &json!(0)));
     let lanes = &metrics["sidecar"]["operations"];
     for op in ["push", "pop", "ack", "renew_lease"] {
         assert_eq!(lanes[op]["count"], 1, "{op}: {lanes}");
         assert!(lanes[op]["avg_ms"].as_f64() > Some(0.0), "{op}: {lanes}");
+        assert!(lanes[op]["avg_wait_ms"].as_f64() >= Some(0.0), "{op}: {lanes}");
     }
     assert_eq!((&lanes["push"]["items"], &lanes["transaction"]["count"]), (&json!(3), &json!(0)));
     let queue = &metrics["sidecar"]["queue"];

@@ -136,10 +136,24 @@ class DoctorFinding(TypedDict):
     message: str
 
 
+class _DoctorHolder(TypedDict):
+    kind: str
+    name: str
+
+
+class DoctorHolder(_DoctorHolder, total=False):
+    pid: Optional[int]
+    state: Optional[str]
+    seconds: Optional[float]
+    transactions: Optional[int]
+    query: Optional[str]
+
+
 class _DoctorReport(TypedDict):
     healthy: bool
     reachable: bool
     findings: List[DoctorFinding]
+    holders: List[DoctorHolder]
 
 
 class DoctorReport(_DoctorReport, total=False):
@@ -406,10 +420,19 @@ class MetricsCounted(TypedDict):
     rate: float
 
 
+class MetricsDone(TypedDict):
+    pushed: int
+    popped: int
+    acknowledged: int
+    deadLetters: int
+    databaseErrors: int
+
+
 class MetricsPool(TypedDict):
     poolSize: int
     idleConnections: int
     waitingRequests: int
+    latencyMs: float
     connected: bool
 
 
@@ -434,6 +457,7 @@ class MetricsQueue(TypedDict):
 
 class MetricsLane(TypedDict):
     count: int
+    avg_wait_ms: float
     avg_ms: float
     items: int
 
@@ -448,6 +472,7 @@ class Metrics(TypedDict):
     uptime: float
     requests: MetricsCounted
     messages: MetricsCounted
+    cluster: MetricsDone
     database: MetricsPool
     memory: MetricsMemory
     cpu: MetricsCpu

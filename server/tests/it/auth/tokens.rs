@@ -163,14 +163,15 @@ async fn roles_and_claims_may_have_other_names() {
     assert_eq!(status(json!({"level": "admin", "role": "boss"}), readers).await, 403);
     assert_eq!(status(json!({"level": "boss", "queen": "ignored"}), readers).await, 200);
     assert_eq!(status(json!({"level": "boss", "limits": []}), readers).await, 403);
-    // Open paths are those of the setting, and those of health.
+    // Open paths are those of the setting, those of health, and the dashboard.
     for (path, expected) in [
         ("/health", 200),
         ("/health/live", 200),
         ("/health/ready", 200),
         ("/metrics", 401),
         ("/docs/", 200),
-        ("/", 401),
+        ("/", 200),
+        ("/index.html", 401),
     ] {
         assert_eq!(send(&server, None, "GET", path, None).await.status, expected, "{path}");
     }

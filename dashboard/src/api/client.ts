@@ -1,0 +1,127 @@
+// Talks to the broker this page came from. It knows no route and keeps no data; who is logged in is `session.svelte.ts`.
+
+import type { components } from './types'
+
+/** A type of the broker's description by its name: `Schema<'Status'>`. */
+export type Schema<Name extends keyof components['schemas']> = components['schemas'][Name]
+
+/** What a query may hold; `undefined`, `null` and `''` are left out. */
+export type Query = Record<string, string | number | boolean | null | undefined>
+
+/** A failure in the broker's own words. */
+export class ApiError extends Error {
+  /** 0 if there was no answer. */
+  readonly status: number
+  readonly code: string
+  /** When the broker says it is worth another try. */
+  readonly retryAfterSeconds: number | undefined
+
+  constructor(status: number, code: string, message: string, retryAfterSeconds?: number) {
+    super(message)
+    this.name = 'ApiError'
+    this.status = status
+    this.code = code
+    this.retryAfterSeconds = retryAfterSeconds
+  }
+}
+
+/** Longer than any answer of the admin plane takes, so that a page never waits for ever. */
+const TIMEOUT_MS = 30_000
+
+let credential: string | null = null
+let unauthorized: (error: ApiError) => void = () => {}
+
+/** For `session.svelte.ts` alone. */
+export function present(token: string | null): void {
+  credential = token
+}
+
+/** For `session.svelte.ts` alone: what happens when the broker does not know who asks. */
+export function onUnauthorized(then: (error: ApiError) => void): void {
+  unauthorized = then
+}
+
+/** Percent-encodes what is put in: path`/api/v1/resources/queues/${name}`. */
+export function path(texts: TemplateStringsArray, ...values: (string | number)[]): string {
+  return texts.reduce((all, text, index) => all + encodeURIComponent(String(values[index - 1])) + text)
+}
+
+export function get<T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> {
+  return request('GET', path, query, undefined, signal)
+}
+
+export function post<T>(path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+  return request('POST', path, undefined, body ?? {}, signal)
+}
+
+export function del<T>(path: string, query?: Query, body?: unknown): Promise<T> {
+  return request('DELETE', path, query, body)
+}
+
+/** `path?a=1&b=2`. */
+export function withQuery(path: string, query: Query = {}): string {
+  const search = new URLSearchParams()
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined && value !== null && value !== '') search.set(name, String(value))
+  }
+  const text = search.toString()
+  return text === '' ? path : `${path}?${text}`
+}
+
+async function request<T>(
+  method: string,
+  path: string,
+  query?: Query,
+  body?: unknown,
+  signal?: AbortSignal,
+): Promise<T> {
+  const used = credential
+  const headers: Record<string, string> = { accept: 'application/json' }
+  if (used !== null) headers.authorization = `Bearer ${used}`
+  if (body !== undefined) headers['content-type'] = 'application/json'
+  const timeout = AbortSignal.timeout(TIMEOUT_MS)
+  let response: Response
+  let text: string
+  try {
+    response = await fetch(withQuery(path, query), {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: signal === undefined ? timeout : AbortSignal.any([signal, timeout]),
+      // The credential is a header; a cookie of somebody else on this host is none of the broker's business.
+      credentials: 'omit',
+      cache: 'no-store',
+    })
+    text = await response.text()
+  } catch (cause) {
+    if (signal?.aborted) throw cause
+    throw timeout.aborted
+      ? new ApiError(0, 'timeout', `no answer within ${TIMEOUT_MS / 1000} seconds`)
+      : new ApiError(0, 'unreachable', 'the broker cannot be reached')
+  }
+  if (response.ok) return (text === '' ? undefined : parsed(text)) as T
+  const error = failure(response, text)
+  // An answer to a credential that was replaced meanwhile says nothing about the new one.
+  if (error.status === 401 && used === credential) unauthorized(error)
+  throw error
+}
+
+function failure(response: Response, text: string): ApiError {
+  const body = parsed(text) as { error?: unknown; code?: unknown } | string | null
+  const after = Number(response.headers.get('retry-after') ?? Number.NaN)
+  const retry = Number.isFinite(after) ? after : undefined
+  if (typeof body === 'object' && body !== null && typeof body.error === 'string') {
+    return new ApiError(response.status, String(body.code ?? 'error'), body.error, retry)
+  }
+  // Not the broker, but something in between.
+  const words = text.trim().startsWith('<') ? '' : text.trim().slice(0, 200)
+  return new ApiError(response.status, 'error', words || `${response.status} ${response.statusText}`.trim(), retry)
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}

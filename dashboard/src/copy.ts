@@ -1,0 +1,26 @@
+// Puts a text on the clipboard, also where the page came over plain HTTP and the browser's own way is closed.
+
+export async function copy(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text)
+    return true
+  } catch {
+    return copySelected(text)
+  }
+}
+
+function copySelected(text: string): boolean {
+  const area = document.createElement('textarea')
+  area.value = text
+  area.readOnly = true
+  area.className = 'offscreen'
+  // A modal dialog makes everything outside of it inert.
+  const home = document.querySelector('dialog[open]') ?? document.body
+  home.append(area)
+  area.select()
+  try {
+    return document.execCommand('copy')
+  } finally {
+    area.remove()
+  }
+}

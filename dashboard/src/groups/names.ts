@@ -1,0 +1,50 @@
+// Groups as people know them.
+
+import type { Group } from './calls'
+
+const QUEUE_MODE = '__QUEUE_MODE__'
+
+/** Consumers that name no group share one cursor, which is called queue mode. */
+export function isQueueMode(group: string): boolean {
+  return group === QUEUE_MODE
+}
+
+export function groupLabel(group: string): string {
+  return isQueueMode(group) ? 'Queue mode' : group
+}
+
+export function tone(state: string): 'good' | 'warn' | 'bad' {
+  return state === 'Lagging' ? 'bad' : state === 'Dead' ? 'warn' : 'good'
+}
+
+/** The words of the broker, but for the one that says less than it means. */
+export function stateWords(state: string): string {
+  return state === 'Dead' ? 'Never read' : state
+}
+
+export function stateMeaning(state: string): string {
+  if (state === 'Dead') return 'It is registered, and never read anything here'
+  return state === 'Lagging' ? 'Something has waited for more than five minutes' : 'Nothing has waited for more than five minutes'
+}
+
+export type Show = 'all' | 'behind' | 'never'
+
+export function asShow(text: string | null): Show {
+  return text === 'behind' || text === 'never' ? text : 'all'
+}
+
+export function chosen(groups: Group[], search: string, show: Show): Group[] {
+  const part = search.trim().toLowerCase()
+  return groups.filter(
+    (group) =>
+      (show === 'all' || group.state === (show === 'behind' ? 'Lagging' : 'Dead')) &&
+      (groupLabel(group.name).toLowerCase().includes(part) || group.queueName.toLowerCase().includes(part)),
+  )
+}
+
+export function mostBehind(groups: Group[]): Group | undefined {
+  return groups.reduce<Group | undefined>(
+    (most, group) => (most === undefined || group.totalLag > most.totalLag ? group : most),
+    undefined,
+  )
+}

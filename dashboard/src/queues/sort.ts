@@ -1,0 +1,14 @@
+// The order of a table as it stands in an address: `backlog`, or `-backlog` for the largest first.
+
+import type { Sort } from '../components/table'
+
+export function readSort(text: string | null, standard: Sort): Sort {
+  if (text === null || text === '' || text === '-') return standard
+  return text.startsWith('-') ? { key: text.slice(1), down: true } : { key: text, down: false }
+}
+
+/** Undefined for the usual order, which needs not be said. */
+export function sortText(sort: Sort, standard: Sort): string | undefined {
+  if (sort.key === standard.key && sort.down === standard.down) return undefined
+  return `${sort.down ? '-' : ''}${sort.key}`
+}

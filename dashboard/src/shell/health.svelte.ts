@@ -1,0 +1,30 @@
+// How the broker is, for the whole page; kept up to date while somebody looks.
+
+import { ApiError, get, type Schema } from '../api/client'
+
+type Report = Schema<'Health'>
+
+class Health {
+  report = $state.raw<Report | null>(null)
+  /** `unknown` before the first answer. */
+  state = $state<'unknown' | 'healthy' | 'no-database' | 'unreachable'>('unknown')
+
+  words = $derived(
+    { unknown: 'Asking', healthy: 'Healthy', 'no-database': 'Database away', unreachable: 'Broker unreachable' }[this.state],
+  )
+  tone = $derived(this.state === 'healthy' ? 'good' : this.state === 'unknown' ? '' : 'bad')
+  detail = $derived(this.report === null ? '' : `${this.report.server}, version ${this.report.version}`)
+
+  async ask(signal: AbortSignal): Promise<void> {
+    try {
+      this.report = await get<Report>('/health', undefined, signal)
+      this.state = 'healthy'
+    } catch (error) {
+      if (signal.aborted) throw error
+      // It answers 503 while the database does not.
+      this.state = error instanceof ApiError && error.status === 503 ? 'no-database' : 'unreachable'
+    }
+  }
+}
+
+export const health = new Health()
