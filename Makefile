@@ -14,21 +14,31 @@ SEED ?= 1
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: setup-run ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
+run: setup-run dashboard ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
 	cargo run --release --locked -p queen-server -- serve --data-dir $(DATA)
 
-test: setup-test ## all tests: units, engine and server on a real PostgreSQL, all clients, their packages
+test: setup-test dashboard ## all tests: units, engine and server on a real PostgreSQL, the dashboard, all clients, their packages
 	cargo build --locked --workspace --all-targets
 	target/debug/queen-testkit --template 'target/debug/queen migrate' cargo nextest run --locked --workspace
-	$(MAKE) -j4 --output-sync=target test-package test-js test-python test-published
+	$(MAKE) -j4 --output-sync=target test-package test-dashboard test-js test-python test-published
 
 # Most of their time is waiting, for leases that end and brokers that come back.
 test-package:
 	cargo test --locked --doc -p queen-client
 	cargo package --locked -p queen-client
 
+test-dashboard:
+	dashboard/run
+
+test-browser: setup-run dashboard ## the dashboard in a real browser with real brokers, some ten minutes
+	cargo build --locked -p queen-server
+	dashboard/run browser
+
 test-js test-python test-published: test-%:
 	clients/$*/run
+
+dashboard: ## the pages that the broker shows, in dashboard/dist/page; the next build of the broker takes them in
+	dashboard/run build
 
 check: ## formatting and lint
 	cargo fmt --all --check
@@ -120,6 +130,7 @@ bench-nats bench-rabbitmq bench-pgboss: bench-%: setup-run ## Queen beside anoth
 docs: ## write the generated pages in docs/
 	cargo run -q --locked -p queen-server -- config --markdown > docs/configuration.md
 	cargo run -q --locked -p queen-server -- openapi > docs/openapi.json
+	dashboard/run types
 
 setup-run:
 	@scripts/setup postgres
@@ -130,4 +141,4 @@ setup-chaos: setup-run
 setup-test:
 	@scripts/setup postgres nextest python node
 
-.PHONY: help run test check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-js test-python test-published
+.PHONY: help run test dashboard check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-dashboard test-browser test-js test-python test-published

@@ -1,0 +1,193 @@
+// A page of its own for every test, and how things are found on it.
+
+import { mkdirSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { chromium, type Browser, type BrowserContext, type Locator, type Page } from 'playwright-core'
+import { test as plain, expect, inject } from 'vitest'
+import { PATIENCE_MS, eventually } from './eventually.ts'
+
+export { describe, expect, inject, beforeAll, afterAll } from 'vitest'
+export { eventually } from './eventually.ts'
+export type { Page } from 'playwright-core'
+
+export const LAPTOP = { width: 1280, height: 800 }
+export const PHONE = { width: 390, height: 844 }
+export type Theme = 'light' | 'dark'
+
+/** Where pictures go, also those of tests that failed. Not in the repository. */
+export const PICTURES = fileURLToPath(new URL('../screenshots', import.meta.url))
+
+let browser: Promise<Browser> | undefined
+
+/** One for all files. */
+function connected(): Promise<Browser> {
+  browser ??= chromium.connect(inject('browser'))
+  return browser
+}
+
+export interface Look {
+  size?: { width: number; height: number }
+  theme?: Theme
+}
+
+export async function context({ size = LAPTOP, theme = 'light' }: Look = {}): Promise<BrowserContext> {
+  const made = await (await connected()).newContext({
+    viewport: size,
+    colorScheme: theme,
+    // Nothing in a test depends on where it runs.
+    timezoneId: 'Europe/Berlin',
+    locale: 'en-GB',
+    reducedMotion: 'reduce',
+    hasTouch: size.width < 600,
+  })
+  made.setDefaultTimeout(PATIENCE_MS)
+  return made
+}
+
+/** Requests of a page that are under way, and when that last changed. */
+const traffic = new WeakMap<Page, { open: number; at: number }>()
+
+/** Waits until a page has its answers: nothing is under way for a moment. */
+export async function settled(page: Page): Promise<void> {
+  await eventually(() => {
+    const { open, at } = traffic.get(page)!
+    return open === 0 && performance.now() - at > 200
+  }).toBe(true)
+}
+
+/** What must never happen on a page: an exception, a complaint of the browser, a request to somebody else. */
+export function watch(page: Page): string[] {
+  const problems: string[] = []
+  const under = { open: 0, at: performance.now() }
+  traffic.set(page, under)
+  const moved = (by: number) => () => {
+    under.open += by
+    under.at = performance.now()
+  }
+  page.on('request', moved(1))
+  page.on('requestfinished', moved(-1))
+  page.on('requestfailed', moved(-1))
+  page.on('pageerror', (error) => problems.push(String(error)))
+  page.on('console', (message) => {
+    // A refusal of the broker is no mistake of the page.
+    const refused = message.text().startsWith('Failed to load resource')
+    if (['error', 'warning'].includes(message.type()) && !refused) problems.push(message.text())
+  })
+  let home: string | undefined
+  page.on('request', (request) => {
+    const { origin, protocol } = new URL(request.url())
+    if (!protocol.startsWith('http')) return
+    home ??= origin
+    if (origin !== home) problems.push(`asked ${request.url()}`)
+  })
+  return problems
+}
+
+export const test = plain.extend<{ page: Page }>({
+  page: async ({ task }, use) => {
+    const own = await context()
+    const page = await own.newPage()
+    const problems = watch(page)
+    await use(page)
+    if (task.result?.state === 'fail') await picture(page, `failed/${task.name}`)
+    await own.close()
+    expect(problems).toEqual([])
+  },
+})
+
+export async function picture(page: Page, name: string, fullPage = false): Promise<void> {
+  const path = join(PICTURES, `${name.replaceAll(/[^\w/-]+/g, '-')}.png`)
+  mkdirSync(join(path, '..'), { recursive: true })
+  await page.screenshot({ path, fullPage })
+}
+
+/** `#/queues/a%2Fb?tab=options` of `['queues', 'a/b']` and `{ tab: 'options' }`. */
+export function hash(path: string[] = [''], query: Record<string, string> = {}): string {
+  const search = new URLSearchParams(query).toString()
+  return `#/${path.map(encodeURIComponent).join('/')}${search === '' ? '' : `?${search}`}`
+}
+
+/** Loads the pages of a broker at an address. */
+export async function load(page: Page, url: string, path?: string[], query?: Record<string, string>): Promise<void> {
+  await page.goto(`${url}/${hash(path, query)}`)
+}
+
+/** To another address of the pages that are there. */
+export async function go(page: Page, path?: string[], query?: Record<string, string>): Promise<void> {
+  await page.evaluate(async (to) => {
+    location.hash = to
+    // Then the page has noticed, and asked for what it needs.
+    for (let frames = 0; frames < 2; frames += 1) await new Promise(requestAnimationFrame)
+  }, hash(path, query))
+}
+
+/** The address as the router reads it. */
+export function address(page: Page): { path: string[]; query: URLSearchParams } {
+  const [path, query] = new URL(page.url()).hash.replace(/^#\//, '').split('?')
+  return { path: (path ?? '').split('/').map(decodeURIComponent), query: new URLSearchParams(query) }
+}
+
+export function heading(page: Page, name: string): Locator {
+  return page.getByRole('heading', { level: 1, name, exact: true })
+}
+
+/** The number of a group such as "Backlog". */
+export function stat(page: Page, label: string): Locator {
+  return page.getByRole('group', { name: label, exact: true }).locator('.value')
+}
+
+/** Rows of a table without its heading that hold a text. */
+export function rows(page: Page, table: string, text?: string): Locator {
+  const all = page.getByRole('table', { name: table, exact: true }).locator('tbody tr:not([aria-hidden])')
+  return text === undefined ? all : all.filter({ hasText: text })
+}
+
+/** A cell of a row by the heading of its column. */
+export async function cell(row: Locator, column: string): Promise<string> {
+  return row.evaluate(
+    (element, wanted) => {
+      const heads = [...element.closest('table')!.querySelectorAll('thead th')]
+      const at = heads.findIndex((head) => head.textContent!.replace(/[↓↑]/g, '').trim() === wanted)
+      return (element as HTMLTableRowElement).cells[at]?.textContent?.trim() ?? `no column ${wanted}`
+    },
+    column,
+    { timeout: 2_000 },
+  )
+}
+
+/** What came of an action. */
+export function toast(page: Page, text: string | RegExp): Locator {
+  return page.locator('.toast').filter({ hasText: text })
+}
+
+export function dialog(page: Page): Locator {
+  return page.getByRole('dialog')
+}
+
+export async function said(page: Page, text: string): Promise<void> {
+  await page.getByText(text).first().waitFor()
+}
+
+export function text(place: Locator): Promise<string> {
+  return place.innerText({ timeout: 2_000 })
+}
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
+
+/** What axe has to say against the page as it is now. */
+export async function violations(page: Page): Promise<string[]> {
+  // By the debugger: the page's own policy lets no script in.
+  await page.evaluate(AXE)
+  return page.evaluate(async () => {
+    const { axe } = window as unknown as { axe: { run(): Promise<{ violations: Violation[] }> } }
+    interface Violation {
+      id: string
+      help: string
+      nodes: { html: string; failureSummary?: string }[]
+    }
+    const { violations } = await axe.run()
+    return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join('\n')}`)
+  })
+}

@@ -1,0 +1,20 @@
+// The pages in a real browser, against real brokers: dashboard/run, or npx vitest run --config browser/vitest.config.ts
+// QUEEN_BIN names another broker than target/debug/queen, CHROMIUM another browser than /usr/bin/chromium.
+
+import { fileURLToPath } from 'node:url'
+import { defineConfig } from 'vitest/config'
+
+export default defineConfig({
+  root: fileURLToPath(new URL('.', import.meta.url)),
+  test: {
+    include: ['*.test.ts'],
+    globalSetup: ['setup.ts'],
+    // One file after the other, in one process: files share the browser, and what is measured is measured alone. Tests of a
+    // file that are marked as concurrent wait together for what pages ask every few seconds.
+    fileParallelism: false,
+    isolate: false,
+    maxConcurrency: 4,
+    testTimeout: 150_000,
+    hookTimeout: 90_000,
+  },
+})
