@@ -139,6 +139,6 @@ setup-chaos: setup-run
 	@scripts/setup faketime
 
 setup-test:
-	@scripts/setup postgres nextest python node
+	@scripts/setup postgres nextest python node chromium
 
 .PHONY: help run test dashboard check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-dashboard test-browser test-js test-python test-published
