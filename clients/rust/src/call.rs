@@ -32,7 +32,7 @@ pub struct Call {
 #[derive(Debug)]
 pub struct Answered {
     pub status: u16,
-    pub body: Vec<u8>,
+    pub body: Bytes,
     /// Who answered.
     pub broker: usize,
     pub attempts: u32,

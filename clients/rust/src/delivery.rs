@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use bytestring::ByteString;
 use serde::de::DeserializeOwned;
 
 use crate::ack::{Ack, Status};
@@ -22,7 +23,7 @@ const NOTHING: u16 = 204;
 /// If a broker does not say: what it does without a queue's option.
 const LEASE_SECONDS: u64 = 60;
 /// Of a message in an answer, for a first guess how many there are.
-const USUAL_BYTES: usize = 512;
+const USUAL_BYTES: usize = 256;
 
 /// An answer with at least one message.
 pub(crate) struct Batch {
@@ -32,7 +33,7 @@ pub(crate) struct Batch {
     pub lease_seconds: u64,
     /// By somebody else, who told us. It may have no lease and is not done all the same.
     taken: bool,
-    body: String,
+    body: ByteString,
     popped: Popped,
 }
 
@@ -203,8 +204,8 @@ pub(crate) fn read(shared: &Arc<Shared>, want: &Want, answer: Answered) -> Resul
     if answer.status == NOTHING || answer.body.is_empty() {
         return Ok(None);
     }
-    let body =
-        String::from_utf8(answer.body).map_err(|error| Error::new(ErrorKind::Decode, error.to_string()))?;
+    let body = ByteString::try_from(answer.body)
+        .map_err(|error| Error::new(ErrorKind::Decode, error.to_string()))?;
     let popped = Popped::read(&body).map_err(|why| wire::unreadable(&body, &why))?;
     if popped.success == Some(false) {
         let why = popped.error.as_ref().map(|error| error.of(&body));
@@ -244,7 +245,7 @@ impl Batch {
         };
         let popped = Popped { messages: vec![line], lanes: vec![lane], ..Popped::default() };
         // Who delivered it is not known; any broker will do.
-        let (broker, lease_seconds, body) = (0, LEASE_SECONDS, String::new());
+        let (broker, lease_seconds, body) = (0, LEASE_SECONDS, ByteString::new());
         Arc::new(Self { shared, broker, lease_seconds, taken: true, body, popped })
     }
 
@@ -489,7 +490,7 @@ pub(crate) mod tests {
 
     pub fn batch(body: &str) -> Arc<Batch> {
         let shared = Queen::connect("http://localhost").unwrap().shared;
-        let body = body.as_bytes().to_vec();
+        let body = body.to_owned().into();
         let answer = Answered { status: 200, body, broker: 0, attempts: 1, uncertain: false };
         let want = Want::new(Source::Queue { queue: "orders".into(), partition: None }, None);
         read(&shared, &want, answer).unwrap().unwrap()
@@ -592,7 +593,7 @@ pub(crate) mod tests {
             r#"{"partitionId":"p","data":1}"#,
             r#"{"transactionId":"t","partitionId":"p"}"#,
         ] {
-            let body = format!(r#"{{"messages":[{line}]}}"#).into_bytes();
+            let body = format!(r#"{{"messages":[{line}]}}"#).into();
             let answer = Answered { status: 200, body, broker: 0, attempts: 1, uncertain: false };
             let error = read(&shared, &want, answer).unwrap_err();
             assert!(

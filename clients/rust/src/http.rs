@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Body;
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
 };
@@ -54,7 +53,7 @@ pub struct Transport {
 pub struct Answer {
     pub status: u16,
     /// Empty for a 204.
-    pub body: Vec<u8>,
+    pub body: Bytes,
 }
 
 impl Transport {
@@ -118,13 +117,8 @@ impl Transport {
             let error = if unsent { error.unsent() } else { error };
             if hopeless { error.hopeless() } else { error }
         })?;
-        let (head, mut stream) = response.into_parts();
-        let mut body = Vec::with_capacity(usize::try_from(stream.size_hint().lower()).unwrap_or(0));
-        while let Some(frame) = stream.frame().await {
-            if let Ok(data) = frame.map_err(|error| lost(base, error))?.into_data() {
-                body.extend_from_slice(&data);
-            }
-        }
+        let (head, stream) = response.into_parts();
+        let body = stream.collect().await.map_err(|error| lost(base, error))?.to_bytes();
         let status = head.status.as_u16();
         match head.status.is_success() {
             true => Ok(Answer { status, body }),
@@ -143,7 +137,7 @@ fn lost(base: &Base, error: impl std::error::Error + Send + Sync + 'static) -> E
     Error::new(ErrorKind::Network, text).with_source(error)
 }
 
-fn refusal(response: &Response<Vec<u8>>) -> Error {
+fn refusal(response: &Response<Bytes>) -> Error {
     let status = response.status().as_u16();
     let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let after = after.and_then(|text| retry_after(text, clock::wall()));

@@ -227,7 +227,7 @@ mod tests {
             r#"{{"status":"queued","operationId":"a1","queuePosition":7,"estimatedWait":2,"reason":"system_busy",
                 "operations":[{operations}],"note":"x"}}"#
         );
-        let (status, body) = (202, body.into_bytes());
+        let (status, body) = (202, body.into());
         let answer = Answered { status, body, broker: 0, attempts: 1, uncertain: false };
         Queued::read(&answer).unwrap().unwrap()
     }
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_list_is_no_object() {
         let answer = |status, body: &str| {
-            let body = body.as_bytes().to_vec();
+            let body = body.to_owned().into();
             Queued::read(&Answered { status, body, broker: 0, attempts: 1, uncertain: false })
         };
         assert!(answer(202, "[]").unwrap().is_none());

@@ -193,7 +193,7 @@ pub(crate) fn refusal(kind: ErrorKind, refused: &Pushed, attempts: u32) -> Error
 /// What a broker says of messages of which none was refused.
 pub(crate) enum Results {
     /// It has stored all of them. What else it says nobody has read yet.
-    Stored(Vec<u8>),
+    Stored(Bytes),
     Read(Vec<Pushed>),
 }
 
@@ -441,7 +441,7 @@ mod tests {
         let line =
             |id: &str, status: &str| serde_json::json!({"transaction_id": id, "status": status}).to_string();
         let stored = |status, lines: &[String], count| {
-            let body = format!("[{}]", lines.join(",")).into_bytes();
+            let body = format!("[{}]", lines.join(",")).into();
             all_stored(&Answered { status, body, broker: 0, attempts: 1, uncertain: false }, count)
         };
         let good = [line("a", "queued"), line("\"status\":\"queued\"", "queued")];

@@ -118,7 +118,8 @@ impl Admin {
         let shared = &self.queen.shared;
         let call = shared.usual(Method::GET, path, Bytes::new(), Route::First, self.deadline);
         let answer = shared.call(call).await?;
-        String::from_utf8(answer.body).map_err(|error| Error::new(ErrorKind::Decode, error.to_string()))
+        String::from_utf8(answer.body.into())
+            .map_err(|error| Error::new(ErrorKind::Decode, error.to_string()))
     }
 
     /// What is wrong with the database, and what to do about it.

@@ -1,6 +1,7 @@
 //! Messages of a lane that travel together, from the first byte to their results.
 
 use std::collections::HashSet;
+use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -12,6 +13,8 @@ use crate::push::{self, Pushed};
 
 const HEAD: &[u8] = b"{\"items\":[";
 const TAIL: &[u8] = b"]}";
+/// Bytes that a lane keeps although it has nothing to do.
+const IDLE_MAX: usize = 1 << 20;
 
 /// The body of a request that grows.
 pub(crate) struct Batch {
@@ -23,13 +26,16 @@ pub(crate) struct Batch {
     pub outcome: Arc<Outcome>,
 }
 
-impl Default for Batch {
-    fn default() -> Self {
-        Self { body: HEAD.to_vec(), ends: Vec::new(), room: 0, outcome: Arc::default() }
-    }
-}
-
 impl Batch {
+    /// What `memory` holds is forgotten.
+    pub fn new(memory: Memory) -> Self {
+        let Memory { mut body, mut ends } = memory;
+        body.clear();
+        ends.clear();
+        body.extend_from_slice(HEAD);
+        Self { body, ends, room: 0, outcome: Arc::default() }
+    }
+
     pub fn add(&mut self, message: &[u8], room: usize) {
         if !self.ends.is_empty() {
             self.body.push(b',');
@@ -86,6 +92,43 @@ impl Sealed {
     pub fn outcome(&self) -> &Arc<Outcome> {
         &self.outcome
     }
+
+    /// What it took, once it is not needed any more. `None` if somebody still reads it.
+    pub fn memory(&mut self) -> Option<Memory> {
+        let (body, ends) = (take(&mut self.body), take(&mut self.ends));
+        body.is_unique().then(|| Memory { body: Vec::from(body), ends })
+    }
+}
+
+/// Of a batch, for another one.
+#[derive(Default)]
+pub(crate) struct Memory {
+    body: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Memory {
+    fn bytes(&self) -> usize {
+        self.body.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+}
+
+/// Memory of batches that were sent, for those to come: one that grows anew copies every message once more, and has its pages
+/// made empty by the system.
+#[derive(Default)]
+pub(crate) struct Idle(Vec<Memory>);
+
+impl Idle {
+    pub fn take(&mut self) -> Memory {
+        self.0.pop().unwrap_or_default()
+    }
+
+    pub fn keep(&mut self, memory: Memory) {
+        let kept: usize = self.0.iter().map(Memory::bytes).sum();
+        if kept + memory.bytes() <= IDLE_MAX {
+            self.0.push(memory);
+        }
+    }
 }
 
 /// What became of a message.
@@ -95,14 +138,14 @@ pub(crate) type Fate = Result<Pushed, Arc<Undelivered>>;
 pub(crate) enum Fates {
     /// They are stored. What else the broker says about them is read when somebody asks for it.
     Stored {
-        answer: Vec<u8>,
+        answer: Bytes,
         read: OnceLock<Result<Vec<Pushed>, Error>>,
     },
     Told(Vec<Fate>),
 }
 
 impl Fates {
-    pub fn stored(answer: Vec<u8>) -> Self {
+    pub fn stored(answer: Bytes) -> Self {
         Self::Stored { answer, read: OnceLock::new() }
     }
 
@@ -189,7 +232,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn batch() -> Sealed {
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(Memory::default());
         for n in 0..3 {
             let message =
                 json!({"queue": "q", "partition": "p", "transactionId": format!("t{n}"), "payload": n});
@@ -212,6 +255,27 @@ mod tests {
         assert_eq!(payloads(&batch.body(1, 3)), [1, 2]);
         let kept = batch.undelivered(1, Error::bad_use("x"));
         assert_eq!((kept.transaction_id.as_str(), kept.payload.get()), ("t1", "1"));
+    }
+
+    #[test]
+    fn the_memory_of_a_batch_is_used_again_once_nobody_reads_it() {
+        let (mut read, mut sent) = (batch(), batch());
+        let body = read.body(0, 3);
+        assert!(read.memory().is_none());
+        assert_eq!(payloads(&body), [0, 1, 2]);
+        let mut next = Batch::new(sent.memory().unwrap());
+        next.add(br#"{"payload":7}"#, 1);
+        assert_eq!(payloads(&next.seal().body(0, 1)), [7]);
+    }
+
+    #[test]
+    fn only_so_much_memory_lies_idle() {
+        let mut idle = Idle::default();
+        for _ in 0..3 {
+            idle.keep(Memory { body: Vec::with_capacity(IDLE_MAX / 2), ends: Vec::new() });
+        }
+        assert!(idle.take().bytes() > 0 && idle.take().bytes() > 0);
+        assert_eq!(idle.take().bytes(), 0);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::batch::{Batch, Fates, Outcome, Sealed};
+use super::batch::{Batch, Fates, Idle, Outcome, Sealed};
 use super::{Limits, State};
 use crate::clock;
 use crate::error::Error;
@@ -18,11 +18,13 @@ pub(crate) struct Lane {
     changed: Notify,
     /// How many messages have their result.
     settled: watch::Sender<u64>,
+    idle: Mutex<Idle>,
 }
 
 impl Default for Lane {
     fn default() -> Self {
-        Self { line: Mutex::default(), changed: Notify::new(), settled: watch::Sender::new(0) }
+        let (line, idle, settled) = (Mutex::default(), Mutex::default(), watch::Sender::new(0));
+        Self { line, changed: Notify::new(), settled, idle }
     }
 }
 
@@ -31,10 +33,15 @@ impl Lane {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The batch that the message travels with, and its place there. `None` once the lane is closed.
     pub fn add(&self, message: &[u8], room: usize, limits: &Limits) -> Option<(Arc<Outcome>, usize)> {
         let mut line = self.line();
-        let (batch, wakes) = line.add(message.len(), limits, clock::now)?;
+        let begin = || (Batch::new(self.idle().take()), clock::now());
+        let (batch, wakes) = line.add(message.len(), limits, begin)?;
         batch.add(message, room);
         let place = (batch.outcome.clone(), batch.len() - 1);
         drop(line);
@@ -120,6 +127,9 @@ pub(crate) async fn run(work: Work) {
                 let results = send(state, number, &flight.batch).await;
                 flight.landed = true;
                 state.settle(&flight.batch, results);
+                if let Some(memory) = flight.batch.memory() {
+                    lane.idle().keep(memory);
+                }
                 lane.settled.send_modify(|settled| *settled += count);
             }
         }
@@ -128,7 +138,7 @@ pub(crate) async fn run(work: Work) {
 
 /// A message that a broker does not take must not fail its neighbours: what is refused as a whole is sent by halves.
 async fn send(state: &State, lane: usize, batch: &Sealed) -> Fates {
-    let mut results = Vec::with_capacity(batch.len());
+    let mut results = Vec::new();
     let mut parts = VecDeque::from([(0, batch.len())]);
     while let Some((from, to)) = parts.pop_front() {
         let body = batch.body(from, to);
@@ -185,15 +195,15 @@ impl<B> Default for Line<B> {
     }
 }
 
-impl<B: Default> Line<B> {
+impl<B> Line<B> {
     /// The batch that takes a message of this size, and whether the lane has to look. A message that is too large for
     /// any batch gets one of its own. `None`: closed.
-    /// Only the first message of a batch asks for the time.
+    /// Only the first message of a batch asks for a batch, and for the time.
     fn add(
         &mut self,
         bytes: usize,
         limits: &Limits,
-        now: impl FnOnce() -> Instant,
+        begin: impl FnOnce() -> (B, Instant),
     ) -> Option<(&mut B, bool)> {
         if self.closed {
             return None;
@@ -203,7 +213,8 @@ impl<B: Default> Line<B> {
         };
         let fresh = !self.batches.back().is_some_and(fits);
         if fresh {
-            self.batches.push_back(Waiting { batch: B::default(), count: 0, bytes: 0, since: now() });
+            let (batch, since) = begin();
+            self.batches.push_back(Waiting { batch, count: 0, bytes: 0, since });
         }
         self.added += 1;
         let last = self.batches.back_mut()?;
@@ -256,7 +267,7 @@ mod tests {
 
     /// Whether the lane is woken.
     fn add(line: &mut Line<Vec<u32>>, message: u32, bytes: usize, now: Instant) -> bool {
-        let (batch, wakes) = line.add(bytes, &LIMITS, || now).unwrap();
+        let (batch, wakes) = line.add(bytes, &LIMITS, || (Vec::new(), now)).unwrap();
         batch.push(message);
         wakes
     }
@@ -294,7 +305,7 @@ mod tests {
         add(&mut line, 3, 1, now);
         assert_eq!(sent(line.step(&LIMITS, now)), None);
         line.closed = true;
-        assert!(line.add(1, &LIMITS, || now).is_none());
+        assert!(line.add(1, &LIMITS, || (Vec::new(), now)).is_none());
         assert_eq!(sent(line.step(&LIMITS, now)), Some(vec![3]));
         assert!(matches!(line.step(&LIMITS, now), Step::End));
     }
@@ -307,7 +318,10 @@ mod tests {
         assert!(matches!(line.step(&limits, now), Step::Wait(Some(_))));
         add(&mut line, 2, 60, now);
         assert_eq!(line.end(), [vec![1], vec![2]]);
-        assert!(line.add(1, &limits, || now).is_none() && matches!(line.step(&limits, now), Step::End));
+        assert!(
+            line.add(1, &limits, || (Vec::new(), now)).is_none()
+                && matches!(line.step(&limits, now), Step::End)
+        );
     }
 
     #[test]

@@ -2,6 +2,9 @@
 
 use crate::ack::Status;
 
+/// Messages of a partition in a batch, for a first guess.
+const USUAL: usize = 16;
+
 /// # Invariants
 /// - Nothing behind a failure of its partition is ever reported as done.
 /// - After [`rest`](Self::rest) every partition is either done to its end, or released, or was lost before.
@@ -44,13 +47,14 @@ pub struct Told {
 impl Settlement {
     /// Of messages in the order of their delivery, by their partitions.
     pub fn new<'a>(partitions: impl IntoIterator<Item = &'a str>, auto_ack: bool) -> Self {
-        let (mut names, mut places) = (Vec::new(), Vec::new());
+        let partitions = partitions.into_iter();
+        let (mut names, mut places) = (Vec::new(), Vec::with_capacity(partitions.size_hint().0));
         let mut known: Vec<Partition> = Vec::new();
-        for (index, name) in partitions.into_iter().enumerate() {
+        for (index, name) in partitions.enumerate() {
             // They come grouped, so the last one is nearly always it.
             let number = names.iter().rposition(|known| *known == name).unwrap_or_else(|| {
                 names.push(name);
-                let (messages, states) = (Vec::new(), Vec::new());
+                let (messages, states) = (Vec::with_capacity(USUAL), Vec::with_capacity(USUAL));
                 known.push(Partition { messages, states, told: 0, bad: None, lost: false });
                 known.len() - 1
             });
