@@ -20,7 +20,7 @@ pub use lease::{LeaseId, RenewBody, Renewed};
 pub use names::{QUEUE_MODE, check_name, check_transaction_id};
 pub use operation::{OperationStats, OperationStatus, Queued, QueuedOperation, SystemHealth, Ticket};
 pub use options::{Configure, QueueOptions};
-pub use pop::{PopFilter, PopRequest, Subscription};
+pub use pop::{Holder, PopFilter, PopRequest, Subscription};
 pub use push::{PushBody, PushItem, PushResult, PushStatus};
 pub use time::{format_micros, format_millis, parse_time};
 pub use trace::{Trace, TraceParent};

@@ -1,5 +1,7 @@
 //! What a pop asks for. The three routes become one request.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which partitions a pop may claim from.
@@ -41,6 +43,14 @@ impl Subscription {
     }
 }
 
+/// Who pops, so that people can tell who holds a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// `None`: nobody had to say who they are.
+    pub name: Option<Arc<str>>,
+    pub address: IpAddr,
+}
+
 #[derive(Debug, Clone)]
 pub struct PopRequest {
     pub filter: PopFilter,
@@ -55,6 +65,7 @@ pub struct PopRequest {
     pub subscription: Subscription,
     /// Leave out of a message what it has in common with the one before.
     pub brief: bool,
+    pub holder: Option<Holder>,
 }
 
 #[cfg(test)]

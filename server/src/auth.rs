@@ -18,7 +18,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use queen_engine::Engine;
-use queen_protocol::{ErrorCode, LeaseId};
+use queen_protocol::{ErrorCode, Holder, LeaseId};
 use uuid::Uuid;
 
 use crate::http::error::ApiError;
@@ -78,6 +78,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
             grants: identity.and_then(|identity| identity.grants.clone()),
             address,
         })
+    }
+}
+
+impl From<&Caller> for Holder {
+    fn from(caller: &Caller) -> Self {
+        Self { name: caller.subject.clone(), address: caller.address.to_canonical() }
     }
 }
 

@@ -2129,6 +2129,7 @@ export interface components {
              * @description The lease, if somebody holds one.
              */
             workerId: string | null;
+            heldBy: components["schemas"]["LeaseHolder"] | null;
             /** Format: date-time */
             leasedSince: string | null;
             /**
@@ -2242,6 +2243,12 @@ export interface components {
             oldest_unconsumed_at: string | null;
             /** Format: date-time */
             last_consumed_at: string | null;
+        };
+        LeaseHolder: {
+            /** @description The subject of its token, or the name of its API key. */
+            name: string | null;
+            /** @description From where it was popped; behind a proxy that is the proxy. */
+            address: string;
         };
         /** @description When queues were last measured. */
         Leases: {

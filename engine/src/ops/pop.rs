@@ -550,7 +550,8 @@ impl Engine {
                     let bytes = TransactionHash::BYTES;
                     TransactionHash::read_all(&segment.transactions[from * bytes..to * bytes])
                 });
-                let service = Service { partition: delivery.partition.clone(), head: delivery.head };
+                let (partition, holder) = (delivery.partition.clone(), request.holder.clone());
+                let service = Service { partition, head: delivery.head, holder };
                 let traced = traced.get(index).cloned().flatten();
                 book.serve(service, grants.group.clone(), lease, delivery.first, hashes, traced);
             }

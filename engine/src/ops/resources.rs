@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use queen_protocol::QueueOptions;
+use queen_protocol::{Holder, QueueOptions};
 use uuid::Uuid;
 
 use super::admin::SeekTo;
@@ -150,6 +150,11 @@ impl Engine {
     ) -> Result<Vec<PartitionFigures>, Error> {
         let connections = &self.shared.connections;
         Ok(resources::group_partitions(connections, queues, group, limit, PARTITIONS_MAX).await?)
+    }
+
+    /// Who popped what is under this lease, if it was at this broker and is not forgotten.
+    pub fn lease_holder(&self, partition: Uuid, group: &str, lease: Uuid) -> Option<Holder> {
+        self.shared.leases().holder(&(partition, group.into()), lease)
     }
 
     /// How many messages went; `None`: there is no such queue or partition.

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use queen_protocol::Holder;
 use uuid::Uuid;
 
 use crate::life::Traced;
@@ -15,6 +16,7 @@ use crate::log::ids::TransactionHash;
 pub struct Service {
     pub partition: Arc<Partition>,
     pub head: i64,
+    pub holder: Option<Holder>,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,11 @@ impl LeaseBook {
         self.served.contains_key(key)
     }
 
+    /// Who was given this lease. `None` if it was not here, or is forgotten.
+    pub fn holder(&self, key: &Key, lease: Uuid) -> Option<Holder> {
+        self.served.get(key).filter(|served| served.lease == lease)?.service.holder.clone()
+    }
+
     /// The traced messages among those that were served.
     pub fn traced(&self, key: &Key) -> Option<Arc<Traced>> {
         self.served.get(key)?.traced.clone()
@@ -162,7 +169,7 @@ mod tests {
 
     fn service(n: u128) -> Service {
         let partition = Partition { id: Uuid::from_u128(n), number: 1, queue: "q".into(), name: "p".into() };
-        Service { partition: Arc::new(partition), head: 100 }
+        Service { partition: Arc::new(partition), head: 100, holder: None }
     }
 
     #[test]
@@ -177,6 +184,22 @@ mod tests {
         assert_eq!(book.resolve(&key(1), [hash(1)].into_iter()).unwrap().cursor, 12);
         book.acked(&key(1), 15, true);
         assert!(book.resolve(&key(1), [hash(1)].into_iter()).is_none());
+    }
+
+    #[test]
+    fn the_holder_is_that_of_the_lease_that_is_asked_for() {
+        let (mut book, first, second) = (LeaseBook::new(100), Uuid::from_u128(1), Uuid::from_u128(2));
+        let holder = |name: &str| Some(Holder { name: Some(name.into()), address: [127, 0, 0, 1].into() });
+        let serve = |book: &mut LeaseBook, lease, name| {
+            let service = Service { holder: holder(name), ..service(1) };
+            book.serve(service, key(1).1, lease, 0, (0..5).map(hash), None);
+        };
+        serve(&mut book, first, "a");
+        assert_eq!(book.holder(&key(1), first), holder("a"));
+        serve(&mut book, second, "b");
+        assert_eq!((book.holder(&key(1), first), book.holder(&key(1), second)), (None, holder("b")));
+        book.acked(&key(1), 5, true);
+        assert_eq!(book.holder(&key(1), second), None);
     }
 
     fn traced(count: usize) -> Option<Arc<Traced>> {

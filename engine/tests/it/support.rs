@@ -227,6 +227,7 @@ pub fn any(queue: &str) -> PopRequest {
         lease_seconds: 0,
         subscription: Subscription::All,
         brief: false,
+        holder: None,
     }
 }
 

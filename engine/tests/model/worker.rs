@@ -191,6 +191,7 @@ impl Worker {
             lease_seconds: pop.lease_seconds,
             subscription: Subscription::All,
             brief: false,
+            holder: None,
         };
         let ticket = self.world.tell(|shadow| shadow.pop_began(now(), pop.via, pop.group, pop.lease_seconds));
         let answer = unless_hung_up(pop.hang_up, self.world.engine(pop.via).pop(request)).await;

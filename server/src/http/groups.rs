@@ -2,12 +2,14 @@
 //! cursors.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use queen_engine::{GroupFigures, PartitionFigures};
-use queen_protocol::{BadRequest, check_name, format_millis, parse_time};
+use queen_protocol::{BadRequest, Holder, check_name, format_millis, parse_time};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -120,6 +122,9 @@ struct InPartition {
     /// The lease, if somebody holds one.
     #[schema(required)]
     worker_id: Option<Uuid>,
+    /// Who popped it. Null if that was at another broker, or is forgotten.
+    #[schema(required)]
+    held_by: Option<HeldBy>,
     #[schema(required, format = DateTime)]
     leased_since: Option<String>,
     /// While deferred acknowledgements hold the lease: when it would have ended.
@@ -131,6 +136,17 @@ struct InPartition {
     offset_lag: i64,
     time_lag_seconds: f64,
     lease_active: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = LeaseHolder)]
+struct HeldBy {
+    /// The subject of its token, or the name of its API key.
+    #[schema(required, value_type = Option<String>)]
+    name: Option<Arc<str>>,
+    /// From where it was popped; behind a proxy that is the proxy.
+    #[schema(value_type = String)]
+    address: IpAddr,
 }
 
 const GROUPS_DEFAULT: i64 = 1_000;
@@ -212,16 +228,18 @@ pub async fn detail(
     };
     for partition in partitions {
         let Some(queue) = queues.get_mut(&partition.queue) else { continue };
-        queue.partitions.push(InPartition::from(partition));
+        let held = partition.lease.and_then(|lease| app.engine.lease_holder(partition.id, &group, lease));
+        queue.partitions.push(InPartition::new(partition, held));
     }
     answer::json(StatusCode::OK, &queues)
 }
 
-impl From<PartitionFigures> for InPartition {
-    fn from(partition: PartitionFigures) -> Self {
+impl InPartition {
+    fn new(partition: PartitionFigures, held: Option<Holder>) -> Self {
         Self {
             partition: partition.name,
             worker_id: partition.lease,
+            held_by: held.map(|Holder { name, address }| HeldBy { name, address }),
             // A partition is served by being leased, and by nothing else while it is.
             leased_since: partition.served_at.filter(|_| partition.lease.is_some()).map(format_millis),
             lease_expires_at: partition.lease_until.map(format_millis),

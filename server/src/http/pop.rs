@@ -167,7 +167,8 @@ fn begin(
     filter: PopFilter,
     query: &Query,
 ) -> Result<(PopRequest, Option<Wait>), ApiError> {
-    let request = read(filter, query, &app.options)?;
+    let mut request = read(filter, query, &app.options)?;
+    request.holder = Some(caller.into());
     let Some(id) = query.text("waitId") else { return Ok((request, None)) };
     match app.waits.begin(caller.subject.clone(), wait_id(id)?) {
         Some(wait) => Ok((request, Some(wait))),
@@ -247,6 +248,7 @@ pub fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRe
         lease_seconds: lease_seconds(query),
         subscription,
         brief: query.flag("brief", false),
+        holder: None,
         filter,
     })
 }

@@ -233,6 +233,7 @@ async fn groups_of_one_queue_are_told_with_who_holds_what_since_when() {
     assert_eq!((&b["leasedSince"], &b["leaseExpiresAt"]), (&Value::Null, &Value::Null), "nobody has it");
     let held_as = held.body["leaseId"].as_str().unwrap();
     assert!(held_as.starts_with(a["workerId"].as_str().unwrap()), "{a}");
+    assert_eq!((&a["heldBy"], &b["heldBy"]), (&json!({"name": null, "address": "127.0.0.1"}), &Value::Null));
     let (since, until) = (a["leasedSince"].as_str().unwrap(), a["leaseExpiresAt"].as_str().unwrap());
     assert!(before.as_str() <= since && since < until && a["leaseActive"] == true, "{before} {a}");
     server.call(&format!("/api/v1/lease/{held_as}/extend"), json!({"seconds": 500})).await;

@@ -171,9 +171,15 @@ class GroupDeleted(_GroupDeleted, total=False):
     queueName: str
 
 
+class LeaseHolder(TypedDict):
+    name: Optional[str]
+    address: str
+
+
 class GroupInPartition(TypedDict):
     partition: str
     workerId: Optional[str]
+    heldBy: Optional[LeaseHolder]
     leasedSince: Optional[str]
     leaseExpiresAt: Optional[str]
     lastConsumedAt: Optional[str]
