@@ -23,7 +23,8 @@ export function draw(place: HTMLElement, drawing: Drawing): Plot {
       width: Math.max(drawing.width, 80),
       height: drawing.height,
       legend: { show: false },
-      padding: [8, 8, 0, 0],
+      // On the right there is room for half of a time: it stands below the middle of its mark.
+      padding: [8, 18, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, sync: { key: 'queen' } },
       scales: {
         x: { time: true, range: (_, first, last) => ends ?? stretched(first, last) },

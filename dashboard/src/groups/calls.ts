@@ -5,10 +5,7 @@ import type { Forecast, SeekBody } from './seek'
 
 export type Group = Schema<'ConsumerGroup'>
 
-export type GroupPartition = Schema<'GroupInPartition'> & {
-  leasedSince?: string | null
-  leaseExpiresAt?: string | null
-}
+export type GroupPartition = Schema<'GroupInPartition'>
 
 type ByQueue = Record<string, { partitions: GroupPartition[] }>
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { Group } from './calls'
-import { asShow, chosen, groupLabel, mostBehind } from './names'
+import { asShow, chosen, groupLabel, holder, holding, mostBehind } from './names'
 
 const group = (name: string, queueName: string, state: string): Group => ({
   name,
@@ -47,4 +47,16 @@ it('tells which is furthest behind, if there is one', () => {
   const lag = (name: string, totalLag: number) => ({ ...group(name, 'orders', 'Stable'), totalLag })
   expect(mostBehind([lag('a', 1), lag('b', 3), lag('c', 3)])?.name).toBe('b')
   expect(mostBehind([])).toBeUndefined()
+})
+
+describe('holder', () => {
+  it('is a name, or else an address, and unknown at another broker', () => {
+    const named = { workerId: 'w', heldBy: { name: 'billing', address: '10.0.0.7' } }
+    const nameless = { workerId: 'w', heldBy: { name: null, address: '10.0.0.7' } }
+    const elsewhere = { workerId: 'w', heldBy: null }
+    expect([named, nameless, elsewhere].map(holder)).toEqual(['billing', '10.0.0.7', 'somebody'])
+    expect(holding(named)).toBe('Popped by billing from 10.0.0.7; lease w')
+    expect(holding(nameless)).toBe('Popped from 10.0.0.7; lease w')
+    expect(holding(elsewhere)).toContain('another broker')
+  })
 })

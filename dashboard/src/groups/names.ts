@@ -1,6 +1,6 @@
 // Groups as people know them.
 
-import type { Group } from './calls'
+import type { Group, GroupPartition } from './calls'
 
 const QUEUE_MODE = '__QUEUE_MODE__'
 
@@ -25,6 +25,19 @@ export function stateWords(state: string): string {
 export function stateMeaning(state: string): string {
   if (state === 'Dead') return 'It is registered, and never read anything here'
   return state === 'Lagging' ? 'Something has waited for more than five minutes' : 'Nothing has waited for more than five minutes'
+}
+
+type Leased = Pick<GroupPartition, 'workerId' | 'heldBy'>
+
+/** Who has a lease, in short. */
+export function holder({ heldBy }: Leased): string {
+  return heldBy?.name ?? heldBy?.address ?? 'somebody'
+}
+
+export function holding({ workerId, heldBy }: Leased): string {
+  const lease = `lease ${workerId}`
+  if (!heldBy) return `Popped at another broker, or before this one started; ${lease}`
+  return heldBy.name === null ? `Popped from ${heldBy.address}; ${lease}` : `Popped by ${heldBy.name} from ${heldBy.address}; ${lease}`
 }
 
 export type Show = 'all' | 'behind' | 'never'

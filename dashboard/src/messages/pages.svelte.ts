@@ -25,10 +25,10 @@ export class Pages<T> {
   /** Further pages were read: the list stands still. */
   deep = $state(false)
   complete = $state(false)
+  /** Which question is asked: each begins at the top. An answer to an earlier one is dropped. */
+  question = $state(0)
 
   readonly #options: PagesOptions<T>
-  /** Which question is asked. An answer to an earlier one is dropped. */
-  #question = 0
   /** Rows asked for so far: rows that arrive meanwhile are met again on later pages, and never skipped. */
   #asked = 0
   #busy = false
@@ -42,7 +42,7 @@ export class Pages<T> {
 
   /** The question has changed, or the reader wants the newest. */
   async restart(): Promise<void> {
-    this.#question += 1
+    this.question += 1
     this.#busy = false
     this.loading = true
     this.deep = false
@@ -52,7 +52,7 @@ export class Pages<T> {
   /** The first page again; nothing while the list stands still. */
   async refresh(): Promise<void> {
     if (this.deep || this.#busy) return
-    await this.#read(0, this.#first(String(this.#question)), (rows) => rows)
+    await this.#read(0, this.#first(String(this.question)), (rows) => rows)
   }
 
   async more(): Promise<void> {
@@ -71,22 +71,22 @@ export class Pages<T> {
   }
 
   async #read(offset: number, asked: Promise<T[]>, join: (rows: T[]) => T[]): Promise<void> {
-    const question = this.#question
+    const question = this.question
     this.#busy = true
     try {
       const rows = await asked
-      if (question !== this.#question) return
+      if (question !== this.question) return
       this.rows = join(rows)
       this.#asked = offset + rows.length
       this.complete = rows.length < this.#options.size
       this.error = undefined
     } catch (error) {
-      if (question !== this.#question) return
+      if (question !== this.question) return
       // What is shown would be an answer to another question.
       if (this.loading) this.rows = []
       this.error = error
     } finally {
-      if (question === this.#question) {
+      if (question === this.question) {
         this.#busy = false
         this.loading = false
       }

@@ -4,10 +4,10 @@ import { gently } from './gentle'
 const SIGNAL = new AbortController().signal
 
 function broker(tookMs: number) {
-  const state = { now: 0, asked: 0 }
+  const state = { now: 0, asked: 0, tookMs }
   const ask = gently(
     async () => {
-      state.now += tookMs
+      state.now += state.tookMs
       return ++state.asked
     },
     () => state.now,
@@ -25,11 +25,25 @@ describe('gently', () => {
     expect(await ask(SIGNAL)).toBe(2)
   })
 
-  it('waits no longer than a minute', async () => {
+  it('waits no longer than a minute, and after the first answer than five seconds', async () => {
     const { state, ask } = broker(5_000)
     await ask(SIGNAL)
-    state.now += 60_000
+    state.now += 5_000
     expect(await ask(SIGNAL)).toBe(2)
+    state.now += 59_999
+    expect(await ask(SIGNAL)).toBe(2)
+    state.now += 1
+    expect(await ask(SIGNAL)).toBe(3)
+  })
+
+  it('does not take one late answer for a large one', async () => {
+    const { state, ask } = broker(20)
+    await ask(SIGNAL)
+    state.now += 2_000
+    state.tookMs = 3_000
+    expect(await ask(SIGNAL)).toBe(2)
+    state.now += 2_000
+    expect(await ask(SIGNAL)).toBe(3)
   })
 
   it('asks at once when the question is another one', async () => {
