@@ -2,7 +2,7 @@ import { createHmac } from 'node:crypto'
 import { Api, named } from './api.ts'
 import { command, type Broker } from './broker.ts'
 import { broker, database, way } from './brokers.ts'
-import { LAPTOP, PHONE, address, afterAll, beforeAll, context, describe, eventually, expect, go, heading, load, picture, rows, said, settled, test, text, toast, violations, type Page } from './page.ts'
+import { LAPTOP, PHONE, address, afterAll, beforeAll, context, describe, eventually, expect, go, heading, load, noticed, picture, rows, said, settled, test, text, toast, violations, type Page } from './page.ts'
 
 const SECRET = 'a-secret-that-only-this-test-knows-about'
 
@@ -152,7 +152,7 @@ describe.concurrent('the login', () => {
     const exp = Math.floor(Date.now() / 1000) + 6
     await login(page, token({ role: 'admin', exp }), ['queues'])
     await heading(page, 'Queues').waitFor()
-    await page.getByLabel('Token or API key').waitFor()
+    await noticed(page, () => page.getByLabel('Token or API key').count()).toBe(1)
     await said(page, await new Api(server.url, token({ role: 'admin', exp: 1 })).refusal('GET', '/api/v1/whoami'))
   })
 
@@ -161,7 +161,7 @@ describe.concurrent('the login', () => {
     await login(page, key, ['queues'])
     await heading(page, 'Queues').waitFor()
     await command(server.settings, 'key', 'revoke', key.split('_')[1]!)
-    await page.getByLabel('Token or API key').waitFor()
+    await noticed(page, () => page.getByLabel('Token or API key').count()).toBe(1)
     await said(page, await new Api(server.url, key).refusal('GET', '/api/v1/whoami'))
   })
 })

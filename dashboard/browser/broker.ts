@@ -97,6 +97,10 @@ async function run(folder: string, settings: Settings): Promise<Running> {
     started.once('exit', resolve)
     started.once('error', () => resolve(null))
   })
+  // Also when nobody came to stop it, because something else went wrong before.
+  const last = () => void started.kill('SIGKILL')
+  process.once('exit', last)
+  void ended.then(() => process.off('exit', last))
   await output.close()
   const until = performance.now() + START_PATIENCE_MS
   for (;;) {

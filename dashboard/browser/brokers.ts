@@ -35,6 +35,15 @@ export function sql(database: string, text: string): Promise<string> {
   return command({ DATABASE_URL: database }, 'psql', ...QUIET, '-c', text)
 }
 
+/** Moves the clock of a database: what happens next has happened then. */
+export function travel(database: string, ago: string): Promise<string> {
+  return sql(
+    database,
+    `create or replace function queen.now() returns timestamptz language sql volatile parallel safe
+     as $$ select clock_timestamp() - interval '${ago}' $$`,
+  )
+}
+
 /** Has a session say this and stay as it is, with the locks it holds, until it is ended. */
 export async function session(database: string, text: string): Promise<() => Promise<void>> {
   const psql = spawn(QUEEN, ['psql', ...QUIET], {

@@ -71,10 +71,12 @@ describe.concurrent('a group', () => {
     const of = (name: string) => rows(page, 'Partitions').filter({ has: page.getByRole('link', { name, exact: true }) })
     const [a, b] = [of('a'), of('b')]
     await eventually(() => cell(a, 'Unread')).toBe('3')
-    expect(held!.leaseId).toContain((await cell(a, 'Lease')).replace('…', ''))
+    expect(await cell(a, 'Held by')).toBe('127.0.0.1')
+    const lease = held!.leaseId.split('.')[0]
+    expect(await a.locator('[title^="Popped from 127.0.0.1"]').getAttribute('title')).toContain(`lease ${lease}`)
     expect(await cell(a, 'Held since')).toMatch(/just now|s ago/)
     expect(await cell(a, 'Ends')).toMatch(/^in/)
-    expect(await cell(b, 'Lease')).toBe('free')
+    expect(await cell(b, 'Held by')).toBe('free')
     await page.getByLabel('Only those under a lease').check()
     await eventually(() => rows(page, 'Partitions').count()).toBe(1)
   })

@@ -4,7 +4,7 @@
 import { Api } from './api.ts'
 import type { Broker } from './broker.ts'
 import { broker, database } from './brokers.ts'
-import { LAPTOP, PHONE, afterAll, beforeAll, context, describe, dialog, eventually, expect, go, load, picture, rows, settled, test, violations, watch, type Look, type Page } from './page.ts'
+import { LAPTOP, PHONE, afterAll, beforeAll, context, describe, dialog, eventually, expect, go, load, picture, rows, settled, test, violations, watch, type Page, type Theme } from './page.ts'
 import { shop, type Shop } from './shop.ts'
 
 interface Place {
@@ -15,10 +15,10 @@ interface Place {
   shows: string
 }
 
-const LOOKS = (['light', 'dark'] as const).flatMap((theme) => [
-  { theme, size: LAPTOP, called: `laptop, ${theme}`, folder: `laptop-${theme}` },
-  { theme, size: PHONE, called: `phone, ${theme}`, folder: `phone-${theme}` },
-])
+const SIZES = [
+  ['laptop', LAPTOP],
+  ['phone', PHONE],
+] as const
 
 let trading: Shop
 let close: () => Promise<void>
@@ -34,8 +34,7 @@ beforeAll(async () => {
 })
 afterAll(async () => {
   await close?.()
-  await trading?.close()
-  await empty?.stop()
+  await Promise.all([trading?.close(), empty?.stop()])
 })
 
 function full(): Place[] {
@@ -88,22 +87,49 @@ const EMPTY: Place[] = [
   { name: 'holders', path: ['system', 'doctor'], shows: 'There is none.' },
 ]
 
-async function walk(url: string, look: Look & { folder: string }, places: Place[]): Promise<void> {
-  const own = await context(look)
+async function walk(url: string, size: typeof LAPTOP, folder: (theme: Theme) => string, places: Place[]): Promise<void> {
+  const own = await context({ size })
   const page = await own.newPage()
   const problems = watch(page)
   await load(page, url)
   for (const { name, path, query, shows } of places) {
     await go(page, path, query)
-    await page.locator('main').getByText(shows).first().waitFor()
+    await page.locator('main').getByText(shows).filter({ visible: true }).first().waitFor()
     await settled(page)
-    await picture(page, `${look.folder}/${name}`)
+    for (const alert of await page.getByRole('alert').allInnerTexts()) problems.push(`${name}: ${alert}`)
     const over = await sideways(page)
     if (over > 0) problems.push(`${name} is ${over} px wider than the screen`)
-    problems.push(...(await violations(page)).map((words) => `${name}: ${words}`))
+    problems.push(...(await inBothThemes(page, folder, name)))
   }
   await own.close()
   expect(problems).toEqual([])
+}
+
+/** A page is the same in both themes but for its colours, so that only those are looked at twice. */
+async function inBothThemes(page: Page, folder: (theme: Theme) => string, name: string): Promise<string[]> {
+  const problems: string[] = []
+  // It begins with the one that is worn: to change takes longer than a picture.
+  for (const theme of (await worn(page)) === 'light' ? (['light', 'dark'] as const) : (['dark', 'light'] as const)) {
+    await wear(page, theme)
+    await picture(page, `${folder(theme)}/${name}`)
+    const found = await violations(page, theme === 'light' ? 'all' : 'colours')
+    problems.push(...found.map((words) => `${name}, ${theme}: ${words}`))
+  }
+  return problems
+}
+
+function worn(page: Page): Promise<string | undefined> {
+  return page.evaluate(() => document.documentElement.dataset.theme)
+}
+
+async function wear(page: Page, theme: Theme): Promise<void> {
+  if ((await worn(page)) === theme) return
+  await page.emulateMedia({ colorScheme: theme })
+  await eventually(() => worn(page)).toBe(theme)
+  // Charts are drawn anew.
+  await page.evaluate(async () => {
+    for (let frames = 0; frames < 2; frames += 1) await new Promise(requestAnimationFrame)
+  })
 }
 
 /** By how much the page itself could be scrolled sideways. */
@@ -111,65 +137,63 @@ function sideways(page: Page): Promise<number> {
   return page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth)
 }
 
-describe.concurrent('pages with data', () => {
-  for (const look of LOOKS) {
-    test(look.called, { timeout: 120_000 }, async () => walk(trading.server.url, look, full()))
-  }
-})
-
-describe.concurrent('pages without data', () => {
-  for (const look of LOOKS) {
-    test(look.called, { timeout: 120_000 }, async () => walk(empty.url, { ...look, folder: `${look.folder}/empty` }, EMPTY))
+describe.concurrent('every page', () => {
+  for (const [name, size] of SIZES) {
+    test(`with data, on a ${name}`, async () => walk(trading.server.url, size, (theme) => `${name}-${theme}`, full()))
+    test(`without data, on a ${name}`, async () => walk(empty.url, size, (theme) => `${name}-${theme}/empty`, EMPTY))
   }
 })
 
 describe.concurrent('dialogs', () => {
-  const opened = (): [path: string[], query: Record<string, string>, button: string | RegExp][] => [
-    [['queues'], {}, 'Create a queue'],
-    [['queues', 'shop.billing'], { tab: 'danger' }, 'Clear messages'],
-    [['queues', 'shop.billing'], { tab: 'danger' }, 'Delete queue'],
-    [['queues', 'shop.emails'], { tab: 'partitions' }, /^Clear partition/],
-    [['groups', 'mailer'], { queue: 'shop.emails' }, 'Move…'],
-    [['groups', 'mailer'], { queue: 'shop.emails' }, /^Move in partition/],
-    [['groups', 'mailer'], { queue: 'shop.emails' }, 'Delete…'],
-    [['messages'], {}, 'Open by id'],
-    [['messages', trading.order.partition_id, trading.order.transaction_id], {}, 'Delete'],
-    [['dead-letters'], { queue: 'shop.billing' }, 'Redrive all…'],
-    [['dead-letters'], { queue: 'shop.billing' }, 'Purge all…'],
+  const FORECAST = /will be (delivered again|skipped unread)|Nothing is replayed/
+  const LETTERS = /\d+ dead letters/
+
+  /** `shows`: something that is only there once the dialog knows what it has asked for. */
+  const opened = (): { name: string; path: string[]; query?: Record<string, string>; button: string | RegExp; shows?: RegExp }[] => [
+    { name: 'create', path: ['queues'], button: 'Create a queue' },
+    { name: 'clear', path: ['queues', 'shop.billing'], query: { tab: 'danger' }, button: 'Clear messages' },
+    { name: 'delete', path: ['queues', 'shop.billing'], query: { tab: 'danger' }, button: 'Delete queue' },
+    { name: 'clear-partition', path: ['queues', 'shop.emails'], query: { tab: 'partitions' }, button: /^Clear partition/ },
+    { name: 'move', path: ['groups', 'mailer'], query: { queue: 'shop.emails' }, button: 'Move…', shows: FORECAST },
+    { name: 'move-partition', path: ['groups', 'mailer'], query: { queue: 'shop.emails' }, button: /^Move in partition/, shows: FORECAST },
+    { name: 'forget', path: ['groups', 'mailer'], query: { queue: 'shop.emails' }, button: 'Delete…' },
+    { name: 'open', path: ['messages'], button: 'Open by id' },
+    { name: 'delete-message', path: ['messages', trading.order.partition_id, trading.order.transaction_id], button: 'Delete' },
+    { name: 'redrive', path: ['dead-letters'], query: { queue: 'shop.billing' }, button: 'Redrive all…', shows: LETTERS },
+    { name: 'purge', path: ['dead-letters'], query: { queue: 'shop.billing' }, button: 'Purge all…', shows: LETTERS },
+    { name: 'switch', path: ['operations'], query: { view: 'spool' }, button: 'Pushes go to the spool' },
   ]
 
-  for (const theme of ['light', 'dark'] as const) {
-    test(theme, { timeout: 120_000 }, async () => {
-      const own = await context({ theme })
-      const page = await own.newPage()
-      const problems = watch(page)
-      await load(page, trading.server.url)
-      for (const [at, [path, query, button]] of opened().entries()) {
-        await go(page, path, query)
-        await page.locator('main').getByRole('button', { name: button }).and(page.locator(':enabled')).first().click()
-        await dialog(page).waitFor()
-        await settled(page)
-        await picture(page, `dialogs-${theme}/${at}`)
-        problems.push(...(await violations(page)).map((words) => `${button}: ${words}`))
-        await page.keyboard.press('Escape')
-        await dialog(page).waitFor({ state: 'hidden' })
-      }
-      await go(page, ['operations'], { view: 'spool' })
-      await page.getByRole('switch').first().click()
-      await dialog(page).waitFor()
-      problems.push(...(await violations(page)))
+  test('in both themes', async () => {
+    const own = await context()
+    const page = await own.newPage()
+    const problems = watch(page)
+    const look = async (name: string) => {
+      await settled(page)
+      problems.push(...(await inBothThemes(page, (theme) => `dialogs-${theme}`, name)))
       await page.keyboard.press('Escape')
-      await go(page, ['traces', 'checkout'])
-      await rows(page, 'Notes').first().locator('td').first().click()
+      await dialog(page).waitFor({ state: 'hidden' })
+    }
+    await load(page, trading.server.url)
+    for (const { name, path, query, button, shows } of opened()) {
+      await go(page, path, query)
+      const place = page.locator('main')
+      const opener = place.getByRole('button', { name: button }).or(place.getByRole('switch', { name: button }))
+      await opener.and(page.locator(':enabled')).first().click()
       await dialog(page).waitFor()
-      problems.push(...(await violations(page)))
-      await own.close()
-      expect(problems).toEqual([])
-    })
-  }
+      if (shows !== undefined) await dialog(page).getByText(shows).first().waitFor()
+      await look(name)
+    }
+    await go(page, ['traces', 'checkout'])
+    await rows(page, 'Notes').first().locator('td').first().click()
+    await dialog(page).waitFor()
+    await look('note')
+    await own.close()
+    expect(problems).toEqual([])
+  })
 })
 
-describe('pictures for the README', () => {
+describe.concurrent('pictures for the README', () => {
   for (const [name, theme, path, shows] of [
     ['overview-light', 'light', [''], 'Everything is well'],
     ['dead-letters-dark', 'dark', ['dead-letters'], 'was declined by the bank'],
@@ -177,6 +201,7 @@ describe('pictures for the README', () => {
     test(name, async () => {
       const own = await context({ theme })
       const page = await own.newPage()
+      const problems = watch(page)
       await load(page, trading.server.url, [...path])
       await page.getByText(shows).first().waitFor()
       // A rate needs two looks.
@@ -184,6 +209,7 @@ describe('pictures for the README', () => {
       await settled(page)
       await picture(page, name)
       await own.close()
+      expect(problems).toEqual([])
     })
   }
 })

@@ -1,5 +1,5 @@
 import { Api, named, type Pushed } from './api.ts'
-import { address, cell, describe, dialog, eventually, expect, go, heading, inject, load, rows, said, test, text, toast, type Page } from './page.ts'
+import { address, cell, describe, dialog, eventually, expect, go, heading, inject, load, noticed, rows, said, test, text, toast, type Page } from './page.ts'
 
 const { url } = inject('shared')
 const api = new Api(url)
@@ -45,11 +45,11 @@ describe.concurrent('the push form', () => {
     await said(page, 'Nobody has read this partition yet.')
 
     const [message] = await api.pop(queue, { group: 'billing', waitMs: 5_000 })
-    await eventually(() => text(standing(page, 'billing'))).toContain('processing')
-    await eventually(() => text(fact(page, 'Status'))).toBe('processing')
+    await noticed(page, () => text(standing(page, 'billing'))).toContain('processing')
+    await noticed(page, () => text(fact(page, 'Status'))).toBe('processing')
     await api.ack([message!], 'billing')
-    await eventually(() => text(standing(page, 'billing'))).toContain('completed')
-    await eventually(() => text(fact(page, 'Status'))).toBe('completed')
+    await noticed(page, () => text(standing(page, 'billing'))).toContain('completed')
+    await noticed(page, () => text(fact(page, 'Status'))).toBe('completed')
     expect(await api.pop(queue, { group: 'billing' })).toEqual([])
   })
 
@@ -102,7 +102,7 @@ describe.concurrent('the push form', () => {
     await api.consume(queue, 1, 'billing')
     await page.getByRole('region', { name: 'Pushed from here' }).getByRole('link').click()
     expect(await text(fact(page, 'Trace id'))).toContain(traceId)
-    await eventually(() => text(page.getByRole('list').filter({ hasText: 'Pushed' }))).toMatch(/Pushed[^]*Delivered[^]*Completed/)
+    await noticed(page, () => text(page.getByRole('list').filter({ hasText: 'Pushed' }))).toMatch(/Pushed[^]*Delivered[^]*Completed/)
   })
 })
 
@@ -222,9 +222,9 @@ describe.concurrent('the list of messages', () => {
     expect(await cell(rows(page, 'Messages').first(), 'Payload')).toBe('{"n":1}')
     expect(await cell(rows(page, 'Messages').first(), 'Status')).toBe('pending')
     await api.push([{ queue, payload: { n: 'new' } }])
-    await eventually(() => cell(rows(page, 'Messages').first(), 'Payload')).toBe('{"n":"new"}')
+    await noticed(page, () => cell(rows(page, 'Messages').first(), 'Payload')).toBe('{"n":"new"}')
     await api.consume(queue, 3)
-    await eventually(() => cell(rows(page, 'Messages').first(), 'Status')).toBe('completed')
+    await noticed(page, () => cell(rows(page, 'Messages').first(), 'Status')).toBe('completed')
   })
 
   test('is filtered, and the address remembers it', async ({ page }) => {

@@ -97,14 +97,14 @@ describe('an open page', () => {
   }
 
   test(`costs the broker less than ${SHARE_OF_A_CORE * 100} % of a core`, async () => {
-    const alone = await share(8)
+    const alone = await share(5)
     const own = await context()
     const page = await own.newPage()
     watch(page)
     await load(page, url)
     await heading(page, 'Overview').waitFor()
     await settled(page)
-    const watched = await share(12)
+    const watched = await share(10)
     await own.close()
     told('processor time of the broker', `${(watched * 100).toFixed(2)} % with the overview open, ${(alone * 100).toFixed(2)} % without`)
     expect(watched - alone).toBeLessThan(SHARE_OF_A_CORE)

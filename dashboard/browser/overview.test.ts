@@ -1,15 +1,11 @@
 import { Api, named } from './api.ts'
-import { address, describe, eventually, expect, heading, inject, load, rows, stat, test, text } from './page.ts'
+import { broker, database, travel } from './brokers.ts'
+import { address, agrees, describe, eventually, expect, heading, inject, load, noticed, rows, stat, test, text } from './page.ts'
 
 const { url } = inject('shared')
 const api = new Api(url)
 
 const exact = (n: number) => new Intl.NumberFormat('en').format(n)
-
-/** What stands on the page once it agrees with what the API reports at that moment. */
-async function agrees(shown: () => Promise<string>, reported: () => Promise<string>): Promise<void> {
-  await eventually(async () => (await shown()) === (await reported()) || `${await shown()} and not ${await reported()}`).toBe(true)
-}
 
 describe.concurrent('the overview', () => {
   test('shows the numbers that the API reports', async ({ page }) => {
@@ -20,6 +16,7 @@ describe.concurrent('the overview', () => {
     await heading(page, 'Overview').waitFor()
     const overview = () => api.get('/api/v1/resources/overview')
     await agrees(
+      page,
       () => text(page.locator('h1 + p')),
       async () => {
         const { queues, partitions, messages } = await overview()
@@ -27,8 +24,8 @@ describe.concurrent('the overview', () => {
       },
     )
     const title = (label: string) => stat(page, label).getAttribute('title').then(String)
-    await agrees(() => title('Backlog'), async () => exact((await overview()).messages.pending))
-    await agrees(() => title('Dead letters'), async () => exact((await overview()).messages.deadLetter))
+    await agrees(page, () => title('Backlog'), async () => exact((await overview()).messages.pending))
+    await agrees(page, () => title('Dead letters'), async () => exact((await overview()).messages.deadLetter))
   })
 
   test('says how it is in the words of the doctor', async ({ page }) => {
@@ -67,13 +64,20 @@ describe.concurrent('the overview', () => {
   })
 
   test('names who has not read for ten seconds', async ({ page }) => {
-    const queue = named('behind')
-    await api.pushMany(queue, 2)
-    await api.consume(queue, 1, 'sleepy')
-    await load(page, url)
-    const behind = rows(page, 'Most behind', queue)
-    await behind.waitFor({ timeout: 45_000 })
-    await behind.getByRole('link', { name: queue }).click()
-    await heading(page, queue).waitFor()
+    // A broker of its own: only those are named who are furthest behind.
+    const place = await database()
+    const server = await broker(place)
+    const own = new Api(server.url)
+    await travel(place, '1 hour')
+    await own.pushMany('orders', 2)
+    await own.consume('orders', 1, 'sleepy')
+    await travel(place, '0 seconds')
+    await load(page, server.url)
+    const behind = rows(page, 'Partitions most behind', 'sleepy')
+    await noticed(page, () => behind.count()).toBe(1)
+    await behind.getByRole('link', { name: 'orders' }).click()
+    await heading(page, 'orders').waitFor()
+    await page.close()
+    await server.stop()
   })
 })

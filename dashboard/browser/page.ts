@@ -41,6 +41,7 @@ export async function context({ size = LAPTOP, theme = 'light' }: Look = {}): Pr
     locale: 'en-GB',
     reducedMotion: 'reduce',
     hasTouch: size.width < 600,
+    isMobile: size.width < 600,
   })
   made.setDefaultTimeout(PATIENCE_MS)
   return made
@@ -51,9 +52,32 @@ const traffic = new WeakMap<Page, { open: number; at: number }>()
 
 /** Waits until a page has its answers: nothing is under way for a moment. */
 export async function settled(page: Page): Promise<void> {
-  await eventually(() => {
-    const { open, at } = traffic.get(page)!
-    return open === 0 && performance.now() - at > 200
+  const under = traffic.get(page)
+  if (under === undefined) throw new Error('nobody watches this page')
+  await eventually(() => under.open === 0 && performance.now() - under.at > 200).toBe(true)
+}
+
+/** Less than a page waits for an answer, so that none is given up on the way. */
+const JUMP_MS = 25_000
+const ANSWERED_MS = 1_000
+
+/** As `eventually`, for what a page notices when it asks again: its clock jumps to where it does. For pages of `test`. */
+export function noticed(page: Page, ask: () => unknown): ReturnType<typeof eventually> {
+  let jumped = -Infinity
+  return eventually(async () => {
+    if (traffic.get(page)?.open === 0 && performance.now() - jumped > ANSWERED_MS) {
+      await page.clock.fastForward(JUMP_MS)
+      jumped = performance.now()
+    }
+    return ask()
+  })
+}
+
+/** What stands on a page agrees with what the API reports at that moment. */
+export async function agrees(page: Page, shown: () => Promise<string>, reported: () => Promise<string>): Promise<void> {
+  await noticed(page, async () => {
+    const [here, there] = [await shown(), await reported()]
+    return here === there || `${here} and not ${there}`
   }).toBe(true)
 }
 
@@ -88,6 +112,8 @@ export function watch(page: Page): string[] {
 export const test = plain.extend<{ page: Page }>({
   page: async ({ task }, use) => {
     const own = await context()
+    // It goes on as usual, until `noticed` has it jump.
+    await own.clock.install()
     const page = await own.newPage()
     const problems = watch(page)
     await use(page)
@@ -176,18 +202,22 @@ export function text(place: Locator): Promise<string> {
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 
-/** What axe has to say against the page as it is now. */
-export async function violations(page: Page): Promise<string[]> {
+/** What axe has to say against the page as it is now; `colours`: only about those. */
+export async function violations(page: Page, about: 'all' | 'colours' = 'all'): Promise<string[]> {
   // By the debugger: the page's own policy lets no script in.
-  await page.evaluate(AXE)
-  return page.evaluate(async () => {
-    const { axe } = window as unknown as { axe: { run(): Promise<{ violations: Violation[] }> } }
+  if (!(await page.evaluate(() => 'axe' in window))) await page.evaluate(AXE)
+  return page.evaluate(async (options) => {
     interface Violation {
       id: string
       help: string
       nodes: { html: string; failureSummary?: string }[]
     }
-    const { violations } = await axe.run()
+    const { axe } = window as unknown as { axe: { run(options: object): Promise<{ violations: Violation[] }> } }
+    const { violations } = await axe.run(options)
     return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join('\n')}`)
-  })
+  }, about === 'all' ? ALL : COLOURS)
 }
+
+/** Only what is wrong is wanted, not the long lists of what is right. */
+const ALL = { resultTypes: ['violations'] }
+const COLOURS = { ...ALL, runOnly: ['color-contrast', 'link-in-text-block'] }

@@ -1,5 +1,5 @@
 import { Api, named } from './api.ts'
-import { address, cell, describe, dialog, eventually, expect, go, heading, inject, load, rows, said, stat, test, text, toast, type Page } from './page.ts'
+import { address, cell, describe, dialog, eventually, expect, go, heading, inject, load, noticed, rows, said, stat, test, text, toast, type Page } from './page.ts'
 
 const { url } = inject('shared')
 const api = new Api(url)
@@ -23,14 +23,14 @@ describe.concurrent('the list of queues', () => {
     await load(page, url, ['queues'], { q: queue })
     const reported = async () => (await api.get(`/api/v1/resources/queues?search=${queue}`)).queues[0].messages
     await eventually(reported).toMatchObject({ total: 10, pending: 3, processing: 0 })
-    await eventually(() => cell(row(page, queue), 'Backlog')).toBe('3')
+    await noticed(page, () => cell(row(page, queue), 'Backlog')).toBe('3')
     expect(await cell(row(page, queue), 'Stored')).toBe('10')
     expect(await cell(row(page, queue), 'Partitions')).toBe('2')
-    await eventually(() => cell(row(page, queue), 'Groups')).toBe('1')
-    await eventually(() => cell(row(page, queue), 'Oldest unread')).toMatch(/ (ms|s)$/)
+    await noticed(page, () => cell(row(page, queue), 'Groups')).toBe('1')
+    await noticed(page, () => cell(row(page, queue), 'Oldest unread')).toMatch(/ (ms|s)$/)
     await api.pushMany(queue, 5, 'b')
-    await eventually(() => cell(row(page, queue), 'Backlog')).toBe('8')
-    await eventually(() => cell(row(page, queue), 'Stored')).toBe('15')
+    await noticed(page, () => cell(row(page, queue), 'Backlog')).toBe('8')
+    await noticed(page, () => cell(row(page, queue), 'Stored')).toBe('15')
   })
 
   test('is searched as one types, and the address remembers it', async ({ page }) => {
@@ -83,9 +83,9 @@ describe.concurrent('the list of queues', () => {
     await eventually(names).toEqual(['done', 'orphan', 'slow'])
     const which = page.getByRole('combobox', { name: 'Which queues' })
     await which.selectOption({ label: 'With a backlog' })
-    await eventually(names).toEqual(['orphan', 'slow'])
+    await noticed(page, names).toEqual(['orphan', 'slow'])
     await which.selectOption({ label: 'That nobody reads' })
-    await eventually(names).toEqual(['orphan'])
+    await noticed(page, names).toEqual(['orphan'])
     expect(address(page).query.get('show')).toBe('unread')
   })
 
@@ -121,12 +121,12 @@ describe.concurrent('a queue', () => {
     await detail(page, queue)
     const { totals } = await api.get(`/api/v1/status/queues/${queue}`)
     expect(totals).toMatchObject({ total: 12, pending: 5, processing: 3, deadLetter: 0 })
-    await eventually(() => text(stat(page, 'Backlog'))).toBe('8')
+    await noticed(page, () => text(stat(page, 'Backlog'))).toBe('8')
     await said(page, '3 leased')
     expect(await text(stat(page, 'Dead letters'))).toBe('0')
-    await eventually(() => text(stat(page, 'Oldest unread'))).toMatch(/ (ms|s)$/)
+    await noticed(page, () => text(stat(page, 'Oldest unread'))).toMatch(/ (ms|s)$/)
     await api.pushMany(queue, 2)
-    await eventually(() => text(stat(page, 'Backlog'))).toBe('10')
+    await noticed(page, () => text(stat(page, 'Backlog'))).toBe('10')
   })
 
   test('may have any name', async ({ page }) => {
@@ -214,7 +214,7 @@ describe.concurrent('a queue', () => {
     expect(await cell(partition, 'Ends')).toMatch(/^in \d+ min/)
     await rows(page, 'Consumer groups', 'audit').locator('td').last().click()
     await said(page, 'audit, by partition')
-    await eventually(() => cell(partition, 'Lease')).toBe('free')
+    await eventually(() => cell(partition, 'Held by')).toBe('free')
   })
 })
 

@@ -21,6 +21,26 @@ declare module 'vitest' {
   }
 }
 
+/** The last of such flags counts, so that it repeats what Playwright goes without. */
+const WITHOUT = [
+  'AvoidUnnecessaryBeforeUnloadCheckSync',
+  'DestroyProfileOnBrowserClose',
+  'HttpsUpgrades',
+  'LensOverlay',
+  'MediaRouter',
+  'NetworkTimeServiceQuerying',
+  'OptimizationHints',
+  'PaintHolding',
+  'PreconnectToSearch',
+  'ThirdPartyStoragePartitioning',
+  // The suggestions below an address bar that nobody sees: half of what a new page costs.
+  'AiModeOmniboxEntryPoint',
+  'AimEnabled',
+  'WebUIOmniboxAimPopup',
+  'WebUIOmniboxFullPopup',
+  'WebUIOmniboxPopup',
+]
+
 const FLAGS = [
   '--no-sandbox',
   '--disable-gpu',
@@ -29,6 +49,7 @@ const FLAGS = [
   '--disable-background-networking',
   '--disable-component-update',
   '--disable-sync',
+  `--disable-features=${WITHOUT.join(',')}`,
 ]
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {

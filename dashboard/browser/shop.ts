@@ -3,7 +3,7 @@
 
 import { Api, type Pushed } from './api.ts'
 import type { Broker } from './broker.ts'
-import { broker, database, sql } from './brokers.ts'
+import { broker, database, sql, travel } from './brokers.ts'
 
 export interface Shop {
   server: Broker
@@ -31,17 +31,10 @@ export async function shop(): Promise<Shop> {
   const place = await database()
   const server = await broker(place, { QUEEN_DOCTOR_SECONDS: '2' })
   const api = new Api(server.url)
-  /** Moves the clock of the database: what happens next has happened then. */
-  const travel = (ago: string) =>
-    sql(
-      place,
-      `create or replace function queen.now() returns timestamptz language sql volatile parallel safe
-       as $$ select clock_timestamp() - interval '${ago}' $$`,
-    )
   const push = (queue: string, from: number, count: number, payload: (n: number) => unknown = order) =>
     api.push(Array.from({ length: count }, (_, at) => ({ queue, partition: partition(from + at), payload: payload(from + at) })))
 
-  await travel('3 hours')
+  await travel(place, '3 hours')
   for (const [queue, options] of Object.entries({
     'shop.orders': { leaseTime: 120, retentionEnabled: true, completedRetentionSeconds: 604_800 },
     'shop.billing': { leaseTime: 60, retryLimit: 5 },
@@ -60,7 +53,7 @@ export async function shop(): Promise<Shop> {
   await push('warehouse.stock', 0, 150)
   await api.consume('warehouse.stock', 150, 'inventory')
 
-  await travel('95 minutes')
+  await travel(place, '95 minutes')
   await push('shop.shipping', 0, 260)
   await api.consume('shop.shipping', 230, 'couriers')
   await given(api, 'shop.billing', 'payments', [
@@ -71,7 +64,7 @@ export async function shop(): Promise<Shop> {
     null,
   ])
 
-  await travel('22 minutes')
+  await travel(place, '22 minutes')
   await push('shop.emails', 0, 540, (n) => ({ to: `customer-${n}@shop.example`, template: n % 2 === 0 ? 'order-confirmed' : 'parcel-sent', order: 1000 + n }))
   await api.consume('shop.emails', 120, 'mailer')
   await given(api, 'shop.emails', 'mailer-vip', [
@@ -80,19 +73,19 @@ export async function shop(): Promise<Shop> {
   ])
   await push('warehouse.returns', 0, 14, (n) => ({ order: 900 + n, reason: 'too small' }))
 
-  await travel('4 minutes')
+  await travel(place, '4 minutes')
   await push('shop.orders', 400, 220)
   await api.consume('shop.orders', 220, 'billing')
   await api.consume('shop.orders', 180, 'shipping')
   await push('shop.search-index', 0, 90)
   await api.consume('shop.search-index', 90, 'indexer')
 
-  await travel('40 seconds')
+  await travel(place, '40 seconds')
   const [followed] = await api.push([
     { queue: 'shop.orders', partition: 'vienna', payload: order(1042), transactionId: 'order-2042', traceId: ORDER },
   ])
   await follow(api, followed!)
-  await travel('0 seconds')
+  await travel(place, '0 seconds')
   // Somebody is at it right now.
   await api.pop('shop.emails', { group: 'mailer', batch: 40, partitions: 3, leaseSeconds: 600 })
   await api.pop('shop.shipping', { group: 'couriers', batch: 10, partitions: 2, leaseSeconds: 300 })
@@ -154,7 +147,9 @@ function trade(api: Api): () => Promise<void> {
 async function remember(place: string): Promise<void> {
   await sql(
     place,
-    `with minutes as (
+    `create function pg_temp.steady(value double precision) returns jsonb language sql
+       return jsonb_build_object('avg', value, 'min', value, 'max', value, 'last', value);
+     with minutes as (
        select date_trunc('minute', now()) - make_interval(mins => m) as minute, m,
               1500 + 420 * sin(m / 9.0) + 160 * sin(m / 2.3) as pushed,
               case when m between 24 and 36 then 6.0 else 1.0 end as trouble
@@ -170,11 +165,11 @@ async function remember(place: string): Promise<void> {
               (t.pushed * 21000 * t.trouble)::bigint, t.pushed, (180000 * t.trouble * (1 + (t.m % 5) / 4.0))::bigint,
               60, 60 * (18 - 1.4 * t.trouble), 9, 60 * 0.3 * (t.trouble - 1), 4, 20, t.pushed / 6, o.port, o.hostname, o.worker_id,
               jsonb_build_object(
-                'cpu.user_us', jsonb_build_object('avg', 900 * t.trouble + 60 * sin(t.m / 3.0)),
-                'cpu.system_us', jsonb_build_object('avg', 300),
-                'memory.rss_bytes', jsonb_build_object('avg', 96000000 + 400000 * (65 - t.m)),
-                'database.pool_active', jsonb_build_object('avg', 1.4 * t.trouble),
-                'database.pool_idle', jsonb_build_object('avg', 18))
+                'cpu.user_us', pg_temp.steady(900 * t.trouble + 60 * sin(t.m / 3.0)),
+                'cpu.system_us', pg_temp.steady(300),
+                'memory.rss_bytes', pg_temp.steady(96000000 + 400000 * (65 - t.m)),
+                'database.pool_active', pg_temp.steady(1.4 * t.trouble),
+                'database.pool_idle', pg_temp.steady(18))
        from minutes t cross join own o
        on conflict (minute, broker) do update
        set push_messages = excluded.push_messages, pop_messages = excluded.pop_messages, ack_success = excluded.ack_success,
