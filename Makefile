@@ -17,10 +17,11 @@ help: ## this list
 run: setup-run dashboard ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
 	cargo run --release --locked -p queen-server -- serve --data-dir $(DATA)
 
-test: setup-test dashboard ## all tests: units, engine and server on a real PostgreSQL, the dashboard, all clients, their packages
+test: setup-test dashboard ## all tests: units, engine and server on a real PostgreSQL, all clients, their packages, the dashboard in a browser
 	cargo build --locked --workspace --all-targets
 	target/debug/queen-testkit --template 'target/debug/queen migrate' cargo nextest run --locked --workspace
 	$(MAKE) -j4 --output-sync=target test-package test-dashboard test-js test-python test-published
+	dashboard/run browser
 
 # Most of their time is waiting, for leases that end and brokers that come back.
 test-package:
@@ -30,7 +31,7 @@ test-package:
 test-dashboard:
 	dashboard/run
 
-test-browser: setup-run dashboard ## the dashboard in a real browser with real brokers, some ten minutes
+test-browser: setup-run dashboard ## the dashboard in a real browser with real brokers, three minutes
 	cargo build --locked -p queen-server
 	dashboard/run browser
 
