@@ -1579,6 +1579,11 @@ export interface components {
              */
             pending: number;
             /**
+             * Format: date-time
+             * @description When the oldest of them was accepted.
+             */
+            oldestAt: string | null;
+            /**
              * Format: int32
              * @description 1 if the last write to it did not work.
              */

@@ -5,7 +5,7 @@ pub mod files;
 pub mod record;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -115,6 +115,8 @@ struct State {
     messages: u64,
     /// Requests with messages for a (queue, partition).
     lanes: HashMap<(String, String), usize>,
+    /// Requests by the second in which they were accepted.
+    times: BTreeMap<u64, usize>,
     /// The last write did not work.
     broken: bool,
 }
@@ -124,6 +126,8 @@ struct Load {
     bytes: u64,
     messages: u64,
     lanes: Vec<(String, String)>,
+    /// When it was accepted: seconds since 1970.
+    time: Option<u64>,
 }
 
 enum Job {
@@ -139,6 +143,8 @@ pub struct SpoolStats {
     pub bytes: u64,
     /// How much it may hold.
     pub bytes_max: u64,
+    /// When the oldest of it was accepted: seconds since 1970.
+    pub oldest: Option<u64>,
     /// The last write worked.
     pub healthy: bool,
 }
@@ -294,6 +300,7 @@ impl Spool {
             messages: state.messages,
             bytes: state.bytes,
             bytes_max: self.0.bytes_max,
+            oldest: state.times.keys().next().copied(),
             healthy: !state.broken,
         }
     }
@@ -328,6 +335,9 @@ impl State {
         for lane in &load.lanes {
             *self.lanes.entry(lane.clone()).or_default() += 1;
         }
+        if let Some(time) = load.time {
+            *self.times.entry(time).or_default() += 1;
+        }
     }
 
     fn remove(&mut self, load: &Load) {
@@ -341,6 +351,14 @@ impl State {
                 }
             }
         }
+        if let Some(time) = load.time
+            && let Some(count) = self.times.get_mut(&time)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.times.remove(&time);
+            }
+        }
     }
 }
 
@@ -350,7 +368,10 @@ impl Spooled<'_> {
         let mut lanes: Vec<_> = self.items.iter().map(lane).collect();
         lanes.sort_unstable();
         lanes.dedup();
-        Load { bytes: bytes as u64, messages: self.items.len() as u64, lanes }
+        // Ids of messages are minted when they are accepted.
+        let minted = self.items.first().and_then(|item| item.message_id.get_timestamp());
+        let time = minted.map(|time| time.to_unix().0);
+        Load { bytes: bytes as u64, messages: self.items.len() as u64, lanes, time }
     }
 }
 
@@ -423,6 +444,9 @@ fn new_identity(dir: &Path) -> io::Result<Uuid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uuid::{NoContext, Timestamp};
+
+    const ACCEPTED: u64 = 1_700_000_000;
 
     fn config(dir: &Path, bytes_max: u64) -> SpoolConfig {
         SpoolConfig { dir: dir.to_owned(), bytes_max, file_bytes: 1 << 20, file_records: 100 }
@@ -436,7 +460,7 @@ mod tests {
             task: None,
             transaction_id: "t".into(),
             chosen: true,
-            message_id: Uuid::from_u128(7),
+            message_id: Uuid::new_v7(Timestamp::from_unix(NoContext, ACCEPTED, 0)),
             trace_id: None,
             traceparent: None,
             tracestate: None,
@@ -459,12 +483,12 @@ mod tests {
         spool.close();
         let mut left = Spool::left_behind(&config(dir.path(), 1 << 20)).unwrap();
         let spool = left.remove(0);
-        assert_eq!((spool.id(), spool.stats().messages), (id, 1));
+        assert_eq!((spool.id(), spool.stats().messages, spool.stats().oldest), (id, 1, Some(ACCEPTED)));
         let records = spool.read(0).await.unwrap();
         let read: Spooled<'_> = serde_json::from_slice(&records[0].body).unwrap();
         assert_eq!(read.items[0].payload.get(), "{ \"n\" : 1e400 }");
         spool.done(&records);
-        assert!(spool.is_empty() && !spool.holds([("q", "p")].into_iter()));
+        assert!(spool.is_empty() && spool.stats().oldest.is_none() && !spool.holds([("q", "p")].into_iter()));
         assert!(spool.read(1).await.unwrap().is_empty());
     }
 

@@ -396,6 +396,9 @@ pub async fn ingested(State(app): State<App>, query: Query) -> Result<Response, 
 struct Buffers<'a> {
     /// Messages in the spool of this broker.
     pending: u64,
+    /// When the oldest of them was accepted.
+    #[schema(required, format = DateTime)]
+    oldest_at: Option<String>,
     /// 1 if the last write to it did not work.
     failed: u8,
     /// The database could be reached when last tried.
@@ -411,6 +414,9 @@ pub async fn buffers(State(app): State<App>) -> Result<Response, ApiError> {
     let spool = app.engine.spool_stats();
     let body = Buffers {
         pending: spool.map_or(0, |spool| spool.messages),
+        oldest_at: spool
+            .and_then(|spool| spool.oldest)
+            .map(|seconds| format_millis(seconds.cast_signed() * 1_000_000)),
         failed: u8::from(spool.is_some_and(|spool| !spool.healthy)),
         db_healthy: app.engine.reaches_database(),
         worker: &app.name,

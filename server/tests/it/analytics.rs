@@ -177,8 +177,8 @@ async fn an_idle_server_answers_with_all_keys_and_no_steps() {
     assert_eq!(keys(&retention["totals"]), totals);
     let buffers = ask(&server, "status/buffers").await;
     assert_eq!(
-        (&buffers["pending"], &buffers["failed"], &buffers["dbHealthy"]),
-        (&json!(0), &json!(0), &json!(true))
+        (&buffers["pending"], &buffers["oldestAt"], &buffers["failed"], &buffers["dbHealthy"]),
+        (&json!(0), &Value::Null, &json!(0), &json!(true))
     );
     assert!(buffers["worker"].is_string());
 }
