@@ -118,7 +118,8 @@ fn config(url: &str) -> Config {
             ack_utilisation: 0.8,
             push_depth_max: 10_000,
             ack_depth_max: 50_000,
-            patience: Duration::from_millis(500),
+            // The model knows nothing of deferred operations, which a slow machine must not bring about.
+            patience: Duration::from_secs(3600),
             interval: Duration::from_millis(100),
             claim_limit: 50,
             timeout: Duration::from_secs(30),
