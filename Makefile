@@ -17,11 +17,11 @@ help: ## this list
 run: setup-run dashboard ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
 	cargo run --release --locked -p queen-server -- serve --data-dir $(DATA)
 
+test: export TMPDIR := $(shell scripts/scratch)
 test: setup-test dashboard ## all tests: units, engine and server on a real PostgreSQL, all clients, their packages, the dashboard in a browser
 	cargo build --locked --workspace --all-targets
 	target/debug/queen-testkit --template 'target/debug/queen migrate' cargo nextest run --locked --workspace
-	$(MAKE) -j4 --output-sync=target test-package test-dashboard test-js test-python test-published
-	dashboard/run browser
+	$(MAKE) -j5 --output-sync=target test-pages test-js test-python test-published test-package test-dashboard
 
 # Most of their time is waiting, for leases that end and brokers that come back.
 test-package:
@@ -31,8 +31,11 @@ test-package:
 test-dashboard:
 	dashboard/run
 
-test-browser: setup-run dashboard ## the dashboard in a real browser with real brokers, three minutes
+test-browser: setup-test dashboard ## the dashboard in a real browser with real brokers, three minutes
 	cargo build --locked -p queen-server
+	$(MAKE) test-pages
+
+test-pages:
 	dashboard/run browser
 
 test-js test-python test-published: test-%:
@@ -58,21 +61,27 @@ bench: setup-run ## the benchmark, about four minutes; see docs/benchmarks.md
 	target/release/queen-bench run --queen target/release/queen --json target/bench.json
 
 bench-quick: setup-chaos ## a short run of every scenario and of every other command, so that none rots
+	scripts/last-release
 	cargo build --locked --workspace --all-targets
+	$(MAKE) -j3 --output-sync=target quick-chaos quick-loads quick-others
+
+quick-loads:
 	target/debug/queen-bench run --queen target/debug/queen --quick
 	target/debug/queen-bench compare --queen target/debug/queen --peer 'target/debug/queen serve' --quick \
 		--scenario push-1,pop-wildcard-10,end-to-end --plots target/bench-quick --markdown target/bench-quick.md
-	target/debug/queen-bench ceiling --queen target/debug/queen --quick --seconds 0.2 \
-		--scenario push-1,pop-wildcard-10,pop-specific-autoack-1
+	target/debug/queen-bench ceiling --queen target/debug/queen --quick --seconds 0.2 --scenario push-1,pop-wildcard-10,pop-specific-autoack-1
 	target/debug/queen-bench growth --queen target/debug/queen --quick
 	target/debug/queen-bench pinned --queen target/debug/queen --quick
+
+quick-chaos:
+	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1
+	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --failover
+	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --upgrade-from $$(scripts/last-release)
+
+quick-others:
 	target/debug/queen-bench admin --queen target/debug/queen --quick
 	target/debug/queen-bench client --queen target/debug/queen --quick
 	target/debug/queen-bench soak --queen target/debug/queen --quick
-	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1
-	target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --failover
-	before=$$(scripts/last-release) && cargo build --locked --workspace --all-targets && \
-		target/debug/queen-bench chaos --queen target/debug/queen --quick --seed 1 --upgrade-from $$before
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
 
@@ -142,4 +151,4 @@ setup-chaos: setup-run
 setup-test:
 	@scripts/setup postgres nextest python node chromium
 
-.PHONY: help run test dashboard check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-dashboard test-browser test-js test-python test-published
+.PHONY: help run test dashboard check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-dashboard test-browser test-pages test-js test-python test-published quick-loads quick-chaos quick-others
