@@ -59,5 +59,5 @@ it('a second press turns the order', () => {
 })
 
 it('columns keep a width at which they can be read', () => {
-  expect(least(COLUMNS)).toBe('calc(140px + 80px + 5rem)')
+  expect(least(COLUMNS)).toBe('calc(130px + 80px + 5rem)')
 })

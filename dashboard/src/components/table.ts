@@ -61,7 +61,7 @@ export function turned(sort: Sort | undefined, key: string, firstDown: boolean):
 
 /** The least width at which columns without one of their own can still be read. */
 export function least<Row>(columns: Column<Row>[]): string {
-  return `calc(${columns.map((column) => css(column.width) ?? '140px').join(' + ')})`
+  return `calc(${columns.map((column) => css(column.width) ?? '130px').join(' + ')})`
 }
 
 export function css(width: number | string | undefined): string | undefined {
