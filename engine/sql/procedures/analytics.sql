@@ -148,8 +148,10 @@ begin
     return query
     select b.hostname, b.port, b.worker_id, queen.bucket(b.minute, p_bucket), sum(b.samples)::bigint, e.key,
            coalesce(sum((e.value ->> 'avg')::double precision * b.samples) / nullif(sum(b.samples), 0), 0)::double precision,
-           min((e.value ->> 'min')::double precision), max((e.value ->> 'max')::double precision),
-           (array_agg((e.value ->> 'last')::double precision order by b.minute desc))[1]
+           -- A broker of another release may tell less.
+           coalesce(min(coalesce(e.value ->> 'min', e.value ->> 'avg')::double precision), 0),
+           coalesce(max(coalesce(e.value ->> 'max', e.value ->> 'avg')::double precision), 0),
+           coalesce((array_agg(coalesce(e.value ->> 'last', e.value ->> 'avg')::double precision order by b.minute desc))[1], 0)
     from queen.broker_minutes b cross join lateral jsonb_each(b.metrics) e (key, value)
     where b.minute >= queen.bucket(p_from, 1) and b.minute <= p_to
       and (p_hostname is null or b.hostname = p_hostname) and (p_worker_id is null or b.worker_id = p_worker_id)

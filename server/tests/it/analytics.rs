@@ -184,6 +184,27 @@ async fn an_idle_server_answers_with_all_keys_and_no_steps() {
 }
 
 #[tokio::test]
+async fn a_broker_of_another_release_may_measure_less() {
+    let server = busy().await;
+    eventually("it has looked at itself", async || {
+        ask(&server, "status/analytics").await;
+        (ask(&server, "analytics/system-metrics").await["replicaCount"] == 1).then_some(())
+    })
+    .await;
+    server
+        .sql(
+            r#"insert into queen.broker_minutes
+               select (jsonb_populate_record(b, jsonb_build_object('broker', gen_random_uuid(), 'worker_id', 'older',
+                       'samples', 1, 'metrics', '{"cpu.user_us":{"avg":5}}'::jsonb))).*
+               from queen.broker_minutes b limit 1"#,
+        )
+        .await;
+    let told = ask(&server, "analytics/system-metrics?workerId=older").await;
+    let metric = &told["replicas"][0]["timeSeries"][0]["metrics"]["cpu"]["user_us"];
+    assert_eq!(metric, &json!({"avg": 5.0, "min": 5.0, "max": 5.0, "last": 5.0}), "{told}");
+}
+
+#[tokio::test]
 async fn steps_follow_the_range_and_a_range_has_an_end() {
     let server = busy().await;
     for (from, to, minutes) in [
