@@ -85,11 +85,11 @@ quick-others:
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
 
-chaos: setup-chaos ## everything breaks around two brokers, 20 runs of a minute, then 5 failovers; see docs/reliability.md
+chaos: setup-chaos ## everything breaks around two brokers, 50 runs of a minute, then 10 failovers; see docs/reliability.md
 	cargo build --release --locked -p queen-server -p queen-bench
-	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 20 \
+	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 50 \
 		--json target/chaos.json --markdown target/chaos.md
-	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 5 --failover \
+	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 10 --failover \
 		--json target/failover.json --markdown target/failover.md
 
 upgrade: setup-chaos ## the last release and this one side by side under load, with every promise accounted for

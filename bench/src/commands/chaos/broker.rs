@@ -1,6 +1,6 @@
 //! A broker that can be killed, stopped and started again: on the same port, with the same spool, with a clock that jumps.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 
+use super::clock::Clock;
 use super::postgres::send;
 use crate::client::{Client, Target};
 use crate::environment::free_port;
@@ -16,8 +17,6 @@ use crate::environment::free_port;
 /// Its database may be away for a while.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
-/// In a folder for each architecture, below `/usr/lib`.
-const FAKETIME: &str = "faketime/libfaketimeMT.so.1";
 
 pub struct Broker {
     pub port: u16,
@@ -77,9 +76,10 @@ impl Broker {
             .env("PORT", self.port.to_string())
             .envs([("HOST", "127.0.0.1"), ("LOG_LEVEL", "info")])
             .env("FILE_BUFFER_DIR", &self.spool)
-            // Small enough to be full after some seconds without a database.
-            .env("FILE_BUFFER_MAX_BYTES", "256KiB")
-            .envs([("SIDECAR_POOL_SIZE", "8"), ("DB_STATEMENT_TIMEOUT", "4s"), ("DB_LOCK_TIMEOUT", "1500ms")])
+            // Small enough to be full after some seconds without a database, large enough for a large request.
+            .env("FILE_BUFFER_MAX_BYTES", "2MiB")
+            .env("RETENTION_INTERVAL", "1000")
+            .envs([("SIDECAR_POOL_SIZE", "8"), ("DB_STATEMENT_TIMEOUT", "2s"), ("DB_LOCK_TIMEOUT", "1500ms")])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -129,44 +129,5 @@ impl Broker {
 
     pub fn can_jump(&self) -> bool {
         self.clock.is_available()
-    }
-}
-
-/// What libfaketime reads whenever the broker asks for the time of day. The monotonic clock is left alone, as a real
-/// jump would.
-struct Clock {
-    file: PathBuf,
-    /// None if it is not installed.
-    library: Option<PathBuf>,
-}
-
-impl Clock {
-    fn new(file: PathBuf) -> Result<Clock> {
-        let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-        let library = folders.map(|folder| folder.path().join(FAKETIME)).find(|library| library.exists());
-        let clock = Clock { file, library };
-        clock.set(0)?;
-        Ok(clock)
-    }
-
-    fn is_available(&self) -> bool {
-        self.library.is_some()
-    }
-
-    fn preload(&self, command: &mut Command) {
-        if let Some(library) = &self.library {
-            command
-                .env("LD_PRELOAD", library)
-                .env("FAKETIME_TIMESTAMP_FILE", &self.file)
-                .envs([("FAKETIME_NO_CACHE", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")])
-                .env("DONT_FAKE_MONOTONIC", "1");
-        }
-    }
-
-    /// By renaming, so that nobody reads half of it.
-    fn set(&self, seconds: i32) -> Result<()> {
-        let next = self.file.with_extension("next");
-        fs::write(&next, format!("{seconds:+}\n"))?;
-        Ok(fs::rename(next, &self.file)?)
     }
 }

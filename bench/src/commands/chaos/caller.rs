@@ -68,6 +68,10 @@ impl Run {
         *self.phase.borrow()
     }
 
+    pub fn is_loading(&self) -> bool {
+        self.phase() == Phase::Load
+    }
+
     pub fn enter(&self, phase: Phase) {
         self.phase.send_replace(phase);
     }
@@ -83,12 +87,20 @@ impl Run {
         Writing(Arc::clone(self))
     }
 
+    /// Returns when the load has ended.
+    pub async fn loaded(&self) {
+        let _ = self.phase.subscribe().wait_for(|&phase| phase > Phase::Load).await;
+    }
+
+    pub async fn over(&self) {
+        let _ = self.phase.subscribe().wait_for(|&phase| phase == Phase::Over).await;
+    }
+
     /// Sleeps, but not into the end of the run.
     pub async fn pause(&self, time: Duration) {
-        let mut phase = self.phase.subscribe();
         tokio::select! {
             () = tokio::time::sleep(time) => {}
-            _ = phase.wait_for(|&phase| phase == Phase::Over) => {}
+            () = self.over() => {}
         }
     }
 }
@@ -122,6 +134,13 @@ impl Answer {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Method<'a> {
+    Get,
+    Post(&'a [u8]),
+    Delete,
+}
+
 pub struct Caller {
     pub run: Arc<Run>,
     pub random: Random,
@@ -131,7 +150,12 @@ pub struct Caller {
 
 impl Caller {
     pub fn new(run: &Arc<Run>, seed: u64) -> Caller {
-        let clients = run.targets.iter().cloned().map(Client::new).collect();
+        let client = |target| {
+            let mut client = Client::new(target);
+            client.answer_timeout = Duration::MAX;
+            client
+        };
+        let clients = run.targets.iter().cloned().map(client).collect();
         let mut random = Random::seeded(seed);
         let at = random.below(run.targets.len() as u32) as usize;
         Caller { run: Arc::clone(run), random, clients, at }
@@ -146,7 +170,7 @@ impl Caller {
     }
 
     pub fn is_loading(&self) -> bool {
-        self.run.phase() == Phase::Load
+        self.run.is_loading()
     }
 
     pub fn is_over(&self) -> bool {
@@ -154,14 +178,36 @@ impl Caller {
     }
 
     pub async fn get(&mut self, path: &str, wait: Duration) -> Result<Answer> {
-        self.call(path, None, wait).await
+        self.call(Method::Get, path, wait).await
     }
 
     pub async fn post(&mut self, path: &str, body: &[u8]) -> Result<Answer> {
-        self.call(path, Some(body), Duration::ZERO).await
+        self.call(Method::Post(body), path, Duration::ZERO).await
     }
 
-    async fn call(&mut self, path: &str, body: Option<&[u8]>, wait: Duration) -> Result<Answer> {
+    pub async fn delete(&mut self, path: &str) -> Result<Answer> {
+        self.call(Method::Delete, path, Duration::ZERO).await
+    }
+
+    /// For something that may be gone by now.
+    pub async fn post_unless_gone(&mut self, path: &str) -> Result<Answer> {
+        self.exchange(Method::Post(b"{}"), path, Duration::ZERO, |status| {
+            status != 404 && is_our_fault(status)
+        })
+        .await
+    }
+
+    async fn call(&mut self, method: Method<'_>, path: &str, wait: Duration) -> Result<Answer> {
+        self.exchange(method, path, wait, is_our_fault).await
+    }
+
+    async fn exchange(
+        &mut self,
+        method: Method<'_>,
+        path: &str,
+        wait: Duration,
+        is_wrong: impl Fn(u16) -> bool,
+    ) -> Result<Answer> {
         if self.percent(WANDERING_PERCENT) {
             self.turn_away();
         }
@@ -174,21 +220,25 @@ impl Caller {
         let client = &mut self.clients[broker];
         let sent = self.run.now();
         let exchange = async {
-            match body {
-                Some(body) => client.post(path, body).await,
-                None => client.get(path).await,
+            match method {
+                Method::Get => client.get(path).await,
+                Method::Post(body) => client.post(path, body).await,
+                Method::Delete => client.delete(path).await,
             }
         };
         // A request that is given up leaves a closed connection behind, as a client that hangs up does.
-        let reply = match tokio::time::timeout(patience, exchange).await {
-            Ok(Ok(reply)) => Some((reply.status, reply.body)),
-            Ok(Err(_)) | Err(_) => None,
+        let reply = tokio::select! {
+            exchanged = tokio::time::timeout(patience, exchange) => match exchanged {
+                Ok(Ok(reply)) => Some((reply.status, reply.body)),
+                Ok(Err(_)) | Err(_) => None,
+            },
+            () = self.run.over() => None,
         };
         let ended = self.run.now();
         let route = path.split('/').nth(3).unwrap_or("").split('?').next().unwrap_or("");
         self.run.statuses().add(route, reply.as_ref().map(|(status, _)| *status));
         if let Some((status, body)) = &reply
-            && is_our_fault(*status)
+            && is_wrong(*status)
         {
             bail!("{status} to {path}: {}", String::from_utf8_lossy(body));
         }

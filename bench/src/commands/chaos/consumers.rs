@@ -9,15 +9,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::caller::{Caller, Run, parse};
-use super::history::{GROUPS, Group, Lane, Outcome, Renewal, Settle, Settled, Verdict};
+use super::history::{GROUPS, Group, Lane, Manner, Outcome, Renewal, Settle, Settled, Verdict};
 use super::leased::{LEASE, Leased, Message, Wish, pop};
 
 /// An acknowledgement whose answer is lost is sent again so many times.
 const ACK_TRIES: u32 = 3;
 
+/// Longer than a run waits for what is owed: a pop that is not woken up fails the run.
+const LONG_WAIT: Duration = Duration::from_secs(180);
+
 pub struct Consumer {
     caller: Caller,
     group: Group,
+    manner: Manner,
     lanes: u16,
 }
 
@@ -40,38 +44,73 @@ enum Habit {
 
 impl Consumer {
     pub fn new(run: &Arc<Run>, seed: u64, group: Group, lanes: u16) -> Consumer {
-        Consumer { caller: Caller::new(run, seed), group, lanes }
+        Consumer { caller: Caller::new(run, seed), group, manner: GROUPS[group].2, lanes }
     }
 
     pub async fn work(mut self) -> Result<()> {
+        if self.manner == Manner::Away {
+            self.register().await?;
+            self.caller.run.loaded().await;
+        }
         while !self.caller.is_over() {
             let wish = self.wish();
             let Some(leased) = pop(&mut self.caller, &wish).await? else {
                 self.caller.run.pause(Duration::from_millis(20)).await;
                 continue;
             };
+            if wish.auto_ack {
+                continue;
+            }
             let habit = self.habit();
             self.handle(&leased, habit).await?;
         }
         Ok(())
     }
 
+    /// Pops until an answer shows that the group is known. Whatever comes is completed.
+    async fn register(&mut self) -> Result<()> {
+        let wish = Wish { batch: 1, lane: None, lanes: 1, wait: Duration::ZERO, ..self.wish() };
+        let known = |lost: u64, run: &Run| run.history().lost_pops == lost;
+        loop {
+            let lost = self.caller.run.history().lost_pops;
+            let leased = pop(&mut self.caller, &wish).await?;
+            if let Some(leased) = &leased {
+                self.handle(leased, Habit::Complete).await?;
+            }
+            // Another worker's lost pop only means another try.
+            if leased.is_some() || known(lost, &self.caller.run) || self.caller.is_over() {
+                return Ok(());
+            }
+        }
+    }
+
     fn wish(&mut self) -> Wish {
+        let (group, auto_ack) = (self.group, self.manner == Manner::AutoAck);
+        if matches!(self.manner, Manner::Waits | Manner::Rewound | Manner::Fleeting) {
+            let batch = self.caller.between(1..50);
+            return Wish { group, lane: None, batch, lanes: 10, wait: LONG_WAIT, auto_ack };
+        }
         let single = self.caller.percent(30);
         let lane = single.then(|| self.caller.random.below(self.lanes.into()) as u16);
         let wait = if self.caller.percent(40) { self.caller.between(200..900) } else { 0 };
         Wish {
-            group: self.group,
+            group,
             lane,
             batch: self.caller.between(1..25),
             lanes: self.caller.between(1..4),
             wait: Duration::from_millis(wait.into()),
+            auto_ack,
         }
     }
 
     fn habit(&mut self) -> Habit {
         if !self.caller.is_loading() {
             return Habit::Complete;
+        }
+        match self.manner {
+            Manner::Mixed | Manner::Moves => {}
+            Manner::GivesUp if self.caller.percent(50) => return Habit::GiveBack,
+            _ => return Habit::Complete,
         }
         match self.caller.random.below(100) {
             0..8 => Habit::GiveBack,
@@ -134,13 +173,15 @@ impl Consumer {
     }
 
     async fn settle(&mut self, lease: &str, choices: &[(Lane, Vec<(&Message, Verdict)>)]) -> Result<()> {
-        let word = if self.caller.percent(50) { "retry" } else { "failed" };
+        let failed = self.manner == Manner::GivesUp || self.caller.percent(50);
+        let word = if failed { "failed" } else { "retry" };
         let items: Vec<Value> = choices
             .iter()
             .flat_map(|(_, items)| items)
             .map(|(message, verdict)| {
                 json!({
                     "transactionId": message.transaction_id,
+                    "messageId": message.id,
                     "partitionId": message.partition_id,
                     "leaseId": lease,
                     "status": if *verdict == Verdict::Completed { "completed" } else { word },

@@ -1,5 +1,6 @@
 //! What each fault does to whom. Everything is as before when it is over, but for what it broke on the way.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,6 +13,7 @@ use super::stage::{BROKERS, Stage};
 
 /// What to say about a fault: whom it hit, and what is remarkable.
 pub struct Done {
+    pub kind: Kind,
     pub whom: String,
     pub remark: String,
     /// Whether anything was done at all.
@@ -20,42 +22,54 @@ pub struct Done {
 
 impl Done {
     fn to(whom: impl Into<String>, remark: impl Into<String>) -> Result<Done> {
-        Ok(Done { whom: whom.into(), remark: remark.into(), inflicted: true })
+        Ok(Done { kind: Kind::Cut, whom: whom.into(), remark: remark.into(), inflicted: true })
     }
 
     fn nothing(whom: impl Into<String>, why: impl Into<String>) -> Result<Done> {
         let remark = format!("NOT DONE: {}", why.into());
-        Ok(Done { whom: whom.into(), remark, inflicted: false })
+        Ok(Done { inflicted: false, ..Done::to(whom, remark)? })
     }
 
-    /// It counts if there was somebody to do it to.
+    /// It counts if there was anything to do it to.
     fn times(count: usize, whom: impl Into<String>, remark: impl Into<String>) -> Result<Done> {
         if count == 0 { Done::nothing(whom, remark) } else { Done::to(whom, remark) }
     }
 }
 
-pub async fn inflict(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+/// The fault, and the one beside it if there is one.
+pub async fn inflict(stage: &mut Stage, fault: &Fault) -> Result<Vec<Done>> {
+    let beside = fault.beside.filter(|&kind| kind != fault.kind).map(|kind| {
+        let beside = Fault { kind, both: !fault.both, side: fault.side.other(), ..fault.clone() };
+        (Network::of(stage, &beside), beside)
+    });
+    let network = async {
+        match &beside {
+            Some((network, beside)) => {
+                let done = network.inflict(beside).await?;
+                anyhow::Ok(Some(Done { kind: beside.kind, ..done }))
+            }
+            None => Ok(None),
+        }
+    };
+    let (done, beside) = tokio::join!(inflict_one(stage, fault), network);
+    let mut all = vec![Done { kind: fault.kind, ..done? }];
+    all.extend(beside?);
+    Ok(all)
+}
+
+async fn inflict_one(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     match fault.kind {
+        Kind::Cut | Kind::BlackHole | Kind::Slow => Network::of(stage, fault).inflict(fault).await,
+        Kind::LateStatements => {
+            let late = Fault { side: Side::Postgres, ..fault.clone() };
+            let network = Network::of(stage, &late);
+            network.black_hole(fault.hold).await;
+            Done::to(between(&late), "statements arrive after their deadline")
+        }
         Kind::KillBroker => kill_brokers(stage, fault).await,
         Kind::CrashPostgres => crash_postgres(stage, fault).await,
         Kind::KillBackend => kill_backends(stage, fault).await,
         Kind::EndSessions => end_sessions(stage, fault).await,
-        Kind::Cut => cut(stage, fault).await,
-        Kind::BlackHole => {
-            let proxies = side(stage, fault);
-            proxies.iter().for_each(|proxy| proxy.black_hole(true));
-            tokio::time::sleep(fault.hold).await;
-            proxies.iter().for_each(|proxy| proxy.black_hole(false));
-            Done::to(between(fault), "nothing gets through")
-        }
-        Kind::Slow => {
-            let proxies = side(stage, fault);
-            let delay = Duration::from_millis(u64::from(20 + fault.choice % 180));
-            proxies.iter().for_each(|proxy| proxy.delay(delay));
-            tokio::time::sleep(fault.hold).await;
-            proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
-            Done::to(between(fault), format!("{} ms each way", delay.as_millis()))
-        }
         Kind::PauseBroker => {
             let hit = hit(fault);
             hit.iter().for_each(|&at| stage.brokers[at].signal(Signal::STOP));
@@ -66,8 +80,59 @@ pub async fn inflict(stage: &mut Stage, fault: &Fault) -> Result<Done> {
         Kind::PausePostgres => pause_postgres(stage, fault).await,
         Kind::FillDisk => fill_disk(stage, fault).await,
         Kind::JumpClock => jump_clock(stage, fault).await,
+        Kind::JumpDatabaseClock => jump_database_clock(stage, fault).await,
         Kind::ExhaustPool => exhaust_pool(stage, fault).await,
         Kind::LockStorm => lock_storm(stage, fault).await,
+    }
+}
+
+/// What a fault of the network hits.
+struct Network(Vec<Arc<Proxy>>);
+
+impl Network {
+    fn of(stage: &Stage, fault: &Fault) -> Network {
+        let proxies = match fault.side {
+            Side::Postgres => &stage.to_postgres,
+            Side::Clients => &stage.to_brokers,
+        };
+        Network(hit(fault).into_iter().filter_map(|at| proxies.get(at).cloned()).collect())
+    }
+
+    async fn inflict(&self, fault: &Fault) -> Result<Done> {
+        match fault.kind {
+            Kind::BlackHole => {
+                self.black_hole(fault.hold).await;
+                Done::to(between(fault), "nothing gets through")
+            }
+            Kind::Slow => {
+                let delay = Duration::from_millis(u64::from(20 + fault.choice % 180));
+                self.0.iter().for_each(|proxy| proxy.delay(delay));
+                tokio::time::sleep(fault.hold).await;
+                self.0.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
+                Done::to(between(fault), format!("{} ms each way", delay.as_millis()))
+            }
+            _ => self.cut(fault).await,
+        }
+    }
+
+    /// What was held back comes afterwards, even from a client that has hung up by then.
+    async fn black_hole(&self, hold: Duration) {
+        self.0.iter().for_each(|proxy| proxy.black_hole(true));
+        tokio::time::sleep(hold).await;
+        self.0.iter().for_each(|proxy| proxy.black_hole(false));
+    }
+
+    async fn cut(&self, fault: &Fault) -> Result<Done> {
+        let cuts = 1 + fault.choice % 5;
+        let refuse = fault.choice & 64 != 0;
+        self.0.iter().for_each(|proxy| proxy.refuse(refuse));
+        for _ in 0..cuts {
+            self.0.iter().for_each(|proxy| proxy.cut());
+            tokio::time::sleep(fault.hold / cuts).await;
+        }
+        self.0.iter().for_each(|proxy| proxy.refuse(false));
+        let then = if refuse { ", and no new connections" } else { "" };
+        Done::to(between(fault), format!("{cuts} times{then}"))
     }
 }
 
@@ -77,14 +142,6 @@ fn hit(fault: &Fault) -> Vec<usize> {
 
 fn brokers(fault: &Fault) -> String {
     if fault.both { "both brokers".to_owned() } else { format!("broker {}", fault.broker) }
-}
-
-fn side<'a>(stage: &'a Stage, fault: &Fault) -> Vec<&'a Proxy> {
-    let proxies = match fault.side {
-        Side::Postgres => &stage.to_postgres,
-        Side::Clients => &stage.to_brokers,
-    };
-    hit(fault).into_iter().filter_map(|at| proxies.get(at)).collect()
 }
 
 fn between(fault: &Fault) -> String {
@@ -149,20 +206,6 @@ async fn end_broker_sessions(session: &crate::direct::Link) -> Result<usize> {
     Ok(usize::try_from(ended)?)
 }
 
-async fn cut(stage: &mut Stage, fault: &Fault) -> Result<Done> {
-    let proxies = side(stage, fault);
-    let cuts = 1 + fault.choice % 5;
-    let refuse = fault.choice & 64 != 0;
-    proxies.iter().for_each(|proxy| proxy.refuse(refuse));
-    for _ in 0..cuts {
-        proxies.iter().for_each(|proxy| proxy.cut());
-        tokio::time::sleep(fault.hold / cuts).await;
-    }
-    proxies.iter().for_each(|proxy| proxy.refuse(false));
-    let then = if refuse { ", and no new connections" } else { "" };
-    Done::to(between(fault), format!("{cuts} times{then}"))
-}
-
 async fn pause_postgres(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     stage.postgres.signal_all(Signal::STOP);
     tokio::time::sleep(fault.hold).await;
@@ -217,6 +260,18 @@ async fn jump_clock(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     tokio::time::sleep(fault.hold).await;
     broker.jump(0)?;
     Done::to(format!("broker {}", fault.broker), format!("its clock jumps by {seconds:+} s and back"))
+}
+
+/// Forwards, so that leases end early, or backwards, so that they last longer.
+async fn jump_database_clock(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    if !stage.postgres.clock.is_available() {
+        return Done::nothing("postgres", "libfaketime is not installed");
+    }
+    let seconds = if fault.choice.is_multiple_of(2) { 4 } else { -4 };
+    stage.postgres.clock.set(seconds)?;
+    tokio::time::sleep(fault.hold).await;
+    stage.postgres.clock.set(0)?;
+    Done::to("postgres", format!("its clock jumps by {seconds:+} s and back"))
 }
 
 /// All that is free, and then what the brokers had as well.

@@ -15,7 +15,13 @@ pub type Time = Duration;
 pub const SOURCE: u8 = 0;
 /// Transactors write to it.
 pub const SINK: u8 = 1;
-pub const QUEUES: [&str; 2] = ["source", "sink"];
+/// Without deduplication: three transaction ids, used again and again.
+pub const REPEATS: u8 = 2;
+/// Messages that fail twice become dead letters.
+pub const FRAIL: u8 = 3;
+/// Deleted and made again while it is in use.
+pub const FLEETING: u8 = 4;
+pub const QUEUES: [&str; 5] = ["source", "sink", "repeats", "frail", "fleeting"];
 
 /// A partition of a queue. It has one writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,11 +40,67 @@ pub struct Key {
 /// A consumer group, as a position in [`GROUPS`].
 pub type Group = usize;
 
+/// How the consumers of a group behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Complete, fail, forget, renew, and come too late.
+    Mixed,
+    /// Acknowledge in transactions that write to the sink.
+    Moves,
+    /// Wait for minutes: a wake-up that is lost shows.
+    Waits,
+    /// Pop once at the start, and come back when the faults are over.
+    Away,
+    /// Take messages without a lease.
+    AutoAck,
+    /// Sent back to the beginning every now and then; wait for minutes as well.
+    Rewound,
+    /// Complete or fail, so that some messages become dead letters.
+    GivesUp,
+    /// Complete what comes, from a queue that is deleted at times.
+    Fleeting,
+}
+
 /// Every group reads all of one queue.
-pub const GROUPS: [(&str, u8); 5] =
-    [("alpha", SOURCE), ("beta", SOURCE), ("movers", SOURCE), ("gamma", SINK), ("delta", SINK)];
+pub const GROUPS: [(&str, u8, Manner); 12] = [
+    ("alpha", SOURCE, Manner::Mixed),
+    ("beta", SOURCE, Manner::Mixed),
+    ("movers", SOURCE, Manner::Moves),
+    ("gamma", SINK, Manner::Mixed),
+    ("delta", SINK, Manner::Mixed),
+    ("sleepers", SOURCE, Manner::Waits),
+    ("away", SOURCE, Manner::Away),
+    ("auto", SOURCE, Manner::AutoAck),
+    ("rewound", SINK, Manner::Rewound),
+    ("repeated", REPEATS, Manner::Mixed),
+    ("frail", FRAIL, Manner::GivesUp),
+    ("fleeting", FLEETING, Manner::Fleeting),
+];
 /// The group whose acknowledgements are transactions.
 pub const MOVERS: Group = 2;
+pub const SLEEPERS: Group = 5;
+pub const AUTO: Group = 7;
+pub const REWOUND: Group = 8;
+/// The group whose messages may become dead letters.
+pub const GIVES_UP: Group = 10;
+pub const FLEETERS: Group = 11;
+
+impl Manner {
+    /// Whether every accepted message must come to the group.
+    pub fn is_owed_all(self) -> bool {
+        !matches!(self, Manner::AutoAck | Manner::Fleeting)
+    }
+
+    /// Whether a partition has one holder at a time and its cursor only moves forward by what that holder says.
+    pub fn has_plain_leases(self) -> bool {
+        !matches!(self, Manner::AutoAck | Manner::Rewound | Manner::Fleeting)
+    }
+
+    /// Whether a message comes only after everything before it was completed.
+    pub fn is_in_order(self) -> bool {
+        self.has_plain_leases() && self != Manner::GivesUp
+    }
+}
 
 /// What a caller knows about what it asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,6 +113,7 @@ pub enum Outcome<T> {
 #[derive(Clone, Debug)]
 pub struct Push {
     pub sent: Time,
+    pub ended: Time,
     pub broker: usize,
     pub items: Vec<Key>,
     pub outcome: Outcome<Vec<Receipt>>,
@@ -76,6 +139,8 @@ pub struct Pop {
     pub group: Group,
     pub lease: String,
     pub lease_time: Duration,
+    /// How long it was willing to wait.
+    pub wait: Duration,
     pub messages: Vec<(Key, Uuid)>,
 }
 
@@ -129,15 +194,41 @@ pub struct Transaction {
     pub outcome: Outcome<bool>,
 }
 
+/// A group was sent back to the beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Seek {
+    pub sent: Time,
+    pub outcome: Outcome<()>,
+}
+
+/// A time in which nothing is judged that depends on how long things take.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub from: Time,
+    pub until: Time,
+}
+
 #[derive(Debug, Default)]
 pub struct History {
     pub pushes: Vec<Push>,
     pub pops: Vec<Pop>,
-    /// Pops whose answer was lost: they may hold a lease that nobody knows.
+    /// Pops whose answer was lost: they may hold a lease that no consumer knows.
     pub lost_pops: u64,
+    /// Leases that such a pop may hold on the queue whose messages are given up.
+    pub lost_leases_of_frail: u64,
+    /// Messages that such a pop may have taken for good.
+    pub lost_auto_acks: u64,
     pub settles: Vec<Settle>,
     pub renewals: Vec<Renewal>,
     pub transactions: Vec<Transaction>,
+    pub seeks: Vec<Seek>,
+    /// Every try to delete the fleeting queue, from its request to the time by which it must have happened.
+    pub deletes: Vec<Span>,
+    pub faults: Vec<Span>,
+    /// While the clock of PostgreSQL was wrong.
+    pub clock_jumps: Vec<Span>,
+    /// What the dead-letter queue held at the end.
+    pub dead: Vec<Key>,
     open: Open,
 }
 
@@ -146,6 +237,8 @@ pub struct History {
 struct Open {
     missing: HashSet<(Group, Key)>,
     delivered: HashSet<(Group, Key)>,
+    /// Missing, but for those of groups that are away.
+    backlog: usize,
     last_delivery: Time,
 }
 
@@ -164,7 +257,9 @@ impl History {
         self.open.last_delivery = pop.ended;
         for &(key, _) in &pop.messages {
             self.open.delivered.insert((pop.group, key));
-            self.open.missing.remove(&(pop.group, key));
+            if self.open.missing.remove(&(pop.group, key)) && !is_away(pop.group) {
+                self.open.backlog -= 1;
+            }
         }
         self.pops.push(pop);
     }
@@ -183,6 +278,11 @@ impl History {
         self.open.missing.len()
     }
 
+    /// Deliveries that are owed to groups that are there.
+    pub fn backlog(&self) -> usize {
+        self.open.backlog
+    }
+
     pub fn last_delivery(&self) -> Time {
         self.open.last_delivery
     }
@@ -191,13 +291,19 @@ impl History {
 impl Open {
     fn accept(&mut self, key: Key) {
         for group in groups_of(key.lane.queue) {
-            if !self.delivered.contains(&(group, key)) {
-                self.missing.insert((group, key));
+            let owed = !self.delivered.contains(&(group, key)) && self.missing.insert((group, key));
+            if owed && !is_away(group) {
+                self.backlog += 1;
             }
         }
     }
 }
 
+fn is_away(group: Group) -> bool {
+    GROUPS[group].2 == Manner::Away
+}
+
+/// The groups to which every accepted message of a queue is owed.
 pub fn groups_of(queue: u8) -> impl Iterator<Item = Group> {
-    (0..GROUPS.len()).filter(move |&group| GROUPS[group].1 == queue)
+    (0..GROUPS.len()).filter(move |&group| GROUPS[group].1 == queue && GROUPS[group].2.is_owed_all())
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::caller::{Caller, parse};
-use super::history::{GROUPS, Group, Key, Lane, Pop, QUEUES};
+use super::history::{GIVES_UP, GROUPS, Group, Key, Lane, Pop, QUEUES};
 
 /// Short, so that many run out.
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -21,6 +21,8 @@ pub struct Wish {
     pub lanes: u32,
     /// Zero: at once or nothing.
     pub wait: Duration,
+    /// Without a lease: what comes is taken.
+    pub auto_ack: bool,
 }
 
 /// The messages of one pop.
@@ -31,6 +33,7 @@ pub struct Leased {
 
 pub struct Message {
     pub key: Key,
+    pub id: Uuid,
     pub transaction_id: String,
     pub partition_id: String,
 }
@@ -38,7 +41,7 @@ pub struct Message {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Popped {
-    lease_id: String,
+    lease_id: Option<String>,
     messages: Vec<Delivered>,
 }
 
@@ -62,22 +65,30 @@ struct Stamp {
 
 /// None when there was nothing, or no answer.
 pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
-    let (group, queue) = GROUPS[wish.group];
+    let (group, queue, _) = GROUPS[wish.group];
     let queue = QUEUES[usize::from(queue)];
     let place = wish.lane.map(|lane| format!("/partition/{lane}")).unwrap_or_default();
     let path = format!(
-        "/api/v1/pop/queue/{queue}{place}?consumerGroup={group}&batch={}&partitions={}&wait={}&timeout={}",
+        "/api/v1/pop/queue/{queue}{place}?consumerGroup={group}&batch={}&partitions={}&wait={}&timeout={}&autoAck={}",
         wish.batch,
         wish.lanes,
         !wish.wait.is_zero(),
-        wish.wait.as_millis()
+        wish.wait.as_millis(),
+        wish.auto_ack
     );
     let answer = caller.get(&path, wish.wait).await?;
     if answer.status() == Some(204) {
         return Ok(None);
     }
     let Some(body) = answer.body() else {
-        caller.run.history().lost_pops += 1;
+        let mut history = caller.run.history();
+        history.lost_pops += 1;
+        if wish.group == GIVES_UP {
+            history.lost_leases_of_frail += u64::from(wish.lanes);
+        }
+        if wish.auto_ack {
+            history.lost_auto_acks += u64::from(wish.batch);
+        }
         return Ok(None);
     };
     let popped: Popped = parse(body)?;
@@ -93,16 +104,19 @@ pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
         );
         let key = Key { lane: Lane { queue: number, number: lane }, seq };
         delivered.push((key, one.id));
-        let Delivered { transaction_id, partition_id, .. } = one;
-        messages.push(Message { key, transaction_id, partition_id });
+        let Delivered { id, transaction_id, partition_id, .. } = one;
+        messages.push(Message { key, id, transaction_id, partition_id });
     }
+    // Without a lease the answer is its own.
+    let lease = popped.lease_id.unwrap_or_else(|| format!("none-{}", messages[0].id));
     caller.run.history().pop(Pop {
         sent: answer.sent,
         ended: answer.ended,
         group: wish.group,
-        lease: popped.lease_id.clone(),
+        lease: lease.clone(),
         lease_time: LEASE,
+        wait: wish.wait,
         messages: delivered,
     });
-    Ok(Some(Leased { lease: popped.lease_id, messages }))
+    Ok(Some(Leased { lease, messages }))
 }

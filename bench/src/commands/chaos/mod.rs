@@ -1,13 +1,16 @@
 //! `queen-bench chaos`: producers, consumers and transactors over two brokers, while a nemesis breaks what it can. Then
 //! everything that was promised is accounted for. A seed decides on all that is ours to decide.
 
+mod admin;
 mod broker;
 mod caller;
 mod checker;
+mod clock;
 mod consumers;
 mod disk;
 mod failover;
 mod faults;
+mod hangups;
 mod history;
 mod leased;
 mod nemesis;

@@ -20,10 +20,12 @@ pub enum Kind {
     JumpClock,
     ExhaustPool,
     LockStorm,
+    LateStatements,
+    JumpDatabaseClock,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 15] = [
         Kind::KillBroker,
         Kind::CrashPostgres,
         Kind::KillBackend,
@@ -37,6 +39,8 @@ impl Kind {
         Kind::JumpClock,
         Kind::ExhaustPool,
         Kind::LockStorm,
+        Kind::LateStatements,
+        Kind::JumpDatabaseClock,
     ];
 
     pub fn name(self) -> &'static str {
@@ -54,6 +58,8 @@ impl Kind {
             Kind::JumpClock => "jump-clock",
             Kind::ExhaustPool => "exhaust-pool",
             Kind::LockStorm => "lock-storm",
+            Kind::LateStatements => "late-statements",
+            Kind::JumpDatabaseClock => "jump-database-clock",
         }
     }
 
@@ -64,8 +70,8 @@ impl Kind {
             Kind::CrashPostgres => (100, 2_500),
             Kind::KillBackend | Kind::EndSessions => (300, 1_000),
             Kind::Cut => (500, 2_000),
-            Kind::BlackHole => (2_500, 8_000),
-            Kind::Slow => (1_000, 4_000),
+            Kind::BlackHole => (2_500, 5_000),
+            Kind::Slow => (1_000, 3_000),
             Kind::PauseBroker => (2_300, 4_000),
             Kind::PausePostgres => (2_300, 3_500),
             Kind::FillDisk => (500, 3_000),
@@ -73,6 +79,9 @@ impl Kind {
             Kind::ExhaustPool => (700, 3_000),
             // Longer than the brokers wait for a lock.
             Kind::LockStorm => (1_700, 3_000),
+            // Longer than the brokers wait for an answer: the statement comes after it was given up.
+            Kind::LateStatements => (7_300, 7_600),
+            Kind::JumpDatabaseClock => (500, 2_000),
         }
     }
 }
@@ -82,6 +91,15 @@ impl Kind {
 pub enum Side {
     Postgres,
     Clients,
+}
+
+impl Side {
+    pub fn other(self) -> Side {
+        match self {
+            Side::Postgres => Side::Clients,
+            Side::Clients => Side::Postgres,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -97,6 +115,8 @@ pub struct Fault {
     pub choice: u32,
     /// Quiet time before it.
     pub gap: Duration,
+    /// Of the network, at the same time.
+    pub beside: Option<Kind>,
 }
 
 /// Goes on for ever. Every kind comes once before any comes again.
@@ -133,7 +153,13 @@ impl Iterator for Plan {
             side: if self.random.below(2) == 0 { Side::Postgres } else { Side::Clients },
             hold: self.between(from, to),
             choice: self.random.below(1 << 16),
-            gap: self.between(100, 900),
+            gap: self.between(100, 700),
+            beside: match self.random.below(9) {
+                0 => Some(Kind::Cut),
+                1 => Some(Kind::BlackHole),
+                2 => Some(Kind::Slow),
+                _ => None,
+            },
         })
     }
 }
@@ -159,7 +185,7 @@ mod tests {
         for seed in 0..100 {
             let faults = Plan::new(seed, false).take(Kind::ALL.len());
             let time: Duration = faults.map(|fault| fault.gap + fault.hold).sum();
-            assert!(time < Duration::from_secs(50), "{seed}: {time:?}");
+            assert!(time < Duration::from_secs(57), "{seed}: {time:?}");
         }
     }
 }

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio_postgres::Config;
 
+use super::clock::Clock;
 use crate::direct::Link;
 use crate::environment::{Account, free_port, programs};
 
@@ -39,6 +40,7 @@ const SETTINGS: [&str; 9] = [
 
 pub struct Postgres {
     pub port: u16,
+    pub clock: Clock,
     folder: PathBuf,
     data: PathBuf,
     settings: Vec<String>,
@@ -88,8 +90,10 @@ impl Postgres {
         // Links to some of its programs may be on the PATH; the others are where these lead to.
         let server = programs()?.join("postgres").canonicalize()?;
         let programs = server.parent().context("postgres is in no folder")?.to_owned();
+        let port = free_port()?;
         Ok(Postgres {
-            port: free_port()?,
+            port,
+            clock: Clock::new(folder.join(format!("clock-postgres-{port}")))?,
             folder: folder.to_owned(),
             data,
             settings,
@@ -118,6 +122,7 @@ impl Postgres {
         for setting in &self.settings {
             postgres.args(["-c", setting]);
         }
+        self.clock.preload(&mut postgres);
         // In a group of its own: Ctrl-C in a terminal is for us.
         postgres.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         self.child = Some(postgres.spawn().context("cannot start postgres")?);

@@ -9,13 +9,20 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::caller::{Caller, Run, parse};
-use super::history::{Key, Lane, Outcome, Push, QUEUES, Receipt, SOURCE};
+use super::history::{Key, Lane, Outcome, Push, QUEUES, REPEATS, Receipt};
 
 /// Without ids of their own: never sent again, stored at most once.
 const ANONYMOUS_PERCENT: u32 = 12;
 /// Over several lanes at once.
 const SPREAD_PERCENT: u32 = 25;
 const ITEMS_MAX: u32 = 6;
+/// Too large for one statement, so that a part of the request may be stored and another not.
+const LARGE_PERCENT: u32 = 2;
+const LARGE_ITEMS: u32 = 40;
+const LARGE_BYTES: usize = 20_000;
+/// What a queue without deduplication is sent, over and over.
+const REPEATED_IDS: u32 = 3;
+const NEW_LANE_PERCENT: u32 = 2;
 const PAUSE_MS: u32 = 60;
 /// Deliveries that are owed. Consumers that have to catch up on a slow machine are no part of the test.
 const BACKLOG_MAX: usize = 4_000;
@@ -25,6 +32,8 @@ pub struct Producer {
     lanes: Vec<Lane>,
     /// Of each lane.
     next: Vec<u32>,
+    /// How many of the lanes are in use: the rest come into being during the run.
+    open: usize,
 }
 
 #[derive(Deserialize)]
@@ -36,43 +45,59 @@ struct Pushed {
 }
 
 impl Producer {
-    pub fn new(run: &Arc<Run>, seed: u64, lanes: Vec<u16>) -> Producer {
-        let lanes: Vec<Lane> = lanes.into_iter().map(|number| Lane { queue: SOURCE, number }).collect();
-        Producer { caller: Caller::new(run, seed), next: vec![0; lanes.len()], lanes }
+    pub fn new(run: &Arc<Run>, seed: u64, queue: u8, lanes: Vec<u16>) -> Producer {
+        let lanes: Vec<Lane> = lanes.into_iter().map(|number| Lane { queue, number }).collect();
+        Producer { caller: Caller::new(run, seed), next: vec![0; lanes.len()], lanes, open: 1 }
     }
 
     pub async fn work(mut self) -> Result<()> {
         let _writing = self.caller.run.writing();
         while self.caller.is_loading() {
-            let items = self.choose();
-            let own_ids = !self.caller.percent(ANONYMOUS_PERCENT);
-            self.send(&items, own_ids).await?;
+            let large = self.caller.percent(LARGE_PERCENT);
+            let items = self.choose(large);
+            let repeats = self.lanes[0].queue == REPEATS;
+            let own_ids = !repeats && !self.caller.percent(ANONYMOUS_PERCENT);
+            let ids = match (repeats, own_ids) {
+                (true, _) => Ids::Repeated,
+                (_, true) => Ids::Own,
+                (_, false) => Ids::None,
+            };
+            self.send(&items, ids, if large { LARGE_BYTES } else { 0 }).await?;
             let pause = self.caller.between(0..PAUSE_MS);
             self.caller.run.pause(Duration::from_millis(pause.into())).await;
-            while self.caller.is_loading() && self.caller.run.history().missing() > BACKLOG_MAX {
+            while self.caller.is_loading() && self.caller.run.history().backlog() > BACKLOG_MAX {
                 self.caller.run.pause(Duration::from_millis(50)).await;
             }
         }
         Ok(())
     }
 
-    fn choose(&mut self) -> Vec<Key> {
+    fn choose(&mut self, large: bool) -> Vec<Key> {
         let spread = self.caller.percent(SPREAD_PERCENT);
-        let count = self.caller.between(1..ITEMS_MAX + 1);
-        let mut place = self.caller.random.below(self.lanes.len() as u32) as usize;
+        let count = if large { LARGE_ITEMS } else { self.caller.between(1..ITEMS_MAX + 1) };
+        if self.open < self.lanes.len() && self.caller.percent(NEW_LANE_PERCENT) {
+            self.open += 1;
+        }
+        let mut place = self.caller.random.below(self.open as u32) as usize;
         let mut items = Vec::new();
         for _ in 0..count {
             items.push(Key { lane: self.lanes[place], seq: self.next[place] });
             self.next[place] += 1;
             if spread {
-                place = (place + 1) % self.lanes.len();
+                place = (place + 1) % self.open;
             }
         }
         items
     }
 
-    async fn send(&mut self, items: &[Key], own_ids: bool) -> Result<()> {
-        let body = json!({ "items": items.iter().map(|&key| item(key, own_ids)).collect::<Vec<_>>() });
+    async fn send(&mut self, items: &[Key], ids: Ids, padding: usize) -> Result<()> {
+        let mut items_sent: Vec<_> = items.iter().map(|&key| item(key, ids)).collect();
+        if padding > 0 {
+            for item in &mut items_sent {
+                item["payload"]["padding"] = Value::String("x".repeat(padding));
+            }
+        }
+        let body = json!({ "items": items_sent });
         let body = body.to_string();
         loop {
             let answer = self.caller.post("/api/v1/push", body.as_bytes()).await?;
@@ -86,27 +111,42 @@ impl Producer {
             };
             self.caller.run.history().push(Push {
                 sent: answer.sent,
+                ended: answer.ended,
                 broker: answer.broker,
                 items: items.to_vec(),
                 outcome,
             });
-            if known || !own_ids || self.caller.is_over() {
+            if known || ids != Ids::Own || self.caller.is_over() {
                 return Ok(());
             }
         }
     }
 }
 
-pub fn item(key: Key, own_id: bool) -> Value {
+/// The transaction ids of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// One for each message, so that it can be sent again.
+    Own,
+    /// The broker chooses.
+    None,
+    /// The same few for all messages of a lane.
+    Repeated,
+}
+
+pub fn item(key: Key, ids: Ids) -> Value {
     let Key { lane, seq } = key;
     let mut item = json!({
         "queue": QUEUES[usize::from(lane.queue)],
         "partition": lane.number.to_string(),
         "payload": {"queue": lane.queue, "lane": lane.number, "seq": seq},
     });
-    if own_id {
-        item["transactionId"] = Value::String(format!("{}-{}-{seq}", lane.queue, lane.number));
-    }
+    let number = match ids {
+        Ids::Own => seq,
+        Ids::Repeated => seq % REPEATED_IDS,
+        Ids::None => return item,
+    };
+    item["transactionId"] = Value::String(format!("{}-{}-{number}", lane.queue, lane.number));
     item
 }
 

@@ -8,12 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
+use super::admin::{Admin, note_dead_letters};
 use super::caller::{Phase, Run};
 use super::checker::{self, Findings, Rule, Violation};
 use super::consumers::Consumer;
 use super::failover::{self, Took};
-use super::history::{GROUPS, MOVERS, Outcome, SOURCE};
-use super::nemesis::{Fault, Plan};
+use super::hangups::HangUps;
+use super::history::{FLEETING, FRAIL, GROUPS, Manner, Outcome, REPEATS, SINK, SOURCE, Span};
+use super::nemesis::{Fault, Kind, Plan};
 use super::producers::Producer;
 use super::stage::Stage;
 use super::statuses::Statuses;
@@ -25,6 +27,8 @@ const PRODUCERS: u16 = 6;
 const LANES_EACH: u16 = 4;
 const CONSUMERS: u64 = 4;
 const TRANSACTORS: u16 = 4;
+/// Of each of the smaller queues, with one producer for all of them.
+const LANES_SMALL: u16 = 3;
 /// Nothing was delivered for this long: longer than a lease lasts, and then some.
 const QUIET: Duration = Duration::from_millis(3_000);
 /// Without any delivery that was owed. Deferred operations and spools have to land first.
@@ -64,6 +68,11 @@ impl Shape {
 
     fn is_thorough(&self) -> bool {
         !self.short && !self.failover && self.upgrade_from.is_none()
+    }
+
+    /// Only what the last release does right as well.
+    fn is_plain(&self) -> bool {
+        self.upgrade_from.is_some()
     }
 
     pub fn words(&self) -> String {
@@ -115,9 +124,9 @@ pub struct Counts {
 
 pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
     let first = shape.upgrade_from.as_deref().unwrap_or(queen);
-    let mut stage = Stage::open(first, shape.failover).await?;
+    let mut stage = Stage::open(first, shape.failover, shape.is_plain()).await?;
     let run = Run::new(stage.targets()?);
-    let mut workers = start(&run, seed);
+    let mut workers = start(&run, seed, shape.is_plain());
     let mut result = RunResult {
         seed,
         thorough: shape.is_thorough(),
@@ -151,6 +160,7 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
     while let Some(ended) = workers.join_next().await {
         ended.context("a worker panicked")??;
     }
+    note_dead_letters(&run, &stage.postgres.inside().await?).await?;
     let history = run.history();
     result.findings = checker::check(&history);
     if let Some(open) = open {
@@ -167,24 +177,42 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
     Ok(result)
 }
 
-fn start(run: &Arc<Run>, seed: u64) -> JoinSet<Result<()>> {
+fn start(run: &Arc<Run>, seed: u64, plain: bool) -> JoinSet<Result<()>> {
     let mut workers = JoinSet::new();
     // Different for each worker, and for the nemesis.
     let mut seeds = (1..).map(|worker: u64| seed.wrapping_mul(0x9E37_79B9).wrapping_add(worker << 32));
     let mut seed = || seeds.next().unwrap_or_default();
     for place in 0..PRODUCERS {
         let lanes = (place * LANES_EACH..(place + 1) * LANES_EACH).collect();
-        workers.spawn(Producer::new(run, seed(), lanes).work());
+        workers.spawn(Producer::new(run, seed(), SOURCE, lanes).work());
+    }
+    let small = [REPEATS, FRAIL, FLEETING];
+    for queue in small.into_iter().filter(|_| !plain) {
+        workers.spawn(Producer::new(run, seed(), queue, (0..LANES_SMALL).collect()).work());
     }
     let numbers = Arc::new(AtomicU32::new(0));
     for place in 0..TRANSACTORS {
         workers.spawn(Transactor::new(run, seed(), place, Arc::clone(&numbers)).work());
     }
-    for (group, (_, queue)) in GROUPS.iter().enumerate().filter(|&(group, _)| group != MOVERS) {
-        let lanes = if *queue == SOURCE { PRODUCERS * LANES_EACH } else { TRANSACTORS * 2 };
-        for _ in 0..CONSUMERS {
+    for (group, (_, queue, manner)) in GROUPS.iter().enumerate() {
+        let lanes = match *queue {
+            SOURCE => PRODUCERS * LANES_EACH,
+            SINK => TRANSACTORS * 2,
+            _ => LANES_SMALL,
+        };
+        let consumers = match manner {
+            Manner::Mixed => CONSUMERS,
+            Manner::Moves => 0,
+            Manner::Waits | Manner::Rewound | Manner::Fleeting => 1,
+            Manner::Away | Manner::AutoAck | Manner::GivesUp => 2,
+        };
+        for _ in 0..consumers {
             workers.spawn(Consumer::new(run, seed(), group, lanes).work());
         }
+    }
+    if !plain {
+        workers.spawn(Admin::new(run, seed()).work());
+        workers.spawn(HangUps::new(run, seed()).work());
     }
     workers
 }
@@ -237,6 +265,7 @@ async fn upgrade(
         tokio::time::sleep(pause).await;
         let began = run.now();
         stage.brokers[number].replace(queen).await?;
+        run.history().faults.push(Span { from: began, until: run.now() });
         say_at(began, "upgrade", &format!("broker {number}"), run.now() - began, "stopped, and started anew");
         result.faults.push("upgrade");
     }
@@ -261,9 +290,16 @@ async fn inflict_all(
         tokio::time::sleep(gap).await;
         let began = run.now();
         let done = faults::inflict(stage, &fault).await.with_context(|| format!("{fault:?}"))?;
-        say_at(began, kind.name(), &done.whom, run.now() - began, &done.remark);
-        if done.inflicted {
-            result.faults.push(kind.name());
+        let span = Span { from: began, until: run.now() };
+        run.history().faults.push(span);
+        if kind == Kind::JumpDatabaseClock {
+            run.history().clock_jumps.push(span);
+        }
+        for done in done {
+            say_at(began, done.kind.name(), &done.whom, span.until - began, &done.remark);
+            if done.inflicted {
+                result.faults.push(done.kind.name());
+            }
         }
     }
     Ok(())
@@ -272,7 +308,9 @@ async fn inflict_all(
 async fn fail_over(stage: &mut Stage, run: &Run, shape: &Shape, result: &mut RunResult) -> Result<()> {
     tokio::time::sleep(shape.load * 2 / 5).await;
     let began = run.now();
-    let took = failover::fail_over(stage, shape.load / 20).await?;
+    // Long enough for pushes to go into the spool.
+    let took = failover::fail_over(stage, shape.load / 5).await?;
+    run.history().faults.push(Span { from: began, until: run.now() });
     let remark = format!(
         "{} waits for the standby cancelled, kill -9 of the primary; promoted in {:.2} s, brokers ready {:.2} s after its death",
         took.cancelled,
@@ -338,7 +376,8 @@ async fn unread(stage: &Stage) -> Result<Vec<String>> {
             c.consumer_group, c.cursor, c.lease_id, c.lease_until - clock_timestamp(), h.deferred_pending, c.deferred_pending)
         from queen.partitions p join queen.queues q on q.id = p.queue_id
         cross join lateral queen.head_of(p.id) h cross join lateral queen.readers_of(p.id) c
-        where c.cursor < h.head order by 1";
+        where c.cursor < h.head and q.name <> 'bait'
+        union all select 'redrive ' || id from queen.redrives where finished_at is null and queue_name <> 'bait' order by 1";
     let rows = link.client.query(query, &[]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

@@ -3,18 +3,18 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use queen_testkit::Proxy;
-use serde_json::json;
 use tempfile::TempDir;
 use tokio_postgres::Config;
 
+use super::admin;
 use super::broker::Broker;
 use super::disk::Disk;
 use super::failover::{Standby, standby_of};
 use super::history::QUEUES;
-use super::leased::LEASE;
 use super::postgres::{BROKER, Postgres};
 use crate::client::{Client, Target};
 
@@ -24,9 +24,9 @@ pub const BROKERS: usize = 2;
 pub struct Stage {
     pub brokers: Vec<Broker>,
     /// Between each broker and PostgreSQL.
-    pub to_postgres: Vec<Proxy>,
+    pub to_postgres: Vec<Arc<Proxy>>,
     /// Between clients and each broker.
-    pub to_brokers: Vec<Proxy>,
+    pub to_brokers: Vec<Arc<Proxy>>,
     pub postgres: Postgres,
     /// Of a run with a failover.
     pub standby: Option<Standby>,
@@ -35,7 +35,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub async fn open(program: &Path, failover: bool) -> Result<Stage> {
+    pub async fn open(program: &Path, failover: bool, plain: bool) -> Result<Stage> {
         let folder = tempfile::Builder::new().prefix("queen-chaos-").tempdir()?;
         let path = folder.path().to_owned();
         // PostgreSQL runs as somebody else, who must be able to pass through here.
@@ -62,10 +62,10 @@ impl Stage {
             let mut broker = Broker::new(program, number, database, &path, stage.disk.folder())?;
             broker.start().await?;
             let proxy = Proxy::to_postgres(&format!("host=127.0.0.1 port={} user=nobody", broker.port)).await;
-            stage.to_brokers.push(proxy);
+            stage.to_brokers.push(Arc::new(proxy));
             stage.brokers.push(broker);
         }
-        stage.configure().await?;
+        stage.configure(plain).await?;
         Ok(stage)
     }
 
@@ -81,7 +81,7 @@ impl Stage {
             None => {
                 let proxy = Proxy::to_postgres(&of("127.0.0.1", &self.postgres.port.to_string())).await;
                 let url = proxy.url().to_owned();
-                self.to_postgres.push(proxy);
+                self.to_postgres.push(Arc::new(proxy));
                 url
             }
         }
@@ -95,12 +95,10 @@ impl Stage {
             .collect()
     }
 
-    async fn configure(&self) -> Result<()> {
+    async fn configure(&self, plain: bool) -> Result<()> {
         let mut client = Client::new(self.targets()?.swap_remove(0));
-        for queue in QUEUES {
-            // Nothing is given up, so everything has to be completed.
-            let options = json!({"leaseTime": LEASE.as_secs(), "retryLimit": 1_000_000});
-            let body = json!({"queue": queue, "options": options}).to_string();
+        for (number, queue) in QUEUES.iter().enumerate() {
+            let body = admin::configuration(u8::try_from(number)?, plain).to_string();
             let reply = client.post("/api/v1/configure", body.as_bytes()).await?;
             if reply.status >= 300 {
                 bail!("cannot configure {queue}: {}", String::from_utf8_lossy(&reply.body));

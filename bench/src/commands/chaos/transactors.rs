@@ -11,7 +11,7 @@ use serde_json::json;
 use super::caller::{Caller, Run, parse};
 use super::history::{GROUPS, Key, Lane, MOVERS, Outcome, SINK, Transaction};
 use super::leased::{LEASE, Leased, Wish, pop};
-use super::producers::item;
+use super::producers::{Ids, item};
 
 /// One whose answer is lost is sent again so many times. It is refused if it was done, since its lease is over then.
 const TRIES: u32 = 3;
@@ -40,7 +40,7 @@ impl Transactor {
             let most = if self.caller.is_loading() { 8 } else { DRAIN_BATCH };
             let batch = self.caller.between(1..most);
             let wait = Duration::from_millis(wait);
-            let wish = Wish { group: MOVERS, lane: None, batch, lanes: 1, wait };
+            let wish = Wish { group: MOVERS, lane: None, batch, lanes: 1, wait, auto_ack: false };
             let Some(leased) = pop(&mut self.caller, &wish).await? else {
                 self.caller.run.pause(Duration::from_millis(20)).await;
                 continue;
@@ -69,12 +69,12 @@ impl Transactor {
             })
             .collect();
         // Without ids it is safe to send again only because it ends the lease it requires.
-        let own_ids = self.caller.percent(70);
+        let ids = if self.caller.percent(70) { Ids::Own } else { Ids::None };
         let ack = json!({
-            "type": "ack", "transactionId": last.transaction_id, "partitionId": last.partition_id,
+            "type": "ack", "transactionId": last.transaction_id, "messageId": last.id, "partitionId": last.partition_id,
             "consumerGroup": GROUPS[MOVERS].0, "leaseId": leased.lease,
         });
-        let push = |key| json!({"type": "push", "items": [item(key, own_ids)]});
+        let push = |key| json!({"type": "push", "items": [item(key, ids)]});
         let operations = match self.caller.percent(50) {
             true => vec![push(outputs[0]), ack, push(outputs[1])],
             false => vec![ack, push(outputs[0]), push(outputs[1])],

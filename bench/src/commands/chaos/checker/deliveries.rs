@@ -6,12 +6,15 @@ use uuid::Uuid;
 
 use super::index::{Grant, Index, Message};
 use super::{Findings, Rule};
-use crate::commands::chaos::history::{GROUPS, Group, Key, Time, groups_of};
+use crate::commands::chaos::history::{FRAIL, GROUPS, Group, Key, REPEATS, Time, groups_of};
 
 pub fn check(index: &Index, findings: &mut Findings) {
     lost(index, findings);
     stored_twice(index, findings);
     for (&(group, _), grants) in &index.by_lane {
+        if !GROUPS[group].2.is_in_order() {
+            continue;
+        }
         let grants: Vec<&Grant> = grants.iter().map(|&at| &index.grants[at]).collect();
         order(index, group, &grants, findings);
     }
@@ -41,7 +44,8 @@ fn stored_twice(index: &Index, findings: &mut Findings) {
     let deliveries = index.grants.iter().flat_map(|grant| grant.keys.iter().copied().zip(&grant.ids));
     for (key, &id) in deliveries {
         let first = *ids.entry(key).or_insert(id);
-        if first != id {
+        // A dead letter that was sent back has a new id.
+        if first != id && key.lane.queue != FRAIL {
             findings.violation(Rule::StoredTwice, format!("{key:?} is stored as {first} and as {id}"));
         }
         if !index.messages.contains_key(&key) {
@@ -56,9 +60,14 @@ fn stored_twice(index: &Index, findings: &mut Findings) {
                 continue;
             }
         }
+        if key.lane.queue == REPEATS {
+            // Sent once, without deduplication.
+            findings.case(Rule::StoredTwice);
+        }
         let told = message.accepted.and_then(|accepted| accepted.id);
         if let (Some(told), Some(&id)) = (told, ids.get(key))
             && told != id
+            && key.lane.queue != FRAIL
         {
             let text = format!("{key:?} was accepted as {told} and delivered as {id}");
             findings.violation(Rule::StoredTwice, text);
@@ -99,7 +108,7 @@ fn order(index: &Index, group: Group, grants: &[&Grant], findings: &mut Findings
     }
 }
 
-fn must_precede(predecessor: &Message, message: &Message) -> bool {
+pub fn must_precede(predecessor: &Message, message: &Message) -> bool {
     let Some(accepted) = predecessor.accepted else { return false };
     // A broker cannot know of what is in the spool of another. Who changes brokers may overtake itself.
     !accepted.buffered || message.brokers == 1 << accepted.broker

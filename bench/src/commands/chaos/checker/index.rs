@@ -10,6 +10,10 @@ use crate::commands::chaos::history::{
     Group, History, Key, Lane, MOVERS, Outcome, Receipt, Renewal, Settled, Time, Verdict,
 };
 
+/// How far from a jump of the database's clock a lease may still be longer or shorter than it should: two lease times,
+/// and the jump itself.
+const CLOCK_REACH: Duration = Duration::from_secs(9);
+
 /// A message as its writer knows it.
 #[derive(Debug)]
 pub struct Message {
@@ -22,6 +26,8 @@ pub struct Message {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
+    /// When its writer knew.
+    pub at: Time,
     pub broker: usize,
     pub buffered: bool,
     /// Told before the log was compared.
@@ -49,6 +55,10 @@ pub struct Grant {
     /// The holder sent a nack.
     pub nack_sent: Option<Time>,
     pub acts: Vec<Act>,
+    /// How long it waited at the most.
+    pub wait: Duration,
+    /// The clock that leases are measured with was right all the time.
+    pub is_timed: bool,
 }
 
 /// An acknowledgement as one lane sees it, by itself or in a transaction.
@@ -106,8 +116,13 @@ impl Index {
                     Receipt::Buffered(id) => (id, true, true),
                     Receipt::Failed => continue,
                 };
-                message.accepted =
-                    Some(Accepted { broker: push.broker, buffered, provisional, id: Some(id) });
+                message.accepted = Some(Accepted {
+                    at: push.ended,
+                    broker: push.broker,
+                    buffered,
+                    provisional,
+                    id: Some(id),
+                });
             }
         }
         for transaction in &history.transactions {
@@ -115,6 +130,7 @@ impl Index {
                 let message = self.message(key, transaction.sent, transaction.broker);
                 if transaction.outcome == Outcome::Answered(true) {
                     message.accepted = Some(Accepted {
+                        at: transaction.ended,
                         broker: transaction.broker,
                         buffered: false,
                         provisional: false,
@@ -160,6 +176,10 @@ impl Index {
                     end_sent: None,
                     nack_sent: None,
                     acts: Vec::new(),
+                    wait: pop.wait,
+                    is_timed: history.clock_jumps.iter().all(|jump| {
+                        pop.ended + CLOCK_REACH < jump.from || jump.until + CLOCK_REACH < pop.sent
+                    }),
                 });
             }
         }

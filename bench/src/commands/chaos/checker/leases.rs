@@ -8,6 +8,9 @@ use crate::commands::chaos::history::{GROUPS, Group, History, Key, Lane, Outcome
 
 pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     for (&(group, lane), grants) in &index.by_lane {
+        if !GROUPS[group].2.has_plain_leases() {
+            continue;
+        }
         let grants: Vec<&Grant> = grants.iter().map(|&at| &index.grants[at]).collect();
         two_leases(group, lane, &grants, findings);
         stale_acts(group, lane, &grants, findings);
@@ -28,7 +31,7 @@ fn two_leases(group: Group, lane: Lane, grants: &[&Grant], findings: &mut Findin
             let end = first.surely_live_until().saturating_sub(MARGIN);
             // The second is live when its answer comes, or else was granted while the first was.
             let second_counts = second.ended < second.live_until || is_after(second, first);
-            if second.ended < end && second_counts {
+            if second.ended < end && second_counts && first.is_timed {
                 let text = format!(
                     "{} holds {lane:?} as {} until {end:?} at least, and as {} from {:?}",
                     GROUPS[group].0, first.lease, second.lease, second.ended
@@ -44,7 +47,7 @@ fn stale_acts(group: Group, lane: Lane, grants: &[&Grant], findings: &mut Findin
         let next = grants.iter().filter(|other| is_after(other, grant)).map(|other| other.ended).min();
         for act in &grant.acts {
             let taken = next.is_some_and(|next| next <= act.sent);
-            let expired = grant.over_by.is_some_and(|over_by| over_by + MARGIN < act.sent);
+            let expired = grant.is_timed && grant.over_by.is_some_and(|over_by| over_by + MARGIN < act.sent);
             if !taken && !expired {
                 continue;
             }
@@ -68,7 +71,9 @@ fn stale_renewals(index: &Index, history: &History, findings: &mut Findings) {
     let alone: HashMap<&str, &Grant> = index
         .grants
         .iter()
-        .filter(|grant| index.lanes_of.get(&grant.lease) == Some(&1))
+        .filter(|grant| {
+            GROUPS[grant.group].2.has_plain_leases() && index.lanes_of.get(&grant.lease) == Some(&1)
+        })
         .map(|grant| (&*grant.lease, grant))
         .collect();
     for renewal in &history.renewals {
@@ -117,7 +122,9 @@ fn duplicates(group: Group, grants: &[&Grant], findings: &mut Findings) {
 
 /// It ran out, or its holder gave it back.
 fn is_explained(first: &Grant, second: &Grant) -> bool {
-    second.ended + MARGIN >= first.live_until || first.nack_sent.is_some_and(|sent| sent <= second.ended)
+    !first.is_timed
+        || second.ended + MARGIN >= first.live_until
+        || first.nack_sent.is_some_and(|sent| sent <= second.ended)
 }
 
 fn again_after_ack(first: &Grant, place: usize, second: &Grant) -> Option<String> {

@@ -3,12 +3,16 @@
 //! A rule speaks only where the times of requests and answers leave no doubt. What may have been done is never held against
 //! a broker, so that every violation is one.
 
+mod auto_ack;
+mod dead_letters;
 mod deliveries;
 mod index;
 mod leases;
+mod replays;
 #[cfg(test)]
 mod tests;
 mod transactions;
+mod waits;
 
 use std::time::Duration;
 
@@ -30,10 +34,14 @@ pub enum Rule {
     Duplicate,
     Atomic,
     StoredTwice,
+    Asleep,
+    Replayed,
+    GivenUp,
+    AtMostOnce,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 7] = [
+    pub const ALL: [Rule; 11] = [
         Rule::Lost,
         Rule::Order,
         Rule::TwoLeases,
@@ -41,6 +49,10 @@ impl Rule {
         Rule::Duplicate,
         Rule::Atomic,
         Rule::StoredTwice,
+        Rule::Asleep,
+        Rule::Replayed,
+        Rule::GivenUp,
+        Rule::AtMostOnce,
     ];
 
     /// The promise.
@@ -53,6 +65,10 @@ impl Rule {
             Rule::Duplicate => "nothing comes again unless its lease ended without an ack",
             Rule::Atomic => "transactions happen as a whole or not at all",
             Rule::StoredTwice => "a message is stored once, under the id that was told",
+            Rule::Asleep => "a waiting pop returns soon after a message is there",
+            Rule::Replayed => "a group that was sent back reads everything again",
+            Rule::GivenUp => "a message is completed, or dead after all its retries",
+            Rule::AtMostOnce => "auto-acknowledged messages come at most once, in order",
         }
     }
 
@@ -66,6 +82,10 @@ impl Rule {
             Rule::Duplicate => "repeated deliveries",
             Rule::Atomic => "transactions",
             Rule::StoredTwice => "messages sent more than once",
+            Rule::Asleep => "deliveries to pops that wait for minutes",
+            Rule::Replayed => "messages to be read again",
+            Rule::GivenUp => "messages that may be given up",
+            Rule::AtMostOnce => "auto-acknowledged deliveries",
         }
     }
 }
@@ -107,5 +127,9 @@ pub fn check(history: &History) -> Findings {
     deliveries::check(&index, &mut findings);
     leases::check(&index, history, &mut findings);
     transactions::check(&index, history, &mut findings);
+    waits::check(&index, history, &mut findings);
+    replays::check(&index, history, &mut findings);
+    dead_letters::check(&index, history, &mut findings);
+    auto_ack::check(&index, history, &mut findings);
     findings
 }

@@ -6,8 +6,9 @@ use uuid::Uuid;
 
 use super::{Findings, Rule, check};
 use crate::commands::chaos::history::{
-    History, Key, Lane, MOVERS, Outcome, Pop, Push, Receipt, Renewal, SINK, SOURCE, Settle, Settled,
-    Transaction, Verdict, groups_of,
+    AUTO, FLEETERS, FLEETING, FRAIL, GIVES_UP, History, Key, Lane, MOVERS, Outcome, Pop, Push, REPEATS,
+    REWOUND, Receipt, Renewal, SINK, SLEEPERS, SOURCE, Seek, Settle, Settled, Span, Transaction, Verdict,
+    groups_of,
 };
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -40,7 +41,13 @@ impl Story {
     fn push(mut self, at: u64, seqs: &[u32]) -> Story {
         let items: Vec<Key> = seqs.iter().map(|&seq| key(seq)).collect();
         let receipts = items.iter().map(|&key| Receipt::Stored(id(key))).collect();
-        self.0.push(Push { sent: ms(at), broker: 0, items, outcome: Outcome::Answered(receipts) });
+        self.0.push(Push {
+            sent: ms(at),
+            ended: ms(at + 10),
+            broker: 0,
+            items,
+            outcome: Outcome::Answered(receipts),
+        });
         self
     }
 
@@ -49,13 +56,56 @@ impl Story {
             Outcome::Answered(receipt) => Outcome::Answered(vec![receipt]),
             Outcome::Unknown => Outcome::Unknown,
         };
-        self.0.push(Push { sent: ms(at), broker, items: vec![key(seq)], outcome });
+        self.0.push(Push { sent: ms(at), ended: ms(at + 10), broker, items: vec![key(seq)], outcome });
         self
     }
 
     fn pop_as(mut self, at: u64, group: usize, lease: &str, messages: Vec<(Key, Uuid)>) -> Story {
-        let lease = lease.to_owned();
-        self.0.pop(Pop { sent: ms(at), ended: ms(at + 10), group, lease, lease_time: LEASE, messages });
+        let (lease, wait) = (lease.to_owned(), Duration::ZERO);
+        self.0.pop(Pop { sent: ms(at), ended: ms(at + 10), group, lease, lease_time: LEASE, wait, messages });
+        self
+    }
+
+    /// One that waited from then until now.
+    fn waited(mut self, from: u64, at: u64, seq: u32) -> Story {
+        let messages = vec![(key(seq), id(key(seq)))];
+        let (lease, wait) = (format!("sleeper-{at}"), Duration::from_secs(180));
+        let (sent, ended) = (ms(from), ms(at));
+        self.0.pop(Pop { sent, ended, group: SLEEPERS, lease, lease_time: LEASE, wait, messages });
+        self
+    }
+
+    fn fault(mut self, from: u64, until: u64) -> Story {
+        self.0.faults.push(Span { from: ms(from), until: ms(until) });
+        self
+    }
+
+    fn clock_jump(mut self, from: u64, until: u64) -> Story {
+        self.0.clock_jumps.push(Span { from: ms(from), until: ms(until) });
+        self
+    }
+
+    fn seek(mut self, at: u64, outcome: Outcome<()>) -> Story {
+        self.0.seeks.push(Seek { sent: ms(at), outcome });
+        self
+    }
+
+    /// To a queue of its own: as `push`, `pop` and `settle`.
+    fn push_into(mut self, at: u64, items: &[Key]) -> Story {
+        let receipts = items.iter().map(|&key| Receipt::Stored(id(key))).collect();
+        let (items, outcome) = (items.to_vec(), Outcome::Answered(receipts));
+        self.0.push(Push { sent: ms(at), ended: ms(at + 10), broker: 0, items, outcome });
+        self
+    }
+
+    fn pop_from(self, at: u64, group: usize, lease: &str, keys: &[Key]) -> Story {
+        self.pop_as(at, group, lease, keys.iter().map(|&key| (key, id(key))).collect())
+    }
+
+    fn settle_in(mut self, at: u64, lease: &str, key: Key, verdict: Verdict) -> Story {
+        let (sent, ended, lease) = (ms(at), ms(at + 10), lease.to_owned());
+        let (items, outcome) = (vec![(key, verdict)], Outcome::Answered(vec![DONE]));
+        self.0.settles.push(Settle { sent, ended, lease, lane: key.lane, items, outcome });
         self
     }
 
@@ -142,19 +192,20 @@ fn a_history_in_which_all_goes_well_has_no_violation() {
         .ack(60, "lease-0", 2, DONE)
         .ack(60, "lease-1", 2, DONE)
         .transaction(60, 0, &format!("lease-{MOVERS}"), &[0, 1, 2], Outcome::Answered(true))
-        .sink(80, &[0, 1]);
+        .sink(80, &[0, 1])
+        .pop_from(90, AUTO, "auto", &[key(0), key(1), key(2)]);
     let findings = story.check();
     assert_eq!(findings.violations, []);
-    assert_eq!(findings.cases(Rule::Lost), 3 * 3 + 2 * 2);
+    assert_eq!(findings.cases(Rule::Lost), 5 * 3 + 3 * 2);
     assert_eq!(findings.cases(Rule::Atomic), 1);
 }
 
 #[test]
 fn what_was_accepted_must_come_to_every_group_and_what_is_unknown_need_not() {
     let accepted = || Story::default().push(0, &[0]).pop(20, "a", &[0]);
-    assert_eq!(accepted().breaks(Rule::Lost), 2);
+    assert_eq!(accepted().breaks(Rule::Lost), 4);
     let spooled = Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Buffered(id(key(0)))));
-    assert_eq!(spooled.breaks(Rule::Lost), 3);
+    assert_eq!(spooled.breaks(Rule::Lost), 5);
     assert_eq!(Story::default().push_to(0, 0, 0, Outcome::Unknown).breaks(Rule::Lost), 0);
     assert_eq!(Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Failed)).breaks(Rule::Lost), 0);
 }
@@ -366,4 +417,123 @@ fn a_message_has_one_id_and_it_is_the_one_that_was_told() {
     }
     // Nobody sent it.
     assert_eq!(delivered(Story::default(), &[told]), 1);
+}
+
+fn of(queue: u8, seq: u32) -> Key {
+    Key { lane: Lane { queue, number: 1 }, seq }
+}
+
+#[test]
+fn a_waiting_pop_may_not_sleep_beside_a_message() {
+    let pushed = || Story::default().push(1_000, &[0]);
+    assert_eq!(pushed().waited(500, 1_500, 0).breaks(Rule::Asleep), 0);
+    assert_eq!(pushed().waited(500, 30_000, 0).breaks(Rule::Asleep), 1);
+    // It came late itself, or a fault was in the way.
+    assert_eq!(pushed().waited(29_000, 30_000, 0).breaks(Rule::Asleep), 0);
+    assert_eq!(pushed().fault(2_000, 15_000).waited(500, 30_000, 0).breaks(Rule::Asleep), 0);
+    assert_eq!(pushed().fault(2_000, 5_000).waited(500, 30_000, 0).breaks(Rule::Asleep), 1);
+}
+
+#[test]
+fn a_group_that_was_sent_back_must_read_everything_again() {
+    let read = || Story::default().push_into(0, &[of(SINK, 0)]).pop_from(50, REWOUND, "a", &[of(SINK, 0)]);
+    assert_eq!(read().seek(100, Outcome::Answered(())).breaks(Rule::Replayed), 1);
+    assert_eq!(read().seek(100, Outcome::Unknown).breaks(Rule::Replayed), 0);
+    let again = read().seek(100, Outcome::Answered(())).pop_from(150, REWOUND, "b", &[of(SINK, 0)]);
+    assert_eq!(again.breaks(Rule::Replayed), 0);
+    let later = read().seek(100, Outcome::Answered(())).push_into(200, &[of(SINK, 1)]);
+    assert_eq!(later.breaks(Rule::Replayed), 1);
+}
+
+#[test]
+fn what_was_sent_after_the_last_delete_of_its_queue_must_come() {
+    let deleted = |mut story: Story| {
+        story.0.deletes.push(Span { from: ms(500), until: ms(600) });
+        story.breaks(Rule::Lost)
+    };
+    assert_eq!(deleted(Story::default().push_into(400, &[of(FLEETING, 0)])), 0);
+    assert_eq!(deleted(Story::default().push_into(900, &[of(FLEETING, 0)])), 1);
+    let came = Story::default().push_into(900, &[of(FLEETING, 0)]);
+    assert_eq!(deleted(came.pop_from(950, FLEETERS, "a", &[of(FLEETING, 0)])), 0);
+}
+
+#[test]
+fn a_message_is_given_up_after_all_its_retries_and_otherwise_completed() {
+    let letter = of(FRAIL, 0);
+    let tried = |fails: u64| {
+        (0..fails).fold(Story::default().push_into(0, &[letter]), |story, round| {
+            let (at, lease) = (100 + 100 * round, format!("try-{round}"));
+            story.pop_from(at, GIVES_UP, &lease, &[letter]).settle_in(at + 20, &lease, letter, Verdict::Again)
+        })
+    };
+    let dead = |mut story: Story| {
+        story.0.dead.push(letter);
+        story
+    };
+    assert_eq!(tried(2).breaks(Rule::GivenUp), 1);
+    assert_eq!(dead(tried(2)).breaks(Rule::GivenUp), 0);
+    assert_eq!(dead(tried(1)).breaks(Rule::GivenUp), 1);
+    let mut explained = dead(tried(1));
+    explained.0.lost_leases_of_frail = 1;
+    assert_eq!(explained.breaks(Rule::GivenUp), 0);
+    let done = tried(1).pop_from(900, GIVES_UP, "last", &[letter]).settle_in(
+        920,
+        "last",
+        letter,
+        Verdict::Completed,
+    );
+    assert_eq!(done.breaks(Rule::GivenUp), 0);
+    // Delivered twice behind another message that failed: not its own failures.
+    let (first, behind) = (of(FRAIL, 1), of(FRAIL, 2));
+    let mut along = Story::default().push_into(0, &[first, behind]);
+    for (at, lease) in [(100, "x"), (200, "y")] {
+        along = along.pop_from(at, GIVES_UP, lease, &[first, behind]).settle_in(
+            at + 20,
+            lease,
+            first,
+            Verdict::Again,
+        );
+    }
+    along.0.dead.extend([first, behind]);
+    assert_eq!(along.breaks(Rule::GivenUp), 1);
+}
+
+#[test]
+fn what_is_acknowledged_by_its_pop_comes_at_most_once_and_in_order() {
+    let pushed = || Story::default().push(0, &[0]).push(20, &[1]);
+    let pop = |story: Story, at, seqs: &[u32]| {
+        let keys: Vec<Key> = seqs.iter().map(|&seq| key(seq)).collect();
+        story.pop_from(at, AUTO, &format!("auto-{at}"), &keys)
+    };
+    assert_eq!(pop(pushed(), 50, &[0, 1]).breaks(Rule::AtMostOnce), 0);
+    assert_eq!(pop(pop(pushed(), 50, &[0, 1]), 80, &[1]).breaks(Rule::AtMostOnce), 1);
+    assert_eq!(pop(pushed(), 50, &[1, 0]).breaks(Rule::AtMostOnce), 1);
+    assert_eq!(pop(pop(pushed(), 50, &[1]), 80, &[0]).breaks(Rule::AtMostOnce), 1);
+    // One never came: only a lost answer explains that.
+    assert_eq!(pop(pushed(), 50, &[1]).breaks(Rule::AtMostOnce), 1);
+    let mut lost = pop(pushed(), 50, &[1]);
+    lost.0.lost_auto_acks = 10;
+    assert_eq!(lost.breaks(Rule::AtMostOnce), 0);
+}
+
+#[test]
+fn a_message_without_deduplication_is_stored_once_as_well() {
+    let once = of(REPEATS, 0);
+    let twice = |second: Uuid| {
+        let story = Story::default().push_into(0, &[once]).pop_from(50, 9, "a", &[once]);
+        story.pop_as(5_000, 9, "b", vec![(once, second)]).breaks(Rule::StoredTwice)
+    };
+    assert_eq!(twice(id(once)), 0);
+    assert_eq!(twice(Uuid::from_u128(77)), 1);
+}
+
+#[test]
+fn times_are_not_compared_while_the_clock_of_leases_is_wrong() {
+    let held = || Story::default().push(0, &[0, 1]).pop(20_000, "a", &[0]);
+    assert_eq!(held().pop(21_000, "b", &[0]).breaks(Rule::TwoLeases), 1);
+    assert_eq!(held().clock_jump(20_500, 20_700).pop(21_000, "b", &[0]).breaks(Rule::TwoLeases), 0);
+    assert_eq!(held().clock_jump(1_000, 2_000).pop(21_000, "b", &[0]).breaks(Rule::TwoLeases), 1);
+    // What was completed stays completed, whatever the time.
+    let acked = held().ack(20_100, "a", 0, DONE).clock_jump(20_500, 20_700).pop(21_000, "b", &[0]);
+    assert_eq!(acked.breaks(Rule::Duplicate), 1);
 }
