@@ -79,6 +79,7 @@ async fn inflict_one(stage: &mut Stage, fault: &Fault) -> Result<Done> {
         }
         Kind::PausePostgres => pause_postgres(stage, fault).await,
         Kind::FillDisk => fill_disk(stage, fault).await,
+        Kind::LosePower => lose_power(stage, fault).await,
         Kind::JumpClock => jump_clock(stage, fault).await,
         Kind::JumpDatabaseClock => jump_database_clock(stage, fault).await,
         Kind::ExhaustPool => exhaust_pool(stage, fault).await,
@@ -214,24 +215,46 @@ async fn pause_postgres(stage: &mut Stage, fault: &Fault) -> Result<Done> {
 }
 
 async fn fill_disk(stage: &mut Stage, fault: &Fault) -> Result<Done> {
-    if let Some(why) = &stage.disk.whole {
+    if let Some(why) = stage.disk.whole() {
         return Done::nothing(
             "disk",
             format!("cannot mount one of our own ({why}); only the spool's own limit is reached"),
         );
     }
-    stage.disk.fill()?;
+    stage.disk.fill();
     // What would do until the next segment of the WAL must not.
     if let Ok(session) = stage.postgres.session().await {
         let _ = session.client.batch_execute("select pg_switch_wal()").await;
     }
     tokio::time::sleep(fault.hold).await;
     let survived = stage.postgres.is_running();
-    stage.disk.free()?;
+    stage.disk.free();
     revive_postgres(stage).await?;
     let what =
         if survived { "postgres and spools without room" } else { "postgres gave up and was started again" };
     Done::to("disk", what)
+}
+
+/// PostgreSQL and the brokers that are hit end at once, and whatever none of them had synced is lost.
+async fn lose_power(stage: &mut Stage, fault: &Fault) -> Result<Done> {
+    if let Some(why) = stage.disk.whole() {
+        return Done::nothing("all processes", format!("cannot mount a disk of our own ({why})"));
+    }
+    // The disk is one: a broker that lived on would meet a spool without what it has not synced.
+    for broker in &mut stage.brokers {
+        broker.kill().await?;
+    }
+    stage.postgres.kill().await?;
+    let lost = stage.disk.lose_power();
+    tokio::time::sleep(fault.hold).await;
+    stage.postgres.start().await?;
+    for broker in &mut stage.brokers {
+        broker.start().await?;
+    }
+    Done::to(
+        "all processes",
+        format!("kill -9 of all; {lost} files and folders are as they were synced last"),
+    )
 }
 
 /// It may be about to end, or busy recovering by itself.

@@ -22,10 +22,11 @@ pub enum Kind {
     LockStorm,
     LateStatements,
     JumpDatabaseClock,
+    LosePower,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 15] = [
+    pub const ALL: [Kind; 16] = [
         Kind::KillBroker,
         Kind::CrashPostgres,
         Kind::KillBackend,
@@ -41,6 +42,7 @@ impl Kind {
         Kind::LockStorm,
         Kind::LateStatements,
         Kind::JumpDatabaseClock,
+        Kind::LosePower,
     ];
 
     pub fn name(self) -> &'static str {
@@ -60,6 +62,7 @@ impl Kind {
             Kind::LockStorm => "lock-storm",
             Kind::LateStatements => "late-statements",
             Kind::JumpDatabaseClock => "jump-database-clock",
+            Kind::LosePower => "lose-power",
         }
     }
 
@@ -82,6 +85,7 @@ impl Kind {
             // Longer than the brokers wait for an answer: the statement comes after it was given up.
             Kind::LateStatements => (7_300, 7_600),
             Kind::JumpDatabaseClock => (500, 2_000),
+            Kind::LosePower => (100, 1_000),
         }
     }
 }

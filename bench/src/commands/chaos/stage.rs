@@ -66,6 +66,8 @@ impl Stage {
             stage.brokers.push(broker);
         }
         stage.configure(plain).await?;
+        // The cluster was made without waiting for the disk.
+        stage.disk.sync();
         Ok(stage)
     }
 
