@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_SECURITY_POLICY;
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
 use queen_engine::Engine;
 use queen_protocol::Subscription;
@@ -14,8 +17,9 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use crate::auth::guard::{Checkpoint, Guard, admitted};
 use crate::config::Setting;
 use crate::dashboard;
+use crate::http::origins::Origin;
 use crate::http::{
-    ack, analytics, cluster, cors, dead_letters, doctor, error, groups, health, life, maintenance, messages,
+    ack, analytics, cluster, dead_letters, doctor, error, groups, health, life, maintenance, messages,
     metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, seeks,
     settings, statistics, status, traces, transaction, whoami,
 };
@@ -27,6 +31,11 @@ use crate::waits::Waits;
 
 /// Where the page is that `page` makes.
 pub const PAGE: &str = "/docs";
+/// Nothing from elsewhere, in no frame. The page brings styles and small images of its own inline.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
 
 /// What the HTTP side is told when it starts.
 #[derive(Debug, Clone)]
@@ -49,6 +58,10 @@ pub struct Options {
     pub tls: Option<Arc<Door>>,
     /// Who lets callers in; without one everybody may do everything.
     pub guard: Option<Arc<Guard>>,
+    /// Origins of web pages that may call, beside the broker's own; they matter without access control.
+    pub cors_origins: Vec<Origin>,
+    /// What `HOST` says.
+    pub host: String,
     /// All of them, for people; secrets are masked.
     pub settings: Arc<[Setting]>,
 }
@@ -162,11 +175,11 @@ pub fn router(app: App) -> Router {
             paced(&app, routed)
         }
     };
-    routed.layer(CatchPanicLayer::custom(error::panicked)).layer(from_fn(cors::cors)).with_state(app)
+    routed.layer(CatchPanicLayer::custom(error::panicked)).with_state(app)
 }
 
 /// The same with a check before each of them, which is told which route it is: nobody has to find that out a second time,
-/// and perhaps differently. Inside of CORS, so that a browser may read a refusal and its preflight needs no token.
+/// and perhaps differently.
 fn guarded(app: &App, guard: &Arc<Guard>) -> Router<App> {
     let check = |router: Router<App>, route: Option<&'static str>| {
         let checkpoint = Checkpoint { app: app.clone(), guard: guard.clone(), route };
@@ -180,7 +193,7 @@ fn guarded(app: &App, guard: &Arc<Guard>) -> Router<App> {
         .fold(elsewhere, |all, (path, methods)| {
             all.merge(check(Router::new().route(path, methods), Some(path)))
         })
-        .merge(check(page().into(), Some(PAGE)))
+        .merge(check(page(), Some(PAGE)))
         .merge(check(dashboard::router(), Some(dashboard::PATHS[0])))
 }
 
@@ -192,6 +205,12 @@ fn paced(app: &App, router: Router<App>) -> Router<App> {
 }
 
 /// A page to try the routes, which needs nothing from anywhere else.
-fn page() -> SwaggerUi {
-    SwaggerUi::new(PAGE).config(Config::from("/openapi.json").try_it_out_enabled(true))
+fn page() -> Router<App> {
+    let page = SwaggerUi::new(PAGE).config(Config::from("/openapi.json").try_it_out_enabled(true));
+    Router::from(page).layer(map_response(with_policy))
+}
+
+async fn with_policy(mut response: Response) -> Response {
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, POLICY);
+    response
 }

@@ -26,6 +26,7 @@ use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds};
 
 use crate::app::Options;
 use crate::connections;
+use crate::http::origins::Origin;
 use crate::limits::Bounds;
 use crate::tls::Files;
 
@@ -60,9 +61,18 @@ pub struct Settings {
     /// Port of the HTTP API; 0 takes any free one.
     #[arg(long, env = "PORT", default_value_t = 6632, help_heading = LISTENER)]
     pub port: u16,
-    /// Address to listen on.
-    #[arg(long, env = "HOST", default_value = "0.0.0.0", help_heading = LISTENER)]
+    /// Address to listen on. Any other than loopback needs access control, or `--insecure`.
+    #[arg(long, env = "HOST", default_value = "127.0.0.1", help_heading = LISTENER)]
     pub host: String,
+    /// Listen beyond loopback although access control is off: every client that reaches the port may then read, change
+    /// and delete everything.
+    #[arg(long, env = "QUEEN_INSECURE", value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = LISTENER)]
+    pub insecure: bool,
+    /// Origins of web pages that may call a broker without access control, with commas in between:
+    /// `https://app.example.com`. Their host names are accepted in `Host` as well. The broker's own pages need no entry.
+    #[arg(long, env = "QUEEN_CORS_ORIGINS", value_name = "ORIGINS", value_delimiter = ',', help_heading = LISTENER)]
+    pub cors_origins: Vec<Origin>,
     /// Worker threads; 0 takes one for every two cores: PostgreSQL and clients on the same machine want some, too.
     #[arg(long, env = "NUM_WORKERS", default_value_t = 0, value_parser = value_parser!(u16).range(..=1024),
           help_heading = LISTENER)]
@@ -541,6 +551,8 @@ impl Settings {
             bounds: self.bounds(),
             tls: None,
             guard: self.access.guard()?,
+            cors_origins: self.cors_origins.clone(),
+            host: self.host.clone(),
             settings: self.in_force.clone(),
         })
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::response::IntoResponse;
+use hyper::Method;
 use hyper::Request;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
@@ -24,9 +25,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::app::{self, App, Options};
-use crate::auth::Peer;
-use crate::http::cors;
+use crate::auth::{Peer, forbidden};
+use crate::http::answer;
 use crate::http::error::ApiError;
+use crate::http::origins::Origins;
 use crate::limits::admission::Permit;
 use crate::limits::stream::Patient;
 use crate::limits::time::Reading;
@@ -60,6 +62,7 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
         waits: Arc::default(),
     };
     let guard = app.options.guard.clone();
+    let origins = Arc::new(Origins::new(&app.options, listener.local_addr().ok()));
     let router = app::router(app);
     let connections = TaskTracker::new();
     if let Some(guard) = guard {
@@ -74,8 +77,12 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
         match accepted {
             Ok((stream, address)) => match limits.admission.admit(address.ip()) {
                 Ok(permit) => {
-                    let inside =
-                        Inside { router: router.clone(), meter: meter.clone(), limits: limits.clone() };
+                    let inside = Inside {
+                        router: router.clone(),
+                        meter: meter.clone(),
+                        limits: limits.clone(),
+                        origins: origins.clone(),
+                    };
                     let acceptor = tls.as_ref().map(|door| door.acceptor());
                     let served = serve(stream, acceptor, Peer(address), permit, inside, shutdown.clone());
                     connections.spawn(abandoned.clone().run_until_cancelled_owned(served));
@@ -113,6 +120,7 @@ struct Inside {
     router: Router,
     meter: Arc<Meter>,
     limits: Arc<Limits>,
+    origins: Arc<Origins>,
 }
 
 async fn serve(
@@ -144,7 +152,7 @@ async fn speak(
     inside: Inside,
     shutdown: CancellationToken,
 ) {
-    let Inside { router, meter, limits } = inside;
+    let Inside { router, meter, limits, origins } = inside;
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
     // Twice, because what it refuses is refused without a body. Up to there it is refused in our own words.
@@ -156,6 +164,8 @@ async fn speak(
     let service = service_fn(|mut request: Request<Incoming>| {
         let measure = meter.begin(request.uri().path());
         let head_too_large = head_bytes(&request) > limits.bounds.header_bytes;
+        let visit = origins.visit(&request);
+        let is_preflight = request.method() == Method::OPTIONS;
         // Pops look after their time by themselves.
         let is_pop = request.uri().path().starts_with("/api/v1/pop");
         let reading = (!request.body().is_end_stream()).then(|| reading.clone());
@@ -166,11 +176,14 @@ async fn speak(
         request.extensions_mut().insert(peer);
         let answer = service.call(request);
         async move {
-            let answer = match (head_too_large, is_pop) {
+            let answer = match (head_too_large, visit.refused) {
                 (true, _) => Ok(too_large(limits)),
-                (false, true) => answer.await,
-                (false, false) => limits.within(reading.as_ref(), answer).await,
+                _ if is_preflight => Ok(answer::nothing()),
+                (false, Some(why)) => Ok(forbidden(why).into_response()),
+                (false, None) if is_pop => answer.await,
+                (false, None) => limits.within(reading.as_ref(), answer).await,
             };
+            let answer = answer.map(|response| visit.finish(response));
             if let Ok(response) = &answer {
                 measure.end(response.status());
             }
@@ -213,7 +226,7 @@ fn head_bytes(request: &Request<Incoming>) -> usize {
 fn too_large(limits: &Limits) -> axum::response::Response {
     limits.count(Limit::Headers);
     let text = format!("path and headers have more than {} bytes", limits.bounds.header_bytes);
-    cors::allowed(ApiError::new(ErrorCode::HeadersTooLarge, text).into_response())
+    ApiError::new(ErrorCode::HeadersTooLarge, text).into_response()
 }
 
 async fn pause(error: &io::Error) {

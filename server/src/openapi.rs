@@ -129,7 +129,8 @@ struct Document;
 const DESCRIPTION: &str = "A partitioned message queue on PostgreSQL. \
     Bodies are JSON in UTF-8; a missing Content-Type is taken for JSON. Unknown query keys and unknown fields \
     are ignored. Names are any text up to 255 characters without NUL; in a path they are percent-encoded. \
-    Times are ISO 8601 in UTC. Every answer carries CORS headers, and OPTIONS on any path is a 204. \
+    Times are ISO 8601 in UTC. OPTIONS on any path is a 204. Web pages of other origins are answered where access control is on, or where \
+    QUEEN_CORS_ORIGINS lists them. \
     Where access control is on, every route but those of health wants a bearer token or an API key; the \
     role it asks for stands with it. What no route answers is a 404 with code `not_found`, a wrong method a 405 with code `method_not_allowed`.";
 

@@ -33,12 +33,14 @@ pub async fn serve(settings: &Settings) -> Result<()> {
     let files = settings.tls()?;
     options.tls = files.map(Door::open).transpose().context("TLS cannot be offered")?.map(Arc::new);
     let listener = bind(&settings.host, settings.port).await?;
+    let exposed = exposed(settings, &options, listener.local_addr()?)?;
     let database = settings.database();
     let embedded = match shutdown.run_until_cancelled(embedded(&database)).await {
         Some(embedded) => embedded?,
         None => return Ok(()),
     };
-    let served = with_database(settings, options, &database, embedded.as_ref(), listener, shutdown).await;
+    let served =
+        with_database(settings, options, &database, embedded.as_ref(), listener, exposed, shutdown).await;
     if let Some(embedded) = embedded {
         embedded.stop().await;
     }
@@ -54,6 +56,7 @@ async fn with_database(
     database: &Database,
     embedded: Option<&Embedded>,
     listener: TcpListener,
+    exposed: bool,
     shutdown: CancellationToken,
 ) -> Result<()> {
     let (connection, tls) = match (database, embedded) {
@@ -78,7 +81,7 @@ async fn with_database(
         _ => "queen psql".to_owned(),
     };
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    let banner = banner(scheme, listener.local_addr()?, &database.shown(), &[ours, psql]);
+    let banner = banner(scheme, listener.local_addr()?, &database.shown(), &[ours, psql], exposed);
     // Nobody may be reading; that is no reason to stop.
     _ = io::stdout().write_all(banner.as_bytes());
     connections::run(listener, engine, options, shutdown).await;
@@ -120,6 +123,23 @@ async fn bind(host: &str, port: u16) -> Result<TcpListener> {
     })
 }
 
+/// Whether other machines reach the broker although it asks nobody for a key. That has to be wanted.
+fn exposed(settings: &Settings, options: &Options, address: SocketAddr) -> Result<bool> {
+    let closed = options.guard.is_some() || settings.tls_client_ca.is_some();
+    if closed || address.ip().to_canonical().is_loopback() {
+        return Ok(false);
+    }
+    if !settings.insecure {
+        bail!(
+            "{address} can be reached from other machines, and access control is off: set QUEEN_AUTH_ENABLED or JWT_ENABLED, \
+             listen on 127.0.0.1, or accept that every client may read, change and delete everything with --insecure \
+             (QUEEN_INSECURE=true)"
+        );
+    }
+    warn!(%address, "listening without access control: every client that reaches this address may read, change and delete everything");
+    Ok(true)
+}
+
 async fn embedded(database: &Database) -> Result<Option<Embedded>> {
     let Database::Embedded { data_dir, bin_dir } = database else { return Ok(None) };
     let settings =
@@ -127,14 +147,16 @@ async fn embedded(database: &Database) -> Result<Option<Embedded>> {
     Ok(Some(queen_postgres::start(settings).await?))
 }
 
-fn banner(scheme: &str, address: SocketAddr, database: &str, psql: &[String; 2]) -> String {
+fn banner(scheme: &str, address: SocketAddr, database: &str, psql: &[String; 2], exposed: bool) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let [ours, theirs] = psql;
+    let access =
+        if exposed { "  access       open to every client that reaches it (--insecure)\n" } else { "" };
     format!(
         "Queen {version}\n  \
          listening on {scheme}://{address}\n  \
          database     {database}\n  \
-         look inside  {ours}\n           or  {theirs}\n"
+         look inside  {ours}\n           or  {theirs}\n{access}"
     )
 }
 
@@ -145,7 +167,7 @@ mod tests {
     #[test]
     fn the_banner_says_where_exactly_once() {
         let psql = ["queen psql".to_owned(), "psql 'host=db'".to_owned()];
-        let text = banner("http", ([127, 0, 0, 1], 6632).into(), "PostgreSQL at db/app", &psql);
+        let text = banner("http", ([127, 0, 0, 1], 6632).into(), "PostgreSQL at db/app", &psql, false);
         let lines: Vec<_> = text.lines().filter(|line| line.contains("listening on")).collect();
         assert_eq!(lines, ["  listening on http://127.0.0.1:6632"]);
     }

@@ -60,7 +60,7 @@ const site = createServer(async (request, response) => {
 before(async () => {
   site.listen(0, '127.0.0.1');
   await once(site, 'listening');
-  broker = await startBroker();
+  broker = await startBroker({ QUEEN_CORS_ORIGINS: `http://127.0.0.1:${(site.address() as AddressInfo).port}` });
   browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
     // Its own sandbox does not run as root. The others keep it from asking the internet for things.

@@ -307,6 +307,8 @@ mod tests {
             bounds: Bounds::default(),
             tls: None,
             guard: None,
+            cors_origins: Vec::new(),
+            host: String::new(),
             settings: [].into(),
         }
     }

@@ -75,7 +75,7 @@ impl Admission {
 async fn tell(mut stream: TcpStream) -> std::io::Result<()> {
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n\
-         Access-Control-Allow-Origin: *\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{TOO_MANY}",
+         Connection: close\r\nContent-Length: {}\r\n\r\n{TOO_MANY}",
         TOO_MANY.len(),
     );
     stream.write_all(answer.as_bytes()).await?;

@@ -12,7 +12,6 @@ use queen_protocol::ErrorCode;
 use tokio::time::timeout;
 
 use super::{Limit, Limits};
-use crate::http::cors;
 use crate::http::error::ApiError;
 
 /// No moment: the body is still being read.
@@ -79,7 +78,7 @@ impl Limits {
                         for_body = for_body.saturating_sub(left);
                     }
                     Some(Some(since)) if since < limit => left = limit - since,
-                    _ => return Ok(cors::allowed(self.too_slow(limit).into_response())),
+                    _ => return Ok(self.too_slow(limit).into_response()),
                 },
             }
         }
@@ -149,6 +148,5 @@ mod tests {
         let limits = limits(Duration::ZERO);
         let response = limits.within(None, never()).await.unwrap();
         assert_eq!(response.status().as_u16(), 504);
-        assert_eq!(response.headers()["access-control-allow-origin"], "*");
     }
 }

@@ -1,6 +1,7 @@
 //! What holds for every route: CORS, errors as JSON, empty answers that are empty, decoded paths.
 
 use reqwest::Method;
+use reqwest::header::{HeaderValue, ORIGIN};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,18 +17,28 @@ pub async fn raw(server: &Server, request: &str) -> String {
     String::from_utf8(answer).unwrap()
 }
 
+const PAGE: &str = "https://app.example.com";
+
 fn has_cors(reply: &Reply) -> bool {
     let header = |name: &str| reply.headers.get(name).and_then(|value| value.to_str().ok());
-    header("access-control-allow-origin") == Some("*")
+    header("access-control-allow-origin") == Some(PAGE)
         && header("access-control-allow-methods") == Some("GET, POST, PUT, DELETE, OPTIONS")
         && header("access-control-allow-headers")
             == Some("Content-Type, Authorization, Prefer, traceparent, tracestate")
         && header("access-control-expose-headers") == Some("Retry-After, Location, X-Queen-Operation-Id")
 }
 
+/// Called by a page that may call.
+async fn visited() -> Server {
+    let mut server = Server::start_with(&["--cors-origins", PAGE]).await;
+    let headers = [(ORIGIN, HeaderValue::from_static(PAGE))].into_iter().collect();
+    server.http = reqwest::Client::builder().default_headers(headers).build().unwrap();
+    server
+}
+
 #[tokio::test]
-async fn every_response_may_be_read_by_a_browser() {
-    let server = Server::start().await;
+async fn every_response_may_be_read_by_a_page_that_may_call() {
+    let server = visited().await;
     for reply in [
         server.get("/health").await,
         server.get("/api/v1/pop/queue/none").await,
@@ -42,7 +53,7 @@ async fn every_response_may_be_read_by_a_browser() {
 
 #[tokio::test]
 async fn options_on_any_path_is_an_empty_yes() {
-    let server = Server::start().await;
+    let server = visited().await;
     for path in ["/api/v1/push", "/api/v1/pop/queue/q", "/api/v1/unknown", "/", "/health"] {
         let reply = server.send(Method::OPTIONS, path, None).await;
         assert_eq!((reply.status, reply.text.as_str()), (204, ""), "{path}");
@@ -53,7 +64,7 @@ async fn options_on_any_path_is_an_empty_yes() {
 #[tokio::test]
 async fn a_204_has_no_body_and_announces_none() {
     let server = Server::start().await;
-    let request = "GET /api/v1/pop/queue/none HTTP/1.1\r\nHost: q\r\nConnection: close\r\n\r\n";
+    let request = "GET /api/v1/pop/queue/none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let answer = raw(&server, request).await.to_ascii_lowercase();
     assert!(answer.starts_with("http/1.1 204 no content\r\n"), "{answer}");
     assert!(answer.ends_with("\r\n\r\n") && answer.matches("\r\n\r\n").count() == 1, "{answer}");
@@ -81,7 +92,7 @@ async fn an_unknown_route_is_a_404_in_json() {
 
 #[tokio::test]
 async fn a_wrong_method_is_a_405_in_json_that_names_the_right_one() {
-    let server = Server::start().await;
+    let server = visited().await;
     let reply = server.get("/api/v1/push").await;
     assert!(reply.is_error(405, "method_not_allowed"), "{} {}", reply.status, reply.text);
     assert_eq!(reply.headers["allow"], "POST");
@@ -123,9 +134,26 @@ async fn one_connection_carries_many_requests() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();
     for _ in 0..3 {
-        stream.write_all(b"GET /health/live HTTP/1.1\r\nHost: q\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         let mut answer = [0; 4096];
         let length = stream.read(&mut answer).await.unwrap();
         assert!(answer[..length].starts_with(b"HTTP/1.1 200 OK\r\n"));
     }
+}
+
+#[tokio::test]
+async fn answers_are_neither_stored_nor_guessed_at_and_the_page_of_the_routes_runs_nothing_from_elsewhere() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!(1)]).await;
+    for path in
+        ["/api/v1/pop/queue/q", "/api/v1/messages?queue=q", "/api/v1/nothing-here", "/health", "/metrics"]
+    {
+        let reply = server.get(path).await;
+        assert_eq!(reply.headers["cache-control"], "no-store", "{path}");
+        assert_eq!(reply.headers["x-content-type-options"], "nosniff", "{path}");
+    }
+    let page = server.get("/docs/").await;
+    let policy = page.headers["content-security-policy"].to_str().unwrap();
+    assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'self';"), "{policy}");
+    assert_eq!(page.headers["x-content-type-options"], "nosniff");
 }

@@ -25,6 +25,7 @@ mod metrics;
 mod observability;
 mod openapi;
 mod ordering;
+mod origins;
 mod outage;
 mod pop;
 mod process;

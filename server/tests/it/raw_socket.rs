@@ -107,7 +107,7 @@ fn is_refusal(answer: &str) -> bool {
 }
 
 fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
-    format!("POST {path} HTTP/1.1\r\nHost: queen\r\n{headers}\r\n{body}").into_bytes()
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n{body}").into_bytes()
 }
 
 const PUSH: &str = r#"{"items":[{"queue":"raw","partition":"p","payload":{"n":1},"transactionId":"t"}]}"#;
@@ -134,18 +134,18 @@ async fn what_is_no_request_is_refused() {
         ("HTTP/9.9", b"GET /health HTTP/9.9\r\n\r\n".to_vec()),
         ("TLS", [hello.as_slice(), &[0; 500]].concat()),
         ("zeros", vec![0; 100_000]),
-        ("a NUL in the path", b"GET /hea\0lth HTTP/1.1\r\nHost: queen\r\n\r\n".to_vec()),
-        ("a space in the path", b"GET /hea lth HTTP/1.1\r\nHost: queen\r\n\r\n".to_vec()),
+        ("a NUL in the path", b"GET /hea\0lth HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
+        ("a space in the path", b"GET /hea lth HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
         ("no path", b"GET HTTP/1.1\r\n\r\n".to_vec()),
         ("a method of noise", b"G\xffT / HTTP/1.1\r\n\r\n".to_vec()),
-        ("a huge path", format!("GET /{long} HTTP/1.1\r\nHost: queen\r\n\r\n").into_bytes()),
-        ("a huge header", get(&format!("Host: queen\r\nX: {long}"))),
+        ("a huge path", format!("GET /{long} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes()),
+        ("a huge header", get(&format!("Host: localhost\r\nX: {long}"))),
         ("a huge name of a header", get(&format!("{long}: x"))),
-        ("10,000 headers", get(&format!("Host: queen\r\n{many}"))),
+        ("10,000 headers", get(&format!("Host: localhost\r\n{many}"))),
         ("a header without a colon", get("Host queen")),
         ("a header with a space in its name", get("Ho st: queen")),
         ("a NUL in a header", get("Host: que\0en")),
-        ("a folded header", get("Host: queen\r\n folded")),
+        ("a folded header", get("Host: localhost\r\n folded")),
         ("a length below zero", length("-1")),
         ("a length with a sign", length("+5")),
         ("a length in words", length("many")),
@@ -183,7 +183,7 @@ async fn what_is_no_request_is_refused() {
 async fn a_length_beside_chunks_smuggles_nothing() {
     let site = Site::start().await;
     // By its length the body ends behind the hidden request, by its chunks before it.
-    let hidden = "GET /api/v1/operations/hidden HTTP/1.1\r\nHost: queen\r\n\r\n";
+    let hidden = "GET /api/v1/operations/hidden HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let body = format!("0\r\n\r\n{hidden}");
     let headers = format!("Transfer-Encoding: chunked\r\nContent-Length: {}\r\n", body.len());
     let answer = site.exchange(&post("/api/v1/push", &headers, &body)).await;
@@ -196,9 +196,9 @@ async fn a_thousand_requests_sent_at_once_are_answered_in_order() {
     let site = Site::start().await;
     let mut requests = String::new();
     for n in 0..1_000 {
-        requests += &format!("GET /api/v1/operations/n{n} HTTP/1.1\r\nHost: queen\r\n\r\n");
+        requests += &format!("GET /api/v1/operations/n{n} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     }
-    requests += "GET /health/live HTTP/1.1\r\nHost: queen\r\nConnection: close\r\n\r\n";
+    requests += "GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let mut stream = site.connect().await;
     let (mut read, mut write) = stream.split();
     let mut answer = Vec::new();
@@ -245,14 +245,15 @@ async fn clients_that_hang_up_in_the_middle_take_nothing_with_them() {
     for n in 0..50 {
         // Half an answer, half a body, half a header, and a poll that is left waiting.
         let mut stream = site.connect().await;
-        let pop =
-            format!("GET /api/v1/pop/queue/big?batch=500&consumerGroup=g{n} HTTP/1.1\r\nHost: queen\r\n\r\n");
+        let pop = format!(
+            "GET /api/v1/pop/queue/big?batch=500&consumerGroup=g{n} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        );
         stream.write_all(pop.as_bytes()).await.unwrap();
         timeout(PATIENCE, stream.read_exact(&mut [0; 100])).await.unwrap().unwrap();
         for half in [
-            "POST /api/v1/push HTTP/1.1\r\nHost: queen\r\nContent-Length: 1000\r\n\r\n{\"items\"",
+            "POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{\"items\"",
             "POST /api/v1/push HTTP/1.1\r\nHost: que",
-            "GET /api/v1/pop/queue/none?wait=true&timeout=60000 HTTP/1.1\r\nHost: queen\r\n\r\n",
+            "GET /api/v1/pop/queue/none?wait=true&timeout=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ] {
             site.connect().await.write_all(half.as_bytes()).await.unwrap();
         }
@@ -273,7 +274,7 @@ async fn requests_that_arrive_byte_by_byte_hold_up_nobody() {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.set_nodelay(true).unwrap();
             let request =
-                format!("GET /health/live?{n} HTTP/1.1\r\nHost: queen\r\nConnection: close\r\n\r\n");
+                format!("GET /health/live?{n} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             for byte in request.as_bytes() {
                 stream.write_all(&[*byte]).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(15)).await;
@@ -345,11 +346,11 @@ async fn thousands_of_broken_requests_break_nothing() {
     let requests = [
         pushed("Content-Type: application/json\r\n"),
         post("/api/v1/push", "Transfer-Encoding: chunked\r\n", &format!("{:x}\r\n{PUSH}\r\n0\r\n\r\n", PUSH.len())),
-        b"GET /api/v1/pop/queue/raw?batch=10&consumerGroup=g&subscriptionMode=new HTTP/1.1\r\nHost: queen\r\n\r\n".to_vec(),
+        b"GET /api/v1/pop/queue/raw?batch=10&consumerGroup=g&subscriptionMode=new HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
         whole("/api/v1/ack", ack),
         whole("/api/v1/transaction", &transaction),
         whole("/api/v1/configure", configure),
-        b"GET /api/v1/messages?queue=raw&limit=5 HTTP/1.1\r\nHost: queen\r\nAccept: */*\r\n\r\n".to_vec(),
+        b"GET /api/v1/messages?queue=raw&limit=5 HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n".to_vec(),
     ];
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     let mut running = JoinSet::new();

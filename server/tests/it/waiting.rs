@@ -13,7 +13,7 @@ use crate::support::{Server, eventually};
 /// Sends a long poll and returns once it is clear that the server has parked it: nothing comes back.
 pub async fn parked(url: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: queen\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut byte = [0];
     let quiet = timeout(Duration::from_millis(400), stream.peek(&mut byte)).await;

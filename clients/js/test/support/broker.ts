@@ -19,8 +19,8 @@ export interface Broker {
   stop(): Promise<void>;
 }
 
-/** `QUEEN_URL` names one that runs already. */
-export async function startBroker(): Promise<Broker> {
+/** `QUEEN_URL` names one that runs already, which has settings of its own. */
+export async function startBroker(settings: Record<string, string> = {}): Promise<Broker> {
   if (process.env.QUEEN_URL) {
     return { url: process.env.QUEEN_URL, stop: async () => {} };
   }
@@ -32,7 +32,7 @@ export async function startBroker(): Promise<Broker> {
   // Not the rest: a stray PG_HOST would send the broker to another database.
   const kept = Object.fromEntries(KEPT.flatMap((name) => (process.env[name] ? [[name, process.env[name]]] : [])));
   const broker = spawn(BINARY, ['serve', '--data-dir', join(folder, 'data')], {
-    env: { ...kept, HOST: '127.0.0.1', PORT: '0' },
+    env: { ...kept, HOST: '127.0.0.1', PORT: '0', ...settings },
     stdio: ['ignore', output.fd, output.fd],
   });
   const ended = new Promise<number | null>((resolve, reject) => {
