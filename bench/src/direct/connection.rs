@@ -13,7 +13,7 @@ use super::place::{Lease, Place, in_order, list};
 use crate::wire::Random;
 
 /// As in engine/src/db/connect.rs, but for the limit on open transactions: nothing here opens one.
-const SESSION: &str = "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
+const SESSION: &str = "set search_path = pg_catalog, pg_temp; set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
     set enable_bitmapscan = off; set enable_indexonlyscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; \
     set timezone = 'UTC'; set statement_timeout = 30000; set lock_timeout = 10000";
 /// As QUEEN_POP_MAX_BYTES.

@@ -1,7 +1,7 @@
 -- Functions that published tools and test suites call by these names, with JSON in and JSON out. They work on the log at
 -- once and hold a partition's lock until their transaction ends, so an application calls queen.push (inbox.sql) instead.
 -- A broker sees what they write when it next looks at the log: at once for a pop that does not wait, within a second
--- for one that does. Their settings are those of a broker's session.
+-- for one that does. Their settings, the search_path included, are those of a broker's session.
 
 -- queen.push_messages_v3: appends messages to the log.
 -- in:     p_items jsonb: an array of {queue, partition, payload, transactionId, traceId, producerSub}; all but the queue
@@ -11,7 +11,7 @@
 -- raises: invalid_parameter_value; serialization_failure when a queue is deleted in the same moment;
 --         feature_not_supported for a queue that is to be encrypted
 create or replace function queen.push_messages_v3(p_items jsonb)
-returns jsonb language plpgsql
+returns jsonb language plpgsql set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
@@ -157,7 +157,7 @@ end $$;
 
 -- queen.push_messages_v2: the same under an older name.
 create or replace function queen.push_messages_v2(p_items jsonb)
-returns jsonb language sql as $$
+returns jsonb language sql set search_path = pg_catalog, pg_temp as $$
     select queen.push_messages_v3(p_items)
 $$;
 
@@ -202,7 +202,7 @@ $$;
 -- locks:  partitions rows of new readers in id order, then consumers rows, skipping busy ones, until the transaction ends
 -- raises: invalid_parameter_value
 create or replace function queen.pop_specific_batch(p_requests jsonb)
-returns jsonb language plpgsql
+returns jsonb language plpgsql set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare

@@ -4,13 +4,14 @@
 -- out:    the header as jsonb; the payload as jsonb, or null where jsonb cannot hold it
 -- locks:  none
 -- raises: never: a payload that is JSON but not jsonb (\u0000, a lone surrogate, 1e200000) must not break a view
+-- Views call these in any session, so they do not depend on its search_path: a body that is an expression is looked up when the
+-- function is created, and can still be inlined; PL/pgSQL needs a setting of its own.
 create or replace function queen.frame_header(p_frame text)
-returns jsonb language sql immutable parallel safe as $$
-    select (left(p_frame, position(',"payload":' in p_frame) - 1) || '}')::jsonb
-$$;
+returns jsonb language sql immutable parallel safe
+return (left(p_frame, position(',"payload":' in p_frame) - 1) || '}')::jsonb;
 
 create or replace function queen.frame_payload(p_frame text)
-returns jsonb language plpgsql immutable as $$
+returns jsonb language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
     return substr(p_frame, position(',"payload":' in p_frame) + 11,
                   length(p_frame) - position(',"payload":' in p_frame) - 11)::jsonb;

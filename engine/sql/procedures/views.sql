@@ -1,6 +1,6 @@
 -- Views for people: the log and its readers as rows. The broker itself uses none of them.
 -- A row of heads is looked for from its highest generation down (newest.sql), in each view's own words: tables in a view
--- are read with its owner's rights, but functions are called with those of whoever asks. New columns go to the end, because
+-- are read with its owner's rights, but functions are called with those of whoever asks, in a session with any search_path (frame.sql). New columns go to the end, because
 -- a view that had to be dropped would lose its grants.
 
 -- queen.messages: every stored message.

@@ -25,6 +25,10 @@ pub struct Connector {
     pub tasks: Tasks,
 }
 
+/// Where names are looked up that say no schema: among PostgreSQL's own and nowhere else. Whoever may create a function in
+/// schema `public` could otherwise let the broker call it, by giving it the name of a built-in and types that fit better.
+const SEARCH_PATH: &str = "set search_path = pg_catalog, pg_temp";
+
 /// The half of a connection that must be polled. Boxed: with and without TLS are two types.
 pub type Driver =
     std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;
@@ -124,7 +128,7 @@ impl Connector {
 
     async fn connect_to(&self, host: &tokio_postgres::Config) -> Result<(Client, Driver), ConnectError> {
         let attempt = async {
-            let (client, driver): (_, Driver) = match &self.tls {
+            let (client, mut driver): (_, Driver) = match &self.tls {
                 Some(tls) => {
                     let (client, mut connection) = host.connect(tls.clone()).await?;
                     (client, Box::pin(futures_util::stream::poll_fn(move |cx| connection.poll_message(cx))))
@@ -134,11 +138,26 @@ impl Connector {
                     (client, Box::pin(futures_util::stream::poll_fn(move |cx| connection.poll_message(cx))))
                 }
             };
+            pin_search_path(&client, &mut driver).await?;
             Ok((client, driver))
         };
         match tokio::time::timeout(self.timeout.max(Duration::from_secs(1)), attempt).await {
             Ok(result) => result.map_err(ConnectError::Postgres),
             Err(_) => Err(ConnectError::Timeout(self.timeout)),
+        }
+    }
+}
+
+/// The first statement of every session. Not a parameter of the connection: poolers refuse those.
+async fn pin_search_path(client: &Client, driver: &mut Driver) -> Result<(), tokio_postgres::Error> {
+    let pinned = client.batch_execute(SEARCH_PATH);
+    tokio::pin!(pinned);
+    loop {
+        tokio::select! {
+            result = &mut pinned => return result,
+            Some(message) = futures_util::StreamExt::next(driver) => {
+                message?;
+            }
         }
     }
 }

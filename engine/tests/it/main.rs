@@ -12,6 +12,7 @@ mod deferred_acks;
 mod doctor;
 mod forecast;
 mod history;
+mod hostile;
 mod inbox;
 mod keys;
 mod letters;
