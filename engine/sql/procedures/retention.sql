@@ -75,7 +75,8 @@ end $$;
 -- locks:  heads rows in id order, then queue_counts rows
 -- raises: never
 --   age        everything below the offset goes, read or not
---   completed  what every group with a cursor here has passed goes; nothing if there is no such group
+--   completed  what every group has passed goes; nothing if no group reads here. A group that is registered and has no
+--              cursor here yet stands where it would start (queen.registered_start)
 --   wait       everything goes if a group, or nobody ever, has still to read some of it. Decided once, when it
 --              comes of age: what a group seeks back to later is not taken away from it
 -- A live lease protects nothing: its group's cursor counts from the tail on, and an ack of what is gone changes
@@ -84,6 +85,8 @@ create or replace function queen.expire(p_kind text, p_partitions uuid[], p_offs
 returns table ("position" int, removed bigint, waiting boolean)
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on set jit = off as $$
 begin
+    -- Before the snapshot, so that no extent is copied forward and dropped between the two (extents.sql).
+    lock table only queen.segments in access share mode;
     perform 1 from (select a.id from unnest(p_partitions) a (id) order by a.id) a
     cross join lateral (select 1 from queen.heads h where h.partition_id = a.id
                         order by h.generation desc limit 1
@@ -92,7 +95,9 @@ begin
     return query
     with asked as materialized (
         select a.ordinal::int as ordinal, a.id, h.generation, h.tail, least(a.message_offset, h.head) as expired,
-               greatest(h.tail, (select min(c.cursor) from queen.readers_of(a.id) c)) as passed
+               greatest(h.tail, case when p_kind <> 'age' then
+                   least((select min(c.cursor) from queen.readers_of(a.id) c),
+                         queen.registered_start(a.id, h.tail)) end) as passed
         from unnest(p_partitions, p_offsets) with ordinality a (id, message_offset, ordinal)
         cross join lateral queen.head_of(a.id) h),
     decided as materialized (
@@ -111,6 +116,38 @@ begin
     from decided d;
     perform queen.doubt(array(select distinct h.queue_id from unnest(p_partitions) a (id)
                               cross join lateral queen.head_of(a.id) h));
+end $$;
+
+-- queen.registered_start: the lowest offset at which a group would start in a partition that it has not read yet.
+-- in:     p_partition uuid, p_tail bigint (of the partition)
+-- out:    bigint; null if every group that reads the partition has a cursor there
+-- locks:  none
+-- raises: never
+-- A group reads the partition if it is registered for it or for the whole queue. Queue mode is not registered; it reads the
+-- whole queue once it has a cursor anywhere in it.
+create or replace function queen.registered_start(p_partition uuid, p_tail bigint)
+returns bigint language plpgsql as $$
+declare
+    v_partition record;
+begin
+    select p.name, p.queue_id, q.name as queue_name into v_partition
+    from queen.partitions p join queen.queues q on q.id = any (array[p.queue_id])
+    where p.id = p_partition;
+    if exists (select 1 from queen.group_counts k
+               where k.queue_id = v_partition.queue_id and k.consumer_group = '__QUEUE_MODE__' and k.members > 0)
+       and not exists (select 1 from queen.reader_of(p_partition, '__QUEUE_MODE__')) then
+        return p_tail;
+    end if;
+    return (
+        select min(case when g.since is null then p_tail else queen.offset_after(p_partition, g.since) end)
+        from queen.groups g
+        where g.queue_name = v_partition.queue_name and g.partition_name = any (array['', v_partition.name])
+          and not exists (select 1 from queen.reader_of(p_partition, g.consumer_group))
+          -- A registration for the partition goes before the one for its queue.
+          and (g.partition_name <> ''
+               or not exists (select 1 from queen.groups n
+                              where n.queue_name = g.queue_name and n.consumer_group = g.consumer_group
+                                and n.partition_name = v_partition.name)));
 end $$;
 
 -- queen.remove_idle_partitions: deletes partitions that hold nothing and that nobody has used for a long time.

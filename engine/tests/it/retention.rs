@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use queen_engine::{Config, Engine};
 use queen_protocol::AckStatus::Completed;
-use queen_protocol::{PopRequest, PushStatus};
+use queen_protocol::{PopRequest, PushStatus, Subscription};
 use queen_testkit::{Database, database};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
@@ -77,6 +77,70 @@ async fn completed_messages_stay_for_the_slowest_group() {
     assert_eq!(stored(&sql, "q").await, 7, "a lease is not a read");
     complete(&broker, &rest).await;
     becomes(&sql, "q", 3).await;
+}
+
+#[tokio::test]
+async fn completed_messages_stay_for_a_registered_group_that_was_away_when_their_partition_was_created() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    push(&broker, "q", "old", 0..1).await;
+    // Registered in four ways, then away.
+    let registered = [
+        (any("q").group("all"), Subscription::All),
+        (any("q").group("new"), Subscription::New),
+        (named("q", "created later").group("by name"), Subscription::New),
+        (named("q", "another").group("of another partition"), Subscription::All),
+    ];
+    for (request, subscription) in registered {
+        pop(&broker, PopRequest { subscription, auto_ack: true, ..request }).await;
+    }
+    push(&broker, "q", "created later", 1..5).await;
+    push(&broker, "q", "nobody is away from this", 5..6).await;
+    complete(&broker, &pop(&broker, named("q", "created later").group("fast").batch(9)).await.unwrap()).await;
+    for group in ["fast", "all", "new"] {
+        let read = pop(&broker, named("q", "nobody is away from this").group(group)).await.unwrap();
+        complete(&broker, &read).await;
+    }
+    travel(&sql, "61 seconds").await;
+    let left = "select count(*) from queen.messages where partition = 'nobody is away from this'";
+    eventually("what every group has read is gone", async || (number(&sql, left).await == 0).then_some(()))
+        .await;
+    for group in ["all", "new", "by name"] {
+        let read = pop(&broker, named("q", "created later").group(group).batch(9)).await.unwrap();
+        assert_eq!(read.data(), numbers(1..5), "{group}");
+        complete(&broker, &read).await;
+    }
+    let left = "select count(*) from queen.messages where partition = 'created later'";
+    eventually("now it may go", async || (number(&sql, left).await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn completed_messages_from_before_a_group_starts_do_not_wait_for_it() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    push(&broker, "q", "p", 0..3).await;
+    complete(&broker, &pop(&broker, named("q", "p").group("fast").batch(9)).await.unwrap()).await;
+    // It has no cursor in any partition, only a time from which on it reads.
+    sql.batch_execute("select queen.subscribe('q', 'from now on', '', true, null)").await.unwrap();
+    travel(&sql, "61 seconds").await;
+    becomes(&sql, "q", 0).await;
+}
+
+#[tokio::test]
+async fn completed_messages_stay_for_queue_mode_that_was_away_when_their_partition_was_created() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    push(&broker, "q", "old", 0..1).await;
+    complete(&broker, &pop(&broker, any("q")).await.unwrap()).await;
+    push(&broker, "q", "created later", 1..3).await;
+    push(&broker, "q", "old", 3..4).await;
+    complete(&broker, &pop(&broker, named("q", "created later").group("fast").batch(9)).await.unwrap()).await;
+    complete(&broker, &pop(&broker, named("q", "old").group("fast").batch(9)).await.unwrap()).await;
+    complete(&broker, &pop(&broker, named("q", "old")).await.unwrap()).await;
+    broker.queue("q").await.unwrap();
+    travel(&sql, "61 seconds").await;
+    becomes(&sql, "q", 2).await;
+    assert_eq!(data(&broker, any("q").batch(9)).await, numbers(1..3));
 }
 
 #[tokio::test]
