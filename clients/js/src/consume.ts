@@ -92,7 +92,7 @@ interface Pop {
 }
 
 /** A pop whose wait was ended answers at once. If not, the connection is dropped. */
-const END_PATIENCE = 1_000;
+const END_PATIENCE = 5_000;
 /** When to ask again if the broker does not know the wait yet, because it was just sent. */
 const END_AGAIN = 50;
 /** After pops that come back empty before their time, as they do while pops are switched off. */

@@ -60,6 +60,8 @@ export class Http {
   /** What runs on by itself, and closes with the client. */
   readonly running = { consumers: new Set<Closable>(), buffers: new Set<Closable>() };
   readonly #brokers: Brokers;
+  /** Ends each call under way. */
+  readonly #ends = new Set<(error: QueenError) => void>();
   #state: 'open' | 'closing' | 'closed' = 'open';
 
   constructor(options: Options) {
@@ -70,7 +72,7 @@ export class Http {
   /** @throws if the client is closed. */
   checkOpen(): void {
     if (this.#state === 'closed') {
-      throw new QueenError('closed', 'this client is closed');
+      throw closed();
     }
   }
 
@@ -86,8 +88,10 @@ export class Http {
     this.#state = 'closing';
   }
 
+  /** Calls under way fail as well, so that no connection stays behind. */
   close(): void {
     this.#state = 'closed';
+    this.#ends.forEach((end) => end(closed()));
   }
 
   /** When a call that begins now has to end. */
@@ -98,6 +102,23 @@ export class Http {
 
   async call(call: Call): Promise<Answer> {
     this.checkOpen();
+    const ended = new AbortController();
+    const end = (error: QueenError) => ended.abort(error);
+    const abort = () => ended.abort(call.signal?.reason);
+    this.#ends.add(end);
+    call.signal?.addEventListener('abort', abort, { once: true });
+    if (call.signal?.aborted) {
+      abort();
+    }
+    try {
+      return await this.#attempts({ ...call, signal: ended.signal });
+    } finally {
+      this.#ends.delete(end);
+      call.signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  async #attempts(call: Call & { signal: AbortSignal }): Promise<Answer> {
     const rules = call.patient ? { ...this.options, retryOn429: true } : this.options;
     let unsure = false;
     let before: QueenError | undefined;
@@ -105,7 +126,7 @@ export class Http {
     // Brokers that were left for another one since the last pause.
     let hops = 0;
     for (let attempts = 1; ; attempts++) {
-      call.signal?.throwIfAborted();
+      call.signal.throwIfAborted();
       const broker = this.#brokers.choose(call.route, now());
       const outcome = await attempt(call, broker, this.options);
       if (!('error' in outcome)) {
@@ -162,6 +183,10 @@ export class Http {
     }
     return answer as T;
   }
+}
+
+function closed(): QueenError {
+  return new QueenError('closed', 'this client is closed');
 }
 
 export function toJson(value: unknown): string {

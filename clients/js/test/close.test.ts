@@ -64,6 +64,19 @@ test('whatever could not be delivered is told when the client closes', async () 
   await assert.rejects(queen.close(), all);
 });
 
+test('a call that is under way fails when the client closes, and leaves no connection behind', async () => {
+  let hungUp = 0;
+  await using fake = await Fake.start(() => 'silence', () => (hungUp += 1));
+  const queen = new Queen(fake.url);
+  const calls = [queen.queue('q').pop({ wait: 600_000 }), queen.queue('q').push(1)];
+  const ends = Promise.allSettled(calls);
+  await until(() => fake.asked.length === 2);
+  await queen.close();
+  await Promise.all(calls.map((call) => assert.rejects(call, failing('closed'))));
+  await ends;
+  await until(() => hungUp === 2);
+});
+
 test('what fails in several rounds of closing a buffer is told as one', async () => {
   const { open, opened } = gate();
   await using fake = await Fake.start(async (asked) => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 from typing import Any
@@ -11,9 +12,11 @@ import httpx
 import pytest
 
 from conftest import Api
-from made_up import http, pushed
-from queen_client import AsyncBuffer, AsyncMessage, AsyncQueen, Closed, Undelivered
+from made_up import acked, delivery, http, pushed
+from queen_client import AsyncBuffer, AsyncMessage, AsyncQueen, AsyncQueue, Closed, Undelivered
 from queen_client.buffer import Limits
+from queen_client.delivery import Lease
+from queen_client.pop import Source
 from test_consume import PATIENCE, left, until
 from test_threads import line, program
 
@@ -120,6 +123,71 @@ def test_a_loop_that_ends_by_cancelling_everything_leaves_no_lease(broker: str, 
             assert [message.data for message in await queen.queue(queue).group("g").pop(batch=5)] == [1, 2]
 
     asyncio.run(all_cancelled())
+
+
+def test_a_pop_that_receives_what_another_worker_gives_back_at_the_end_gives_it_back_too() -> None:
+    """The broker has not noticed yet that the pop is abandoned."""
+    began, given_back = asyncio.Event(), asyncio.Event()
+    waiting: list[str] = []
+    returned: list[tuple[str, str]] = []
+
+    async def reply(request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            return httpx.Response(200, json={"ended": True})
+        if request.method == "POST":
+            body = json.loads(request.content)
+            returned.append((body["leaseId"], body["status"]))
+            given_back.set()
+            return acked(request)
+        waiting.append("pop")
+        lease = f"lease-{len(waiting)}"
+        if len(waiting) > 1:
+            await given_back.wait()
+        fields = {**delivery("a1", Lease(lease, 300, 0)).fields, "createdAt": "2026-01-01T00:00:00Z"}
+        return httpx.Response(200, json={"messages": [fields], "leaseId": lease, "leaseSeconds": 300})
+
+    async def handler(message: AsyncMessage[Any]) -> None:
+        began.set()
+        await asyncio.sleep(PATIENCE)
+
+    async def all_cancelled() -> None:
+        queen = AsyncQueen("http://broker-0")
+        queen._http = http(reply)
+        queue = AsyncQueue[Any](queen._http, Source(queue="q"), lambda value: value)
+        main = asyncio.ensure_future(queue.group("g").consume(handler, concurrency=2))
+        await until(lambda: began.is_set() and len(waiting) == 2)
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert main.cancelled()
+        assert returned == [("lease-1", "retry"), ("lease-2", "retry")]
+        await queen.close()
+
+    asyncio.run(all_cancelled())
+
+
+async def test_when_a_close_returns_no_request_is_under_way() -> None:
+    """One that still connects would leave its socket open."""
+    under_way: set[str] = set()
+
+    async def reply(request: httpx.Request) -> httpx.Response:
+        under_way.add("a push")
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            under_way.clear()
+        raise AssertionError("unreachable")
+
+    queen = AsyncQueen("http://broker-0")
+    queen._http = http(reply)
+    queue = AsyncQueue[Any](queen._http, Source(queue="q"), lambda value: value)
+    pushing = asyncio.ensure_future(queue.push(1))
+    await until(lambda: under_way)
+    await queen.close()
+    assert not under_way
+    with pytest.raises(Closed):
+        await pushing
 
 
 async def test_ctrl_c_under_asyncio_run_gives_back_what_a_consumer_holds(broker: str, queue: str) -> None:

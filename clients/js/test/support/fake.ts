@@ -25,8 +25,10 @@ export class Fake implements AsyncDisposable {
   readonly url: string;
   readonly #server: Server;
 
-  static async start(script: Script): Promise<Fake> {
+  /** `hungUp` is called for every connection that ends. */
+  static async start(script: Script, hungUp?: () => void): Promise<Fake> {
     const server = createServer();
+    server.on('connection', (socket) => socket.once('close', () => hungUp?.()));
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
     return new Fake(server, script);
   }

@@ -12,10 +12,11 @@ from .ack import acknowledge, renew
 from .delivery import Delivery
 from .errors import DecodeError, NotFound, Refused
 from .handlers import NotBegun
-from .http import Http, leave
+from .http import Http
 from .ledger import Ledger
 from .message import text_of
 from .pop import Popped
+from .tasks import leave
 
 log = logging.getLogger("queen_client")
 

@@ -35,9 +35,10 @@ from .errors import (
     ServerError,
     Undelivered,
 )
-from .http import Http, check_loop, within
+from .http import Http, check_loop
 from .push import MessageOptions, NewMessage, Outgoing, PushResult, new_message, outgoing, push
 from .settings import check_count, check_time
+from .tasks import within
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

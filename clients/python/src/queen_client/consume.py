@@ -12,18 +12,19 @@ from . import wire
 from .batch import Batch, Handle, Rules, Summary, tell
 from .brokers import Route
 from .errors import BadUse, QueenError
-from .http import Http, Request, check_loop, leave
+from .http import Http, Request, check_loop
 from .pop import NOTHING, Pop, Popped, Source, Subscription, Wait, pop
 from .settings import check_count, check_time
+from .tasks import Owned, leave
 
 #: How long the answer to a pop that is ended may take, and when the broker is asked again to end it.
-_END_PATIENCE = 1.0
+_END_PATIENCE = 5.0
 _END_AGAIN = 0.1
 #: The longest pause after an empty answer that came before its time, as from a broker in maintenance.
 _EMPTY_PAUSE_MAX = 1.0
 WAITS_FOR_ITSELF = "a handler cannot wait for the end of its own consumer; call consumer.request_stop() instead"
 #: How long workers that are cancelled may take to give back what they hold.
-_CLEAN_UP = 5.0
+_CLEAN_UP = 10.0
 
 
 class ConsumeOptions(TypedDict, total=False):
@@ -227,7 +228,7 @@ class AsyncConsumer:
 
     async def _pop(self, number: int, batch: int, seconds: float) -> Popped:
         wait, options = Wait(), self._options.pop(batch, seconds)
-        call = asyncio.ensure_future(
+        call = Owned(
             pop(self._http, self._source, options, self._decode, worker=number, ending=wait, on_error=self._tell)
         )
         try:
@@ -239,7 +240,8 @@ class AsyncConsumer:
                 return call.result()
             return NOTHING
         except asyncio.CancelledError:
-            # It may have brought something in this moment.
+            # Its answer may be on its way, and other workers are giving messages back, which it may still receive.
+            await self._end(call, wait)
             if call.done() and not call.cancelled() and call.exception() is None:
                 await Batch(self._rules, call.result()).give_back()
             raise

@@ -29,11 +29,12 @@ from .errors import (
 from .retry import parse_retry_after
 from .running import Running
 from .settings import Settings, check_time, check_token
+from .tasks import Owned, within
 
 R = TypeVar("R")
 
-#: How long a request that was given up may take to leave its connection.
-_LEAVE = 1.0
+#: How long requests that are cut may take to close their connections.
+_CUT = 1.0
 
 
 @dataclass
@@ -99,6 +100,8 @@ class Http:
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        #: The requests under way.
+        self._sending: set[Owned[httpx.Response]] = set()
 
     async def call(self, request: Request) -> Answer:
         """Sends a request until it is answered, or cannot be, or its deadline would pass."""
@@ -150,7 +153,14 @@ class Http:
             await asyncio.sleep(wait)
 
     async def close(self) -> None:
+        """Cuts the requests under way, whose callers get `Closed`, and closes all connections."""
         self._closed = True
+        # Before the client: a connection that comes about while it closes would stay open.
+        sending = list(self._sending)
+        for task in sending:
+            task.give_up()
+        if sending:
+            await asyncio.wait(sending, timeout=_CUT)
         if self._client is not None:
             await self._client.aclose()
 
@@ -182,7 +192,7 @@ class Http:
         if request.place is not None:
             request.place.broker = broker
         try:
-            response = await within(min(usual, left), self._send(client, broker, request, token, left))
+            response = await within(min(usual, left), self._begin(client, broker, request, token, left))
         except asyncio.TimeoutError:
             error = TimedOut(f"{self.brokers.urls[broker]} did not answer within {min(usual, left):.3g} s")
             # A caller in a hurry says nothing about the broker.
@@ -219,6 +229,16 @@ class Http:
             late = isinstance(error, asyncio.TimeoutError)
             raise _Failure(NetworkError(f"the token could not be had: {error!r}"), cut=late) from error
         return check_token(given)
+
+    def _begin(
+        self, client: httpx.AsyncClient, broker: int, request: Request, token: str | None, left: float
+    ) -> Owned[httpx.Response]:
+        # While the token was asked for, it may have been closed.
+        self._check_open()
+        task = Owned(self._send(client, broker, request, token, left))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        return task
 
     async def _send(
         self, client: httpx.AsyncClient, broker: int, request: Request, token: str | None, left: float
@@ -280,25 +300,3 @@ def check_loop(what: str) -> None:
 
 async def _awaited(awaitable: Awaitable[R]) -> R:
     return await awaitable
-
-
-async def within(seconds: float, coroutine: Coroutine[Any, Any, R]) -> R:
-    """Like `asyncio.wait_for`, which may lose a cancellation before Python 3.12."""
-    task = asyncio.ensure_future(coroutine)
-    try:
-        await asyncio.wait({task}, timeout=max(0.0, seconds))
-        if task.done():
-            return task.result()
-        raise asyncio.TimeoutError
-    finally:
-        await leave(task)
-
-
-async def leave(task: asyncio.Future[Any]) -> None:
-    """Cancels a task that is not done, and gives it a moment to clean up. What it ends with nobody wants to know."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=_LEAVE)
-    if task.done() and not task.cancelled():
-        # Otherwise asyncio complains that nobody asked.
-        task.exception()

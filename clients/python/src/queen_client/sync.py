@@ -25,7 +25,6 @@ from .consume import WAITS_FOR_ITSELF, AsyncConsumer, ConsumeOptions
 from .delivery import Delivered
 from .errors import BadUse, QueenError, TimedOut
 from .handlers import Threads, check_handler, current_consumer
-from .http import within
 from .loop import Facade, LoopThread, blocking
 from .message import AsyncMessage
 from .pop import PopOptions
@@ -33,6 +32,7 @@ from .push import MessageOptions, NewMessage, PushResult, listed
 from .queue import AsyncQueue, AsyncReader
 from .settings import QueenOptions, check_count, check_time
 from .sync_admin import Admin, DeadLetters, Traces
+from .tasks import within
 from .transaction import AsyncTransaction, Committed
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ use crate::wire;
 /// A crash repeats no more than was done in this time.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 /// A broker answers a wait that is ended at once; one that does not is gone.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+const END_PATIENCE: Duration = Duration::from_secs(5);
 /// A broker that cannot let us wait, because it is overloaded or in maintenance, finds nothing at once. Then we wait.
 const EMPTY_PAUSE_MAX: Duration = Duration::from_secs(1);
 
