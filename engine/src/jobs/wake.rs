@@ -245,6 +245,7 @@ impl Wake {
     pub async fn run_looks(&self, shared: Arc<Shared>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
+            shared.watches.sweep(clock::now());
             if shared.watches.anybody_parked()
                 && let Err(error) = self.discover(&shared).await
             {

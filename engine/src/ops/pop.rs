@@ -45,6 +45,9 @@ const FETCHES_MAX: usize = 5;
 /// Partitions with a message that cannot be read which one pop sets aside before it gives up.
 const UNREAD_MAX: u32 = 16;
 
+/// How often a pop looks again because lists were emptied while it read them.
+const RESETS_MAX: u32 = 5;
+
 /// A pop that waits asks again when the lane had no room for it.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
@@ -85,6 +88,7 @@ impl Engine {
         let deadline = request.wait.map(|wait| clock::now() + wait);
         let mut reopened = false;
         let mut unread = 0;
+        let mut resets = 0;
         loop {
             if self.shared.load.pop_maintenance() {
                 return Ok(None);
@@ -116,6 +120,10 @@ impl Engine {
             if gone && !std::mem::replace(&mut reopened, true) {
                 continue;
             }
+            if resets < RESETS_MAX && places.iter().any(Place::was_reset) {
+                resets += 1;
+                continue;
+            }
             let Some(deadline) = deadline.filter(|deadline| *deadline > clock::now()) else {
                 return Ok(None);
             };
@@ -132,12 +140,12 @@ impl Engine {
     async fn places(&self, request: &PopRequest) -> Result<Vec<Place>, Error> {
         match &request.filter {
             PopFilter::Queue { queue } => {
-                let watch = self.shared.watches.get(queue, &request.group);
+                let (watch, generation) = self.shared.watches.look(queue, &request.group);
                 self.prepare(&watch, request, None).await?;
-                Ok(vec![Place { watch, partition: None, name: None }])
+                Ok(vec![Place { watch, generation, partition: None, name: None }])
             }
             PopFilter::Partition { queue, partition } => {
-                let watch = self.shared.watches.get(queue, &request.group);
+                let (watch, generation) = self.shared.watches.look(queue, &request.group);
                 self.prepare(&watch, request, Some(partition)).await?;
                 let name: Arc<str> = partition.as_str().into();
                 let open = Open {
@@ -149,16 +157,16 @@ impl Engine {
                 };
                 let known = self.open(vec![open]).await?;
                 let found = known.into_iter().find_map(Opened::known).map(|known| known.partition);
-                Ok(vec![Place { watch, partition: found, name: Some(name) }])
+                Ok(vec![Place { watch, generation, partition: found, name: Some(name) }])
             }
             PopFilter::Labels { namespace, task } => {
                 let (namespace, task) = (namespace.as_deref(), task.as_deref());
                 let queues = control::queues_matching(&self.shared.connections, namespace, task).await?;
                 let mut places = Vec::with_capacity(queues.len());
                 for queue in queues {
-                    let watch = self.shared.watches.get(&queue, &request.group);
+                    let (watch, generation) = self.shared.watches.look(&queue, &request.group);
                     self.prepare(&watch, request, None).await?;
-                    places.push(Place { watch, partition: None, name: None });
+                    places.push(Place { watch, generation, partition: None, name: None });
                 }
                 Ok(places)
             }
@@ -177,7 +185,7 @@ impl Engine {
             if request.subscription == Subscription::All || request.group == QUEUE_MODE {
                 return Ok(());
             }
-            let mut seeding = watch.seeded.lock().await;
+            let mut seeding = watch.seeding().await;
             if !seeding.registered && !seeding.partitions.contains(name) {
                 self.register(watch, request, name).await?;
                 if seeding.partitions.len() >= REGISTERED_MAX {
@@ -187,7 +195,7 @@ impl Engine {
             }
             return Ok(());
         }
-        let mut seeding = watch.seeded.lock().await;
+        let mut seeding = watch.seeding().await;
         if !seeding.registered {
             self.register(watch, request, "").await?;
             seeding.registered = true;
@@ -353,7 +361,7 @@ impl Engine {
             }
             let mut paged = false;
             for place in places {
-                let mut seeding = place.watch.seeded.lock().await;
+                let mut seeding = place.watch.seeding().await;
                 if let Some(after) = seeding.next {
                     seeding.next = self.seed_page(&place.watch, after).await?;
                     paged = true;
@@ -587,7 +595,7 @@ impl Engine {
         let parked = Parked { places, waiter: &waiter, looked: false };
         for place in places {
             let id = place.partition.as_ref().map(|partition| partition.id);
-            if !place.watch.park(place.interest(), id, &waiter) {
+            if !place.watch.park(place.interest(), id, place.generation, &waiter) {
                 parked.look();
                 return true;
             }
@@ -673,6 +681,8 @@ impl Doubt {
 /// A watch a pop draws from; `name` when it wants one partition of it, which may not exist yet.
 struct Place {
     watch: Arc<Watch>,
+    /// In which the pop looks.
+    generation: u64,
     partition: Option<Arc<Partition>>,
     name: Option<Arc<str>>,
 }
@@ -683,6 +693,10 @@ impl Place {
             Some(name) => Interest::Partition(name),
             None => Interest::Any,
         }
+    }
+
+    fn was_reset(&self) -> bool {
+        self.watch.generation() != self.generation
     }
 }
 

@@ -5,4 +5,5 @@ pub mod answer;
 pub mod leases;
 pub mod machine;
 pub mod ready;
+pub mod timers;
 pub mod watch;

@@ -287,6 +287,12 @@ impl ReadyList {
         matches!(self.partitions.get(&partition), Some((_, State::Ready(_))))
     }
 
+    /// For a pop that does not know the partition by its id. Walks the whole list.
+    pub fn is_ready_by_name(&self, name: &str) -> bool {
+        let listed = |id: &Uuid| self.partitions.get(id).map(|(partition, _)| partition);
+        self.turns.values().filter_map(listed).any(|partition| partition.name.as_ref() == name)
+    }
+
     pub fn has_served(&mut self, partition: Uuid) -> bool {
         self.served.get(&partition).is_some()
     }
@@ -301,6 +307,22 @@ impl ReadyList {
 
     pub fn ids(&self) -> impl Iterator<Item = Uuid> + '_ {
         self.partitions.keys().copied()
+    }
+
+    /// Forgets everything but the claims in flight. Those partitions become ready again whatever their claim finds, because
+    /// it may have looked too early.
+    pub fn clear(&mut self) {
+        self.partitions.retain(|_, (_, state)| match state {
+            State::Claiming { pushed } => {
+                *pushed = true;
+                true
+            }
+            State::Ready(_) | State::Held { .. } => false,
+        });
+        self.turns.clear();
+        self.due.clear();
+        self.windows.clear();
+        self.served = Cache::new(SERVED_MAX);
     }
 
     fn make_ready(&mut self, partition: Arc<Partition>) {
@@ -430,6 +452,21 @@ mod tests {
         assert_eq!(names(&list.take_leased(2)), [2]);
         assert!(list.take(now, 2, 1).is_empty());
         assert_eq!(names(&list.take(until, 2, 1)), [1]);
+    }
+
+    #[test]
+    fn a_claim_that_began_before_the_list_was_cleared_is_looked_at_again() {
+        let now = clock::now();
+        let mut list = ReadyList::default();
+        let (claimed, waiting) = (partition(1), partition(2));
+        list.mark(&claimed, None);
+        list.take(now, 1, 1);
+        list.mark(&waiting, None);
+        list.clear();
+        assert_eq!((list.len(), list.ready()), (1, 0));
+        assert!(!list.begin(&claimed), "it is still claimed");
+        assert!(list.finish(&claimed, Claim::Nothing));
+        assert_eq!(names(&list.take(now, 2, 1)), [1]);
     }
 
     proptest! {

@@ -1,5 +1,9 @@
 //! One (queue, group) under watch: its ready list, and the pops parked on it. A commit wakes exactly as many pops
 //! as it can feed, in order of arrival.
+//!
+//! There is one watch per (queue, group) as long as anything holds it, so a parked pop cannot miss a push. What the list
+//! says belongs to a *generation*: a reset empties the list in place, begins the next generation and wakes all parked
+//! pops, and a pop that looked in an earlier one does not park.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
@@ -10,13 +14,15 @@ use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
 use super::ready::{Claim, ReadyList};
+use super::timers::Timers;
+use crate::clock;
 use crate::log::Partition;
 
 pub struct Watch {
     pub queue: Arc<str>,
     pub group: Arc<str>,
     /// Registration and seeding happen once; a pop that arrives meanwhile waits for them.
-    pub seeded: tokio::sync::Mutex<Seeding>,
+    seeded: tokio::sync::Mutex<Seeding>,
     state: Mutex<State>,
     /// Messages that a partition gave to the last pop which asked for several.
     yields: AtomicI64,
@@ -24,8 +30,12 @@ pub struct Watch {
     timers: Arc<Timers>,
 }
 
+/// Pushes a watch notes while nothing uses it. With more partitions than this it is cheaper to read the list anew.
+const NOTED_MAX: usize = 10_000;
+
 #[derive(Default)]
 pub struct Seeding {
+    generation: u64,
     pub registered: bool,
     /// Where the next page starts; `None`: the whole queue has been read.
     pub next: Option<Uuid>,
@@ -34,15 +44,27 @@ pub struct Seeding {
     pub partitions: std::collections::HashSet<Arc<str>>,
 }
 
-#[derive(Default)]
 struct State {
+    generation: u64,
+    /// When a pop last began or ended here.
+    used_at: Instant,
     ready: ReadyList,
+    /// Pushed to while nothing used the watch, and not in the list yet.
+    noted: Vec<Pushed>,
+    noted_partitions: usize,
     parked: VecDeque<Arc<Waiter>>,
     parked_by_name: HashMap<Arc<str>, VecDeque<Arc<Waiter>>>,
     /// Pops by name waiting for this broker's own claim on the partition to end.
     turns: HashMap<Uuid, VecDeque<oneshot::Sender<()>>>,
     gone: usize,
     armed: Option<Instant>,
+}
+
+/// Partitions that something was committed to, shared by all watches that note them. `look_at`: see `ReadyList::mark`.
+#[derive(Clone)]
+pub struct Pushed {
+    pub partitions: Arc<[Arc<Partition>]>,
+    pub look_at: Option<Instant>,
 }
 
 const WAITING: u8 = 0;
@@ -88,10 +110,63 @@ impl Watch {
             queue,
             group,
             seeded: tokio::sync::Mutex::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State::new()),
             yields: AtomicI64::new(1),
             timers,
         })
+    }
+
+    /// A pop begins: what was pushed in the meantime joins the list. Returns the generation it looks in.
+    pub fn begin_look(self: &Arc<Self>) -> u64 {
+        let mut state = self.lock();
+        state.used_at = clock::now();
+        for pushed in state.take_noted() {
+            state.mark(&pushed);
+        }
+        self.arm(&mut state);
+        state.generation
+    }
+
+    /// Registration and seeding as far as they have come in this generation.
+    pub async fn seeding(&self) -> tokio::sync::MutexGuard<'_, Seeding> {
+        let mut seeding = self.seeded.lock().await;
+        let generation = self.generation();
+        if seeding.generation != generation {
+            *seeding = Seeding { generation, ..Seeding::default() };
+        }
+        seeding
+    }
+
+    /// What the list says can no longer be trusted: it is emptied, and all parked pops look again.
+    pub fn reset(&self) {
+        let mut state = self.lock();
+        state.generation += 1;
+        state.take_noted();
+        state.ready.clear();
+        state.wake_all();
+    }
+
+    /// Something was committed to these partitions.
+    pub fn mark_all(self: &Arc<Self>, pushed: &Pushed) {
+        let mut state = self.lock();
+        state.mark(pushed);
+        self.arm(&mut state);
+    }
+
+    /// The same for a watch that nothing uses, at the cost of one entry. False: too much has collected, drop the watch.
+    pub fn note(&self, pushed: &Pushed) -> bool {
+        let mut state = self.lock();
+        state.noted.push(pushed.clone());
+        state.noted_partitions += pushed.partitions.len();
+        state.noted_partitions <= NOTED_MAX
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.lock().generation
+    }
+
+    pub fn used_at(&self) -> Instant {
+        self.lock().used_at
     }
 
     pub fn take(&self, now: Instant, count: usize, batch: i64) -> Vec<Arc<Partition>> {
@@ -194,19 +269,21 @@ impl Watch {
     }
 
     /// Parks, unless something is ready already. Checked under the lock that a push takes, so no wake-up is missed.
+    /// The same goes for a reset, which begins another generation than the one the pop looked in.
     pub fn park(
         self: &Arc<Self>,
         interest: Interest<'_>,
         partition: Option<Uuid>,
+        generation: u64,
         waiter: &Arc<Waiter>,
     ) -> bool {
         let mut state = self.lock();
         let ready = match (interest, partition) {
             (Interest::Any, _) => state.ready.ready() > 0,
             (Interest::Partition(_), Some(id)) => state.ready.is_ready(id),
-            (Interest::Partition(_), None) => false,
+            (Interest::Partition(name), None) => state.ready.is_ready_by_name(name),
         };
-        if ready {
+        if ready || state.generation != generation {
             return false;
         }
         state.compact();
@@ -224,6 +301,7 @@ impl Watch {
     pub fn leave(&self, interest: Interest<'_>, waiter: &Waiter, looked: bool) {
         let before = waiter.state.swap(GONE, AcqRel);
         let mut state = self.lock();
+        state.used_at = clock::now();
         if before == WAITING {
             state.gone += 1;
         } else if before == WOKEN && !looked {
@@ -235,14 +313,9 @@ impl Watch {
         }
     }
 
-    /// Everybody looks again: the queue was sought, deleted, or seen anew.
+    /// All parked pops look again.
     pub fn wake_all(&self) {
-        let mut state = self.lock();
-        let named = std::mem::take(&mut state.parked_by_name);
-        for waiter in state.parked.drain(..).chain(named.into_values().flatten()) {
-            waiter.wake();
-        }
-        state.turns.clear();
+        self.lock().wake_all();
     }
 
     pub fn parked(&self) -> usize {
@@ -280,6 +353,42 @@ impl Watch {
 }
 
 impl State {
+    fn new() -> Self {
+        Self {
+            generation: 0,
+            used_at: clock::now(),
+            ready: ReadyList::default(),
+            noted: Vec::new(),
+            noted_partitions: 0,
+            parked: VecDeque::new(),
+            parked_by_name: HashMap::new(),
+            turns: HashMap::new(),
+            gone: 0,
+            armed: None,
+        }
+    }
+
+    fn mark(&mut self, pushed: &Pushed) {
+        for partition in pushed.partitions.iter() {
+            if self.ready.mark(partition, pushed.look_at) {
+                self.wake_for(&partition.name);
+            }
+        }
+    }
+
+    fn take_noted(&mut self) -> Vec<Pushed> {
+        self.noted_partitions = 0;
+        std::mem::take(&mut self.noted)
+    }
+
+    fn wake_all(&mut self) {
+        let named = std::mem::take(&mut self.parked_by_name);
+        for waiter in self.parked.drain(..).chain(named.into_values().flatten()) {
+            waiter.wake();
+        }
+        self.turns.clear();
+    }
+
     /// A pop by name goes first: nothing else can serve it.
     fn wake_for(&mut self, name: &str) {
         if let Some(queue) = self.parked_by_name.get_mut(name) {
@@ -326,61 +435,9 @@ impl State {
     }
 }
 
-/// When which watch has to look again. One task sleeps for all of them.
-#[derive(Default)]
-pub struct Timers {
-    due: Mutex<std::collections::BTreeMap<(Instant, u64), std::sync::Weak<Watch>>>,
-    counter: std::sync::atomic::AtomicU64,
-    changed: Notify,
-}
-
-impl Timers {
-    fn arm(&self, at: Instant, watch: &Arc<Watch>) {
-        let number = self.counter.fetch_add(1, AcqRel);
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        let earliest = due.first_key_value().is_none_or(|((first, _), _)| at < *first);
-        due.insert((at, number), Arc::downgrade(watch));
-        if earliest {
-            self.changed.notify_one();
-        }
-    }
-
-    /// The watches whose time has come, and when the next one does.
-    fn fire(&self, now: Instant) -> (Vec<Arc<Watch>>, Option<Instant>) {
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut fired = Vec::new();
-        while let Some(entry) = due.first_entry()
-            && entry.key().0 <= now
-        {
-            fired.extend(entry.remove().upgrade());
-        }
-        (fired, due.first_key_value().map(|((at, _), _)| *at))
-    }
-
-    pub async fn run(&self) {
-        loop {
-            let now = crate::clock::now();
-            let (fired, next) = self.fire(now);
-            for watch in fired {
-                watch.tick(now);
-            }
-            match next {
-                Some(at) => {
-                    tokio::select! {
-                        () = tokio::time::sleep_until(at.into()) => {}
-                        () = self.changed.notified() => {}
-                    }
-                }
-                None => self.changed.notified().await,
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
     use std::time::Duration;
 
     fn watch() -> Arc<Watch> {
@@ -399,7 +456,7 @@ mod tests {
 
     fn park(watch: &Arc<Watch>, interest: Interest<'_>) -> Arc<Waiter> {
         let waiter = Arc::default();
-        assert!(watch.park(interest, None, &waiter));
+        assert!(watch.park(interest, None, 0, &waiter));
         waiter
     }
 
@@ -442,9 +499,34 @@ mod tests {
     fn nobody_parks_beside_something_ready() {
         let watch = watch();
         watch.mark(&partition(1), None);
-        assert!(!watch.park(Interest::Any, None, &Arc::default()));
-        assert!(!watch.park(Interest::Partition("1"), Some(partition(1).id), &Arc::default()));
-        assert!(watch.park(Interest::Partition("2"), Some(partition(2).id), &Arc::default()));
+        assert!(!watch.park(Interest::Any, None, 0, &Arc::default()));
+        assert!(!watch.park(Interest::Partition("1"), Some(partition(1).id), 0, &Arc::default()));
+        assert!(!watch.park(Interest::Partition("1"), None, 0, &Arc::default()), "it exists by now");
+        assert!(watch.park(Interest::Partition("2"), Some(partition(2).id), 0, &Arc::default()));
+    }
+
+    #[test]
+    fn a_reset_wakes_parked_pops_and_lets_none_park_that_looked_before_it() {
+        let watch = watch();
+        let looked_in = watch.begin_look();
+        let (any, named) = (park(&watch, Interest::Any), park(&watch, Interest::Partition("1")));
+        watch.reset();
+        assert!(woken(&any) && woken(&named));
+        for interest in [Interest::Any, Interest::Partition("1")] {
+            assert!(!watch.park(interest, None, looked_in, &Arc::default()));
+            assert!(watch.park(interest, None, watch.begin_look(), &Arc::default()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reset_while_the_list_is_read_makes_the_next_pop_read_it_again() {
+        let watch = watch();
+        let mut seeding = watch.seeding().await;
+        watch.reset();
+        (seeding.registered, seeding.started) = (true, true);
+        drop(seeding);
+        let again = watch.seeding().await;
+        assert!(!again.registered && !again.started);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod pop_brokers;
 mod pop_cost;
 mod pop_held;
 mod pop_wait;
+mod pop_watch;
 mod purge;
 mod push;
 mod push_retry;
