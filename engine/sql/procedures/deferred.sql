@@ -183,9 +183,9 @@ $$;
 -- queen.take_deferred: the operations of claimed lanes, to be executed in the same transaction.
 -- in:     p_worker uuid, p_partitions uuid[], p_groups text[] (lanes), p_limit int (operations of one lane at the most),
 --         p_bytes bigint (and their bytes, but at least one)
--- out:    the operations, those of one lane in order; none of a lane that another worker has taken over by now, or whose
---         partition somebody else has locked: a slow push elsewhere must not hold up the others
--- locks:  heads rows and, for acknowledgements, consumers rows, skipping busy ones, then deferred rows
+-- out:    the operations, those of one lane in order; none of a lane that another worker has taken over by now, or of which
+--         another session has locked something: a slow push elsewhere must not hold up the others
+-- locks:  heads rows, then deferred rows, then for acknowledgements consumers rows, skipping busy ones
 -- raises: never
 -- With the partition locked nobody can put anything behind them: if these are all, the lane is empty after the commit.
 create or replace function queen.take_deferred(
@@ -195,6 +195,7 @@ returns table (lane int, id uuid, transactions bytea, body text, queue_name text
 language plpgsql as $$
 declare
     v_locked uuid[];
+    v_whole int[];
     v_free int[];
 begin
     select array_agg(l.partition_id) into v_locked
@@ -203,10 +204,28 @@ begin
         select h.partition_id from queen.heads h where h.partition_id = a.id
         order by h.generation desc limit 1
         for no key update skip locked) l;
+    -- All of a lane, or none: with one of them locked, those behind it would overtake it.
+    v_whole := array(
+        select a.ordinal::int
+        from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
+        cross join lateral (
+            select count(*) as count, max(s.number) as last
+            from (select d.number from queen.deferred d
+                  where d.partition_id = a.partition_id and d.consumer_group = a.consumer_group
+                    and d.status in ('pending', 'processing')
+                  order by d.number limit p_limit
+                  for no key update skip locked) s) locked
+        cross join lateral (
+            select count(*) as count, max(s.number) as last
+            from (select d.number from queen.deferred d
+                  where d.partition_id = a.partition_id and d.consumer_group = a.consumer_group
+                    and d.status in ('pending', 'processing')
+                  order by d.number limit p_limit) s) listed
+        where a.partition_id = any (v_locked) and locked.count = listed.count and locked.last = listed.last);
     -- The cursors of acknowledgements as well: nobody waits for one while holding the rest.
     select array_agg(a.ordinal::int) into v_free
     from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
-    where a.partition_id = any (v_locked)
+    where a.ordinal = any (v_whole)
       and (a.consumer_group = '' or not exists (select 1 from queen.reader_of(a.partition_id, a.consumer_group)));
     v_free := v_free || array(
         select a.ordinal::int
@@ -216,7 +235,7 @@ begin
             where c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
             order by c.generation desc limit 1
             for no key update skip locked) l
-        where a.partition_id = any (v_locked) and a.consumer_group <> '');
+        where a.ordinal = any (v_whole) and a.consumer_group <> '');
     return query
     select a.ordinal::int, o.id, o.transactions, o.body, o.queue_name, o.partition_name, p.number,
            queen.dedup_window(q.dedup_window_seconds, q.retention_enabled, q.retention_seconds)
@@ -226,8 +245,7 @@ begin
         from (select d.* from queen.deferred d
               where d.partition_id = a.partition_id and d.consumer_group = a.consumer_group
                 and d.status in ('pending', 'processing')
-              order by d.number limit p_limit
-              for no key update) s
+              order by d.number limit p_limit) s
         window w as (order by s.number)) o
     join queen.partitions p on p.id = any (array[a.partition_id])
     join queen.queues q on q.id = any (array[p.queue_id])

@@ -245,3 +245,58 @@ async fn a_flight_that_waits_for_a_lock_holds_up_nobody_else() {
     sql.batch_execute("rollback").await.unwrap();
     stuck.join_next().await.unwrap().unwrap();
 }
+
+/// Both need the deferred operation and the cursor of a group: they must not hold one each and wait for the other.
+#[tokio::test]
+async fn a_group_is_deleted_beside_its_deferred_acknowledgements() {
+    let db = database().await;
+    let busy = crate::deferred_acks::deferring(db.url()).await;
+    push(&busy, "q", "p", 0..1).await;
+    let popped = pop(&busy, named("q", "p").group("g")).await.unwrap();
+    complete(&busy, &popped).await;
+    let worker = "00000000-0000-7000-8000-000000000000";
+    let (deleting, taking) = (db.client().await, db.client().await);
+    let lane = "(select partition_id from queen.deferred where consumer_group = 'g')";
+    let take = format!(
+        "select count(*) from queen.take_deferred('{worker}', array[{lane}], array['g'], 1000, 100000)"
+    );
+    let claim = format!("select count(*) from queen.claim_deferred('{worker}', 10)");
+    assert!(number(&taking, &claim).await > 0);
+    // As far as a deletion has come when it goes on to the cursors.
+    deleting
+        .batch_execute("begin; select from queen.deferred where consumer_group = 'g' for update")
+        .await
+        .unwrap();
+    taking.batch_execute("begin; set local lock_timeout = '2s'").await.unwrap();
+    assert_eq!(number(&taking, &take).await, 0, "it is left for later, without a wait");
+    let deletion = async { deleting.query_one("select queen.delete_group('g', 'q', true)", &[]).await };
+    let (deleted, ended) = tokio::join!(deletion, taking.batch_execute("commit"));
+    ended.unwrap();
+    assert_eq!(deleted.unwrap().get::<_, i64>(0), 1);
+    deleting.batch_execute("commit").await.unwrap();
+}
+
+/// One that is locked is not overtaken by those behind it.
+#[tokio::test]
+async fn deferred_operations_behind_a_locked_one_wait_for_it() {
+    let db = database().await;
+    let busy = crate::deferred::deferring(db.url()).await;
+    for n in 0..3 {
+        push(&busy, "q", "p", n..n + 1).await;
+    }
+    let worker = "00000000-0000-7000-8000-000000000000";
+    let (holder, taking) = (db.client().await, db.client().await);
+    let claim = format!("select count(*) from queen.claim_deferred('{worker}', 10)");
+    assert!(number(&taking, &claim).await > 0);
+    let second = "begin; select from queen.deferred where id =
+        (select id from queen.deferred where queue_name = 'q' order by number offset 1 limit 1) for update";
+    holder.batch_execute(second).await.unwrap();
+    let lane = "(select distinct partition_id from queen.deferred where queue_name = 'q')";
+    let take = format!(
+        "select count(*) from queen.take_deferred('{worker}', array[{lane}], array[''], 1000, 100000)"
+    );
+    taking.batch_execute("set lock_timeout = '2s'").await.unwrap();
+    assert_eq!(number(&taking, &take).await, 0, "none of the partition");
+    holder.batch_execute("rollback").await.unwrap();
+    assert_eq!(number(&taking, &take).await, 3);
+}
