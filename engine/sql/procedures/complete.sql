@@ -1,13 +1,13 @@
--- queen.complete: the usual acknowledgement, completions under a live lease. Everything else is for queen.ack.
+-- queen.complete: the usual acknowledgement, completions under a live lease. Everything else is for queen.ack_unlocked.
 -- in:     p_ids uuid[]            of each row, the same when it is sent again after its answer was lost
 --         p_partitions uuid[], p_groups text[]   each pair at most once, in ascending order
 --         p_leases uuid[], p_expected bigint[] (the cursor), p_to bigint[] (where it goes)
 --         p_new_partitions uuid[], p_new_groups text[], p_new boolean   if true, readers that the claims which follow in
 --                                 this transaction may need: added first, because partitions are locked before cursors
 -- out:    one row of arrays, an element per row that was applied: positions, released (the lease is finished). The rest
---         is to be asked of queen.ack, in a call of its own: to lock it now, behind rows that are locked already, could
---         end in a deadlock
--- locks:  partitions rows of new readers in id order, then the consumers rows it changes, in (partition_id, consumer_group) order
+--         is to be asked of queen.ack_unlocked, in a call of its own: to wait for it now, behind rows that are locked
+--         already, could end in a deadlock
+-- locks:  partitions rows of new readers, then consumers rows, skipping busy ones
 -- raises: never for a single item
 create or replace function queen.complete(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_to bigint[],
@@ -18,7 +18,7 @@ declare
     v_now timestamptz := queen.now();
 begin
     if p_new then
-        perform queen.add_readers(p_new_partitions, p_new_groups);
+        perform queen.add_readers(p_new_partitions, p_new_groups, false);
     end if;
     with applied as (
         update queen.consumers as c
@@ -34,7 +34,8 @@ begin
               cross join lateral (
                   select k.ctid from queen.consumers k
                   where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
-                  order by k.generation desc limit 1) l
+                  order by k.generation desc limit 1
+                  for no key update skip locked) l
               offset 0) a
         where c.ctid = a.ctid and c.lease_id = a.held and c.lease_until > v_now
           and c.last_ack is distinct from a.ack_id and c.cursor = a.expected and c.deferred_pending = 0

@@ -12,9 +12,8 @@
 --         firsts, lasts (the range, end excluded), attempts, waits_ms (until the lease ends, the other's or ours, or a
 --         message matures), heads
 --         and per row not found: missed_positions, missed_statuses (3 row busy, 4 partition gone, 8 there is no such
---         reader: ask again with p_readers)
--- locks:  partitions rows of new readers in id order (so with p_readers as the first of its transaction), then consumers
---         rows in any order, skipping busy ones
+--         reader: ask again with p_readers; after such a call its partition is busy)
+-- locks:  partitions rows of new readers, then consumers rows, in any order, skipping busy ones
 -- raises: never for a single item
 -- A row that already carries the caller's lease id is granted again: that is how a retry after a lost answer finds
 -- its own lease.
@@ -29,7 +28,7 @@ declare
     v_rest record;
 begin
     if p_readers then
-        perform queen.add_readers(p_partitions, p_groups);
+        perform queen.add_readers(p_partitions, p_groups, false);
     end if;
 
     -- The usual case: every pop asks for one partition, and gets it.

@@ -61,3 +61,49 @@ begin
         order by c.generation desc limit 1
         for no key update) l;
 end $$;
+
+-- queen.try_readers: locks those consumers rows that no other session has locked.
+-- in:     p_partitions uuid[], p_groups text[], p_wait int (milliseconds to wait for the others; 0 = leave them out, null =
+--         as long as lock_timeout allows)
+-- out:    locked int[] (their positions, from 1), busy int[] (the positions of rows that were left out). A row that does not
+--         exist is in neither
+-- locks:  consumers rows, skipping busy ones; in (partition_id, consumer_group) order if it may wait
+-- raises: lock_not_available when it may wait and the time is up
+create or replace function queen.try_readers(
+    p_partitions uuid[], p_groups text[], p_wait int, out locked int[], out busy int[])
+language plpgsql as $$
+begin
+    if p_wait is distinct from 0 then
+        perform queen.limit_wait(p_wait);
+        perform queen.lock_readers(p_partitions, p_groups);
+    end if;
+    locked := array(
+        select a.ordinal::int
+        from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
+        cross join lateral (
+            select 1 from queen.consumers c
+            where c.partition_id = a.partition_id and c.consumer_group = a.consumer_group
+            order by c.generation desc limit 1
+            for no key update skip locked) l);
+    busy := '{}';
+    if cardinality(locked) < cardinality(p_partitions) then
+        busy := array(
+            select a.ordinal::int
+            from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
+            where a.ordinal <> all (locked)
+              and exists (select 1 from queen.reader_of(a.partition_id, a.consumer_group)));
+    end if;
+end $$;
+
+-- queen.limit_wait: how long the statements of this transaction wait for a lock.
+-- in:     p_wait int: milliseconds; null = as the session has it
+-- out:    nothing
+-- locks:  none
+-- raises: never
+create or replace function queen.limit_wait(p_wait int)
+returns void language plpgsql as $$
+begin
+    if p_wait is not null then
+        perform set_config('lock_timeout', p_wait::text, true);
+    end if;
+end $$;

@@ -1,4 +1,4 @@
--- queen.push: appends one segment to each of several partitions.
+-- queen.push_unlocked: appends one segment to each of several partitions, but for those that another session has locked.
 -- in:     p_partitions uuid[]     distinct and ascending
 --         p_expected bigint[]     head up to which the broker's dedup cache is complete; -1 or 0 = it knows nothing
 --                                 and would rather learn, -3 = it knows nothing, -2 = nothing in this segment needs
@@ -10,22 +10,25 @@
 --                                 looked for from there on, in the window or in what no statement outlives
 --         p_deferred boolean      these are deferred pushes of whoever has taken them: the only ones that may be appended
 --                                 while a partition has deferred ones
+--         p_wait int              milliseconds to wait for locked partitions; 0 leaves them out, null waits as long as
+--                                 lock_timeout allows
 -- out:    one row of arrays, an element per segment: positions, statuses (0 appended, 1 conflict: nothing appended,
---         2 no such partition, 3 behind deferred pushes: nothing appended), base_offsets (on conflict: the head), created_at,
+--         2 no such partition, 3 behind deferred pushes: nothing appended, 4 locked: nothing appended), base_offsets (on conflict: the head), created_at,
 --         unseen                  hashes in the window that the cache had not seen, this segment's excluded. Who would
 --                                 rather learn gets a long window as a conflict without duplicates, and compares
 --                                 by itself, which is much cheaper; or, once there is enough in the answer, none
 --         and an element per message that is stored already: dup_positions, dup_indexes, dup_offsets, dup_created_at,
 --         dup_ids (the id it was promised, or null)
--- locks:  heads rows in id order
--- raises: check_violation when the extent was dropped under it (the broker tries again)
+-- locks:  heads rows in id order, skipping busy ones unless it may wait
+-- raises: check_violation when the extent was dropped under it (the broker tries again); lock_not_available when it may
+--         wait and the time is up
 -- The usual case is the first statement: every partition has the head the broker expects. What it leaves over takes
 -- several statements on purpose: each has a new snapshot after the locks are held, so the comparison sees what other
 -- brokers committed while this one waited.
-create or replace function queen.push(
+create or replace function queen.push_unlocked(
     p_partitions uuid[], p_expected bigint[], p_counts int[], p_bytes int[],
     p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck bigint[],
-    p_deferred boolean,
+    p_deferred boolean, p_wait int,
     out positions int[], out statuses int[], out base_offsets bigint[], out created_at timestamptz[],
     out unseen bytea[], out dup_positions int[], out dup_indexes int[], out dup_offsets bigint[],
     out dup_created_at timestamptz[], out dup_ids uuid[])
@@ -40,8 +43,14 @@ declare
     v_stored bigint;
     v_learns boolean;
     v_taught bigint := 0;
+    v_locked boolean;
     i int;
 begin
+    if p_wait is distinct from 0 then
+        perform queen.limit_wait(p_wait);
+        perform queen.lock_heads(p_partitions);
+    end if;
+
     -- Written so that it can only run as nested loops from the arrays (see ARCHITECTURE.md), which locks in their order,
     -- and `offset 0` keeps the comparison out of the inner select, so that those not appended to are locked as well:
     -- what is left over must not be waited for later.
@@ -56,7 +65,7 @@ begin
               cross join lateral (
                   select k.head, k.deferred_pending, k.ctid from queen.heads k where k.partition_id = a.id
                   order by k.generation desc limit 1
-                  for no key update) l
+                  for no key update skip locked) l
               offset 0) a
         where h.ctid = a.ctid and a.head <= a.recheck and (a.deferred_pending = 0 or p_deferred)
           and (a.expected = -2 or a.head = a.expected and not a.suspect)
@@ -76,18 +85,30 @@ begin
         return;
     end if;
 
-    -- The rare part: partitions somebody else wrote to, that have deferred pushes, where the cache saw a hash before, or
-    -- that are gone.
+    -- The rare part: partitions somebody else wrote to, that have deferred pushes, where the cache saw a hash before, that
+    -- are locked, or that are gone.
     v_extent := (select max(e.number) from queen.extents e);
     for i in 1 .. cardinality(p_partitions) loop
         continue when i = any (positions);
         positions := positions || i;
+        -- Most are locked by the statement above.
+        perform 1 from queen.heads k where k.partition_id = p_partitions[i]
+        order by k.generation desc limit 1
+        for no key update skip locked;
+        v_locked := found;
         select h.head, h.tail, h.generation, h.deferred_pending, greatest(v_now, h.last_push_at) as at,
                queen.dedup_window(q.dedup_window_seconds, q.retention_enabled, q.retention_seconds) as dedup_window
         into v_partition
         from queen.head_of(p_partitions[i]) h join queen.queues q on q.id = any (array[h.queue_id]);
         if not found then
             statuses := statuses || 2;
+            base_offsets := base_offsets || 0::bigint;
+            created_at := created_at || v_now;
+            unseen := unseen || null::bytea;
+            continue;
+        end if;
+        if not v_locked then
+            statuses := statuses || 4;
             base_offsets := base_offsets || 0::bigint;
             created_at := created_at || v_now;
             unseen := unseen || null::bytea;
@@ -154,3 +175,20 @@ begin
         where h.partition_id = p_partitions[i] and h.generation = v_partition.generation;
     end loop;
 end $$;
+
+-- queen.push: the same, and waits for partitions that are locked. For brokers of the last release.
+-- in:     as queen.push_unlocked without p_wait
+-- out:    as queen.push_unlocked
+-- locks:  heads rows in id order
+-- raises: as queen.push_unlocked
+create or replace function queen.push(
+    p_partitions uuid[], p_expected bigint[], p_counts int[], p_bytes int[],
+    p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck bigint[],
+    p_deferred boolean,
+    out positions int[], out statuses int[], out base_offsets bigint[], out created_at timestamptz[],
+    out unseen bytea[], out dup_positions int[], out dup_indexes int[], out dup_offsets bigint[],
+    out dup_created_at timestamptz[], out dup_ids uuid[])
+language sql as $$
+    select * from queen.push_unlocked(p_partitions, p_expected, p_counts, p_bytes, p_transactions, p_frames, p_suspects,
+                                      p_recheck, p_deferred, null)
+$$;

@@ -1,23 +1,28 @@
 -- queen.add_readers: consumers rows for groups that have not read a partition before.
 -- in:     p_partitions uuid[], p_groups text[]   each pair at most once
+--         p_wait boolean          for partitions that another session has locked; otherwise they get no row this time
 -- out:    nothing; a partition that is gone gets no row
 -- locks:  partitions rows in id order, so that nobody adds the same row or deletes the partition meanwhile
 -- raises: never
 -- A group starts at the tail, or if it is registered with a time at the first message after it.
-create or replace function queen.add_readers(p_partitions uuid[], p_groups text[])
+create or replace function queen.add_readers(p_partitions uuid[], p_groups text[], p_wait boolean)
 returns void language plpgsql as $$
 declare
+    v_new uuid[];
     v_locked uuid[];
 begin
-    v_locked := array(
-        select p.id
-        from (select a.id from unnest(p_partitions, p_groups) a (id, consumer_group)
-              where not exists (select 1 from queen.reader_of(a.id, a.consumer_group))
-              order by a.id) a
-        join queen.partitions p on p.id = any (array[a.id])
-        for no key update of p);
-    if v_locked = '{}' then
+    v_new := array(select a.id from unnest(p_partitions, p_groups) a (id, consumer_group)
+                   where not exists (select 1 from queen.reader_of(a.id, a.consumer_group))
+                   order by a.id);
+    if v_new = '{}' then
         return;
+    end if;
+    if p_wait then
+        v_locked := array(select p.id from unnest(v_new) a (id) join queen.partitions p on p.id = any (array[a.id])
+                          for no key update of p);
+    else
+        v_locked := array(select p.id from unnest(v_new) a (id) join queen.partitions p on p.id = any (array[a.id])
+                          for no key update of p skip locked);
     end if;
     insert into queen.consumers as c (partition_id, consumer_group, cursor)
     select p.id, a.consumer_group, case when g.since is null then h.tail else queen.offset_after(p.id, g.since) end
@@ -30,6 +35,17 @@ begin
                          and n.partition_name in ('', p.name)
                        order by n.partition_name desc limit 1) g on true
     where a.id = any (v_locked) and not exists (select 1 from queen.reader_of(a.id, a.consumer_group));
+end $$;
+
+-- queen.add_readers: the same, and waits for partitions that are locked.
+-- in:     as above
+-- out:    nothing
+-- locks:  as above
+-- raises: never
+create or replace function queen.add_readers(p_partitions uuid[], p_groups text[])
+returns void language plpgsql as $$
+begin
+    perform queen.add_readers(p_partitions, p_groups, true);
 end $$;
 
 -- queen.offset_after: the first offset of a partition whose message is younger than a given time.

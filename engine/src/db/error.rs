@@ -18,6 +18,9 @@ pub enum Error {
     /// A commit was sent and nobody could be asked what became of it. Never tried again: it may have happened.
     #[error("the database connection was lost during the commit and its outcome is unknown")]
     Unknown,
+    /// Left out, because a row that it needs is locked; nothing was changed.
+    #[error("the partition or its cursor is locked by another database session")]
+    Busy,
     #[error("too many operations are waiting")]
     Full,
     #[error("the broker is shutting down")]
@@ -64,7 +67,12 @@ impl Error {
 
     pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Lost(_) | Self::Unknown | Self::Full | Self::Stopping => true,
+            Self::Unreachable(_)
+            | Self::Lost(_)
+            | Self::Unknown
+            | Self::Busy
+            | Self::Full
+            | Self::Stopping => true,
             Self::Procedure { .. } => self.state().is_some_and(is_transient),
         }
     }
@@ -76,13 +84,18 @@ impl Error {
     /// A later try may well succeed. A statement that ran into its time limit is not tried again: it would again.
     pub fn may_retry(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Lost(_) => true,
+            Self::Unreachable(_) | Self::Lost(_) | Self::Busy => true,
             Self::Unknown | Self::Full | Self::Stopping => false,
             Self::Procedure { .. } => {
                 self.state().is_some_and(|state| is_transient(state) && *state != SqlState::QUERY_CANCELED)
                     || self.is_extent_gone()
             }
         }
+    }
+
+    /// A statement has waited for a lock for as long as it may.
+    pub fn is_lock_timeout(&self) -> bool {
+        self.state() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
     /// One entry of the batch holds something PostgreSQL cannot; its neighbours are fine.

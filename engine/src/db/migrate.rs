@@ -28,7 +28,7 @@ const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", 
 
 /// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":
-    "message_id", "frame", "newest", "deferred", "pulse", "spool", "diagnose", "views", "statistics", "resources", "find_transactions", "open", "push", "readers", "skips", "lease", "fetch", "release", "complete", "ack", "locate", "hold",
+    "message_id", "frame", "newest", "deferred", "defer", "pulse", "spool", "diagnose", "views", "statistics", "resources", "find_transactions", "open", "push", "readers", "skips", "lease", "fetch", "release", "complete", "ack", "ack_unlocked", "locate", "hold",
     "renew", "subscribe", "seed", "discover", "queues", "groups", "letters", "dead_letters", "messages", "redrive", "purge", "traces", "life", "retention", "extents", "inbox", "compatible", "history", "analytics", "postgres_stats", "keys", "owners",
 );
 

@@ -4,7 +4,7 @@ pub mod deferred;
 pub mod inbox;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Row, Statement};
@@ -29,9 +29,9 @@ macro_rules! statements {
 
 statements! {
     open: "select * from queen.open_with_options($1, $2, $3, $4, $5, $6)",
-    push: "select * from queen.push($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-    defer_pushes: "select queen.defer_pushes($1, $2, $3, $4, $5, $6, $7, $8)",
-    defer_acks: "select queen.defer_acks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    push: "select * from queen.push_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    defer_pushes: "select * from queen.defer_pushes_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    defer_acks: "select * from queen.defer_acks_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     claim_deferred: "select * from queen.claim_deferred($1, $2)",
     take_deferred: "select * from queen.take_deferred($1, $2, $3, $4, $5)",
     fail_deferred: "select * from queen.fail_deferred($1, $2, $3, $4, $5)",
@@ -40,6 +40,7 @@ statements! {
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
     ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+    ack_unlocked: "select * from queen.ack_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
     complete: "select * from queen.complete($1, $2, $3, $4, $5, $6, null, null, false)",
     turn: "select * from queen.complete($1, $2, $3, $4, $5, $6, $8, $9, $16) c
            cross join lateral queen.lease($7, $8, $9, $10, $11, $12, $13, $14, $15, false,
@@ -49,10 +50,33 @@ statements! {
                   with ordinality a (partition_id, consumer_group, hashes, wanted, ordinal)
              cross join lateral queen.locate(a.partition_id, a.consumer_group, a.hashes, a.wanted) l",
     hold: "select * from queen.hold($1, $2, $3, $4)",
-    renew: "select * from queen.renew($1, $2, $3)",
+    renew: "select * from queen.renew_unlocked($1, $2, $3, $4)",
     subscribe: "select queen.subscribe($1, $2, $3, $4, $5)",
     seed: "select * from queen.seed($1, $2, $3, $4)",
     discover: "select * from queen.discover($1, $2)",
+}
+
+/// What a call does about rows that another session has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Locked {
+    /// Waits, as long as `DB_LOCK_TIMEOUT` allows.
+    #[default]
+    Wait,
+    /// Leaves them out.
+    Skip,
+    /// Waits for this long at the most.
+    WaitFor(Duration),
+}
+
+impl Locked {
+    /// As the procedures take it.
+    fn millis(self) -> Option<i32> {
+        match self {
+            Self::Wait => None,
+            Self::Skip => Some(0),
+            Self::WaitFor(time) => Some(i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1)),
+        }
+    }
 }
 
 async fn rows(
@@ -152,6 +176,7 @@ pub struct Push<'a> {
     pub recheck: Vec<i64>,
     /// These are the deferred pushes that others must not overtake.
     pub deferred: bool,
+    pub locked: Locked,
 }
 
 pub struct Pushed {
@@ -173,13 +198,15 @@ pub enum PushOutcome {
     },
     /// Nothing was appended: there are deferred pushes, and this is not one of them.
     Behind,
+    /// Nothing was appended: the partition is locked.
+    Busy,
     Gone,
 }
 
 pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error> {
     let row = row(
         db,
-        "queen.push",
+        "queen.push_unlocked",
         &db.statements.push,
         &[
             &ask.partitions,
@@ -191,6 +218,7 @@ pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error>
             &ask.suspects,
             &ask.recheck,
             &ask.deferred,
+            &ask.locked.millis(),
         ],
     )
     .await?;
@@ -205,6 +233,7 @@ pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error>
             }
             1 => PushOutcome::Conflict { head: offsets[index], stored: stored.of(positions[index]) },
             3 => PushOutcome::Behind,
+            4 => PushOutcome::Busy,
             _ => PushOutcome::Gone,
         };
         Pushed { position: zero_based(positions[index]), outcome, unseen: unseen[index].take() }
@@ -450,6 +479,23 @@ pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
     Ok(acked(&row))
 }
 
+/// Also answers the positions of those that were left out.
+pub async fn ack_unlocked(
+    db: &Connection,
+    ask: &Ack<'_>,
+    locked: Locked,
+) -> Result<(Vec<Acked>, Vec<usize>), Error> {
+    let wait = locked.millis();
+    let mut parameters: Vec<&(dyn ToSql + Sync)> = ask.parameters().to_vec();
+    parameters.push(&wait);
+    let row = row(db, "queen.ack_unlocked", &db.statements.ack_unlocked, &parameters).await?;
+    let busy = list::<i32>(&row, ACKED_COLUMNS).into_iter().map(zero_based).collect();
+    Ok((acked(&row), busy))
+}
+
+/// Columns of queen.ack's answer.
+const ACKED_COLUMNS: usize = 9;
+
 fn acked(row: &Row) -> Vec<Acked> {
     let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(row, 0), list(row, 1));
     let (cursors, started): (Vec<i64>, Vec<i64>) = (list(row, 2), list(row, 3));
@@ -567,15 +613,18 @@ pub async fn hold(
     Ok(answers.iter().map(held).collect())
 }
 
-/// One (lease, new end) per partition lease that was extended.
+/// One (lease, new end) per partition lease that was extended, and one without an end per one that is locked.
 pub async fn renew(
     db: &Connection,
     leases: &[Uuid],
     numbers: &[i64],
     seconds: &[i32],
-) -> Result<Vec<(Uuid, i64)>, Error> {
-    let answers = rows(db, "queen.renew", &db.statements.renew, &[&leases, &numbers, &seconds]).await?;
-    Ok(answers.iter().map(|row| (row.get(0), micros(row, 1))).collect())
+    locked: Locked,
+) -> Result<Vec<(Uuid, Option<i64>)>, Error> {
+    let parameters: [&(dyn ToSql + Sync); 4] = [&leases, &numbers, &seconds, &locked.millis()];
+    let answers = rows(db, "queen.renew_unlocked", &db.statements.renew, &parameters).await?;
+    let end = |row: &Row| row.get::<_, Option<SystemTime>>(1).map(clock::micros);
+    Ok(answers.iter().map(|row| (row.get(0), end(row))).collect())
 }
 
 pub async fn subscribe(

@@ -230,7 +230,7 @@ impl Processor {
         let mut settling = Settling::deferred(&self.shared, bodies.iter().map(|(_, ack)| ack).collect());
         while let Some(round) = settling.round() {
             let answers = procedures::ack(db, &round.ask()).await?;
-            settling.acked(&round, &answers);
+            settling.acked(&round, &answers, &[]);
         }
         let acked = settling.take_landed();
         for ((body, ack), outcome) in bodies.iter().zip(settling.outcomes()) {

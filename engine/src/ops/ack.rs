@@ -58,11 +58,7 @@ impl Engine {
         }
         let mut behind = Vec::new();
         for (members, answer) in waiting {
-            let mut done = answer.await.unwrap_or(Err(DbError::Stopping))?;
-            if let Done::Open(ack, _) = done {
-                done = self.lanes.turn.submit(Turn::Ack(*ack)).await?;
-            }
-            match done {
+            match answer.await.unwrap_or(Err(DbError::Stopping))? {
                 Done::Behind(ack) => behind.push((members, *ack)),
                 done => {
                     let outcome = done.into_ack()?;

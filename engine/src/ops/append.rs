@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::defer::Deferral;
 use crate::clock;
-use crate::db::procedures::{self, PushOutcome, Stored};
+use crate::db::procedures::{self, Locked, PushOutcome, Stored};
 use crate::db::{Connection, Error};
 use crate::log::Partition;
 use crate::log::ids::{TransactionHash, message_id};
@@ -79,6 +79,7 @@ struct Draft<'a> {
     placed: Vec<Vec<Option<Placed>>>,
     gone: bool,
     behind: bool,
+    busy: bool,
     /// What the last statement was given, kept until its answer is taken up.
     hashes: Vec<TransactionHash>,
     transactions: Vec<u8>,
@@ -98,8 +99,8 @@ const COMPARE_ALL: i64 = -3;
 /// Two rounds settle a conflict; more happen only if others keep writing the same transaction ids.
 const ROUNDS_MAX: usize = 10;
 
-/// Appends parcels; those of one partition must be adjacent. What was appended is added to `published`, which the
-/// caller publishes once it is committed: without a transaction around it also when a later round fails.
+/// Appends parcels within a transaction; those of one partition must be adjacent. What was appended is added to
+/// `published`, which the caller publishes once it is committed.
 pub async fn append(
     shared: &Shared,
     db: &Connection,
@@ -107,6 +108,39 @@ pub async fn append(
     turn: Turn,
     published: &mut Vec<Publication>,
 ) -> Result<Vec<Landed>, Error> {
+    let mut drafts = drafts(parcels);
+    rounds(shared, db, &mut drafts, (turn, Locked::Wait), published).await?;
+    Ok(drafts.into_iter().flat_map(Draft::into_landed).collect())
+}
+
+/// The same without a transaction: each round is committed by itself, so what was appended is published also if a later
+/// one fails. Then the error is that of the parcels which are not in the log, and so it is with those of locked
+/// partitions.
+pub async fn append_alone(
+    shared: &Shared,
+    db: &Connection,
+    parcels: &[&Parcel],
+    locked: Locked,
+    published: &mut Vec<Publication>,
+) -> Result<Vec<Result<Landed, Error>>, Error> {
+    let mut drafts = drafts(parcels);
+    let failure = rounds(shared, db, &mut drafts, (Turn::Direct, locked), published).await.err();
+    if let Some(error) = failure.as_ref().filter(|_| published.is_empty()) {
+        return Err(error.clone());
+    }
+    let mut landed = Vec::with_capacity(parcels.len());
+    for draft in drafts {
+        let failure = match &failure {
+            Some(error) if draft.is_open() => Some(error.clone()),
+            _ if draft.busy => Some(Error::Busy),
+            _ => None,
+        };
+        landed.extend(draft.into_landed().map(|landed| failure.clone().map_or(Ok(landed), Err)));
+    }
+    Ok(landed)
+}
+
+fn drafts<'a>(parcels: &[&'a Parcel]) -> Vec<Draft<'a>> {
     let mut drafts: Vec<Draft<'_>> = Vec::new();
     for parcel in parcels {
         match drafts.last_mut() {
@@ -117,6 +151,16 @@ pub async fn append(
     for draft in &mut drafts {
         draft.start();
     }
+    drafts
+}
+
+async fn rounds(
+    shared: &Shared,
+    db: &Connection,
+    drafts: &mut [Draft<'_>],
+    how: (Turn, Locked),
+    published: &mut Vec<Publication>,
+) -> Result<(), Error> {
     // The procedure locks in this order.
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_unstable_by_key(|&index| drafts[index].partition().id);
@@ -126,12 +170,12 @@ pub async fn append(
         if order.is_empty() {
             break;
         }
-        round(shared, db, &mut drafts, &order, turn, published).await?;
+        round(shared, db, drafts, &order, how, published).await?;
     }
     if drafts.iter().any(Draft::is_open) {
         return Err(Error::Lost("a partition kept changing under a push".to_owned()));
     }
-    Ok(drafts.into_iter().flat_map(Draft::into_landed).collect())
+    Ok(())
 }
 
 async fn round(
@@ -139,7 +183,7 @@ async fn round(
     db: &Connection,
     drafts: &mut [Draft<'_>],
     order: &[usize],
-    turn: Turn,
+    (turn, locked): (Turn, Locked),
     published: &mut Vec<Publication>,
 ) -> Result<(), Error> {
     let mut heads = Vec::with_capacity(order.len());
@@ -161,7 +205,7 @@ async fn round(
         suspects.push(draft.compares && expectation.suspect);
     }
     let deferred = turn == Turn::Deferred;
-    let mut ask = procedures::Push { expected: heads, suspects, deferred, ..Default::default() };
+    let mut ask = procedures::Push { expected: heads, suspects, deferred, locked, ..Default::default() };
     for &index in order {
         let draft = &drafts[index];
         ask.partitions.push(draft.partition().id);
@@ -204,6 +248,7 @@ async fn round(
                 draft.drop_stored(&stored);
             }
             PushOutcome::Behind => draft.behind = true,
+            PushOutcome::Busy => draft.busy = true,
             PushOutcome::Gone => {
                 shared.directory.forget(&partition);
                 shared.dedup().forget(partition.id);
@@ -223,6 +268,7 @@ impl<'a> Draft<'a> {
             placed: Vec::new(),
             gone: false,
             behind: false,
+            busy: false,
             hashes: Vec::new(),
             transactions: Vec::new(),
             frames: String::new(),
@@ -254,7 +300,7 @@ impl<'a> Draft<'a> {
     }
 
     fn is_open(&self) -> bool {
-        !self.pending.is_empty() && !self.behind
+        !self.pending.is_empty() && !self.behind && !self.busy
     }
 
     fn partition(&self) -> &Arc<Partition> {

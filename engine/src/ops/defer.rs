@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::append::{Parcel, Placed};
-use crate::db::procedures::deferred;
+use crate::db::procedures::{Locked, deferred};
 use crate::db::{Connection, Error, Priority};
 use crate::load::{Kind, Reason, Way};
 use crate::log::Partition;
@@ -96,27 +97,54 @@ impl Deferral {
 
 /// Puts entries behind all that is put aside for their partitions. Answers which of them have no partition any more.
 pub async fn store(shared: &Shared, db: &Connection, deferrals: &[&Deferral]) -> Result<Vec<bool>, Error> {
+    let entries: Vec<(i32, &Deferral)> = deferrals.iter().map(|deferral| (0, *deferral)).collect();
+    let stored = store_all(shared, db, &entries, Locked::Wait).await?;
+    Ok(stored.into_iter().map(|stored| stored == Aside::Gone).collect())
+}
+
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aside {
+    Stored,
+    Gone,
+    /// A partition of its request is locked.
+    Busy,
+}
+
+/// Entries, each with the number of its request: those of one are stored together or not at all.
+async fn store_all(
+    shared: &Shared,
+    db: &Connection,
+    entries: &[(i32, &Deferral)],
+    locked: Locked,
+) -> Result<Vec<Aside>, Error> {
     let settings = shared.load.settings();
     let mut ask = deferred::DeferPushes {
         timeout: i32::try_from(settings.timeout.as_secs()).unwrap_or(i32::MAX).max(1),
         attempts_max: settings.retries_max,
         priority: PUSH_PRIORITY,
+        locked,
         ..Default::default()
     };
-    for deferral in deferrals {
+    for (request, deferral) in entries {
+        ask.requests.push(*request);
         ask.ids.push(deferral.id);
         ask.partitions.push(deferral.partition.id);
         ask.counts.push(deferral.count as i32);
         ask.transactions.push(&deferral.transactions);
         ask.bodies.push(&deferral.frames);
     }
-    let mut gone = vec![false; deferrals.len()];
-    for position in deferred::defer_pushes(db, &ask).await? {
-        gone[position] = true;
-        shared.directory.forget(&deferrals[position].partition);
+    let mut stored = vec![Aside::Stored; entries.len()];
+    let answer = deferred::defer_pushes(db, &ask).await?;
+    for position in answer.refused {
+        stored[position] = Aside::Gone;
+        shared.directory.forget(&entries[position].1.partition);
     }
-    shared.load.deferred(gone.iter().filter(|gone| !**gone).count());
-    Ok(gone)
+    for position in answer.busy {
+        stored[position] = Aside::Busy;
+    }
+    shared.load.deferred(stored.iter().filter(|stored| **stored == Aside::Stored).count());
+    Ok(stored)
 }
 
 /// Everything one request has put aside: stored in one transaction.
@@ -129,10 +157,10 @@ impl Operation for Request {
     const NAME: &'static str = "defer";
     const PRIORITY: Priority = Priority::Push;
     const MERGED_MAX: usize = usize::MAX;
-    /// Requests for one partition are stored in the order they came; one that is locked holds up only its own flight.
+    /// Requests for one partition are stored in the order they came.
     type Key = Option<Uuid>;
-    /// By entry: what its sender is told, or `None` if the partition is gone.
-    type Output = Vec<Option<Deferred>>;
+    /// By entry: what its sender is told, or `None` if the partition is gone. `None` for all: one of them is locked.
+    type Output = Option<Vec<Option<Deferred>>>;
     type Context = Shared;
 
     fn key(&self) -> Self::Key {
@@ -147,19 +175,44 @@ impl Operation for Request {
         self.deferrals.iter().map(|deferral| deferral.frames.len()).sum()
     }
 
-    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Self::Output>, Error> {
-        let all: Vec<&Deferral> = batch.iter().flat_map(|request| &request.deferrals).collect();
-        let mut gone = store(shared, db, &all).await?.into_iter();
-        let mut told = |deferral: &Deferral, reason| match gone.next() {
-            Some(false) => Some(deferral.told(shared, reason)),
-            _ => None,
-        };
-        let mut outputs = Vec::with_capacity(batch.len());
-        for request in batch {
-            outputs.push(request.deferrals.iter().map(|deferral| told(deferral, request.reason)).collect());
-        }
-        Ok(outputs)
+    fn left(output: &Self::Output) -> Option<Error> {
+        output.is_none().then_some(Error::Busy)
     }
+
+    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Self::Output>, Error> {
+        store_requests(shared, db, batch, Locked::Skip).await
+    }
+
+    async fn call_waiting(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+        patience: Duration,
+    ) -> Result<Vec<Self::Output>, Error> {
+        store_requests(shared, db, batch, Locked::WaitFor(patience)).await
+    }
+}
+
+async fn store_requests(
+    shared: &Shared,
+    db: &Connection,
+    batch: &[Request],
+    locked: Locked,
+) -> Result<Vec<Option<Vec<Option<Deferred>>>>, Error> {
+    let mut entries = Vec::new();
+    for (request, number) in batch.iter().zip(0..) {
+        entries.extend(request.deferrals.iter().map(|deferral| (number, deferral)));
+    }
+    let mut stored = store_all(shared, db, &entries, locked).await?.into_iter();
+    let mut outputs = Vec::with_capacity(batch.len());
+    for Request { deferrals, reason } in batch {
+        let own: Vec<Aside> = stored.by_ref().take(deferrals.len()).collect();
+        let told = deferrals.iter().zip(&own);
+        let told =
+            told.map(|(deferral, aside)| (*aside == Aside::Stored).then(|| deferral.told(shared, *reason)));
+        outputs.push((!own.contains(&Aside::Busy)).then(|| told.collect()));
+    }
+    Ok(outputs)
 }
 
 /// Puts aside what a flight found behind deferred pushes, before any later push to the same partition may fly.
@@ -167,6 +220,7 @@ pub async fn behind(
     shared: &Shared,
     db: &Connection,
     parcels: &[(&Parcel, Vec<Option<Placed>>)],
+    locked: Locked,
 ) -> Result<Vec<Behind>, Error> {
     shared.load.seen(parcels.iter().map(|(parcel, _)| parcel.partition.id));
     let way = shared.load.behind(Kind::Push);
@@ -181,16 +235,20 @@ pub async fn behind(
             _ => Some(parcel.deferral.get_or_init(|| Box::new(Deferral::new(parcel, placed))).as_ref()),
         });
     }
-    let stored: Vec<&Deferral> = deferrals.iter().copied().flatten().collect();
-    let mut gone = match stored.is_empty() {
+    // Parcels of one partition are locked out together.
+    let entries: Vec<(i32, &Deferral)> = (0..).zip(deferrals.iter().copied().flatten()).collect();
+    let mut stored = match entries.is_empty() {
         true => Vec::new(),
-        false => store(shared, db, &stored).await?,
+        false => store_all(shared, db, &entries, locked).await?,
     }
     .into_iter();
     let told = deferrals.iter().map(|deferral| match deferral {
         None => Behind::Refused,
-        Some(_) if gone.next() == Some(true) => Behind::Gone,
-        Some(deferral) => Behind::Deferred(deferral.told(shared, Reason::MaintainingOrder)),
+        Some(deferral) => match stored.next() {
+            Some(Aside::Gone) => Behind::Gone,
+            Some(Aside::Busy) => Behind::Busy,
+            _ => Behind::Deferred(deferral.told(shared, Reason::MaintainingOrder)),
+        },
     });
     Ok(told.collect())
 }
@@ -200,4 +258,6 @@ pub enum Behind {
     Gone,
     /// There is no room in the deferred queue.
     Refused,
+    /// The partition is locked.
+    Busy,
 }

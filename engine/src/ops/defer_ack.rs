@@ -1,6 +1,7 @@
 //! Defer, for acknowledgements: accepted now, applied later, and their leases held until then.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use queen_protocol::{AckItem, AckResult, AckStatus, Ticket};
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use uuid::Uuid;
 use super::ack::{Ack, AckOutcome, refusal};
 use super::ack_plan::Item;
 use crate::Engine;
-use crate::db::procedures::deferred;
+use crate::db::procedures::{Locked, deferred};
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::error::Error;
 use crate::load::Reason;
@@ -70,7 +71,8 @@ impl Engine {
         }
         let mut refused = Vec::new();
         for (members, ack, id, answer) in waiting {
-            if !answer.await.unwrap_or(Err(DbError::Stopping))? {
+            let accepted = answer.await.unwrap_or(Err(DbError::Stopping))?.ok_or(DbError::Busy)?;
+            if !accepted {
                 refused.push((members, ack));
                 continue;
             }
@@ -163,8 +165,8 @@ impl Operation for DeferredAck {
     const MERGED_MAX: usize = usize::MAX;
     /// Acks of one cursor keep their order.
     type Key = (Uuid, Arc<str>);
-    /// Whether it was put aside.
-    type Output = bool;
+    /// Whether it was put aside. `None`: its cursor is locked.
+    type Output = Option<bool>;
     type Context = Shared;
 
     fn key(&self) -> Self::Key {
@@ -179,28 +181,59 @@ impl Operation for DeferredAck {
         self.body.len()
     }
 
-    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<bool>, DbError> {
-        let settings = shared.load.settings();
-        let mut ask = deferred::DeferAcks {
-            timeout: i32::try_from(settings.timeout.as_secs()).unwrap_or(i32::MAX).max(1),
-            attempts_max: settings.retries_max,
-            ..Default::default()
-        };
-        for entry in batch {
-            ask.ids.push(entry.id);
-            ask.partitions.push(entry.partition);
-            ask.groups.push(&entry.group);
-            ask.leases.push(entry.lease);
-            ask.kinds.push(entry.kind.0);
-            ask.priorities.push(entry.kind.1);
-            ask.counts.push(i32::try_from(entry.count).unwrap_or(i32::MAX));
-            ask.bodies.push(&entry.body);
-        }
-        let mut accepted = vec![true; batch.len()];
-        for position in deferred::defer_acks(db, &ask).await? {
-            accepted[position] = false;
-        }
-        shared.load.deferred(accepted.iter().filter(|accepted| **accepted).count());
-        Ok(accepted)
+    fn left(output: &Self::Output) -> Option<DbError> {
+        output.is_none().then_some(DbError::Busy)
     }
+
+    async fn call(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+    ) -> Result<Vec<Self::Output>, DbError> {
+        store(shared, db, batch, Locked::Skip).await
+    }
+
+    async fn call_waiting(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+        patience: Duration,
+    ) -> Result<Vec<Self::Output>, DbError> {
+        store(shared, db, batch, Locked::WaitFor(patience)).await
+    }
+}
+
+async fn store(
+    shared: &Shared,
+    db: &Connection,
+    batch: &[DeferredAck],
+    locked: Locked,
+) -> Result<Vec<Option<bool>>, DbError> {
+    let settings = shared.load.settings();
+    let mut ask = deferred::DeferAcks {
+        timeout: i32::try_from(settings.timeout.as_secs()).unwrap_or(i32::MAX).max(1),
+        attempts_max: settings.retries_max,
+        locked,
+        ..Default::default()
+    };
+    for entry in batch {
+        ask.ids.push(entry.id);
+        ask.partitions.push(entry.partition);
+        ask.groups.push(&entry.group);
+        ask.leases.push(entry.lease);
+        ask.kinds.push(entry.kind.0);
+        ask.priorities.push(entry.kind.1);
+        ask.counts.push(i32::try_from(entry.count).unwrap_or(i32::MAX));
+        ask.bodies.push(&entry.body);
+    }
+    let mut accepted = vec![Some(true); batch.len()];
+    let answer = deferred::defer_acks(db, &ask).await?;
+    for position in answer.refused {
+        accepted[position] = Some(false);
+    }
+    for position in answer.busy {
+        accepted[position] = None;
+    }
+    shared.load.deferred(accepted.iter().filter(|accepted| **accepted == Some(true)).count());
+    Ok(accepted)
 }

@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use queen_protocol::{PushItem, PushResult, PushStatus, Ticket, Trace};
 use uuid::Uuid;
 
-use super::append::{self, Landed, Parcel, Placed, Turn};
+use super::append::{self, Landed, Parcel, Placed};
 use super::defer::{self, Accepted, Behind, Deferral, Deferred, Request};
 use super::open::{Open, Opened};
 use crate::Engine;
 use crate::crypt::Keys;
+use crate::db::procedures::Locked;
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::directory::Known;
 use crate::error::Error;
@@ -39,6 +41,8 @@ pub enum Outcome {
     Refused,
     /// And no other of its request.
     Failed(DbError),
+    /// Not stored yet, although others of its flight are: it flies again.
+    Left(DbError),
 }
 
 /// What a sender is told about a message.
@@ -244,7 +248,7 @@ impl Engine {
                     }
                     Outcome::Gone => open.extend(members),
                     Outcome::Refused => failure = Some(self.overloaded(Kind::Push)),
-                    Outcome::Failed(error) => {
+                    Outcome::Failed(error) | Outcome::Left(error) => {
                         if matches!(error, DbError::Unreachable(_)) {
                             unsent.extend(members);
                         }
@@ -296,7 +300,7 @@ impl Engine {
         let parcels = merged;
         let new = |parcel: &Parcel| Deferral::new(parcel, &vec![None; parcel.hashes.len()]);
         let deferrals = parcels.iter().map(|(_, parcel)| new(parcel)).collect();
-        let answers = self.lanes.defer.submit(Request { deferrals, reason }).await?;
+        let answers = self.lanes.defer.submit(Request { deferrals, reason }).await?.ok_or(DbError::Busy)?;
         let outcomes = parcels.into_iter().zip(answers).map(|((members, parcel), deferred)| {
             (members, parcel.partition, deferred.map_or(Outcome::Gone, Outcome::Deferred))
         });
@@ -485,46 +489,67 @@ impl Operation for Parcel {
         self.recheck = true;
     }
 
-    async fn call(
+    fn left(outcome: &Outcome) -> Option<DbError> {
+        match outcome {
+            Outcome::Left(error) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Outcome>, DbError> {
+        store(shared, db, batch, Locked::Skip).await
+    }
+
+    async fn call_waiting(
         shared: &Arc<Shared>,
         db: &Connection,
         batch: &[Self],
-    ) -> Result<Vec<Self::Output>, DbError> {
-        let parcels: Vec<&Self> = batch.iter().collect();
-        let mut published = Vec::new();
-        let appended = append::append(shared, db, &parcels, Turn::Direct, &mut published).await;
-        append::publish(shared, db, &published);
-        if batch.iter().any(|parcel| parcel.recheck) {
-            // What an earlier try committed was never published.
-            let look_at = shared.wake.look_at(crate::clock::now());
-            shared.watches.pushed(batch.iter().map(|parcel| &parcel.partition), look_at);
-            batch.iter().for_each(|parcel| shared.tally.doubt(&parcel.partition.queue));
-        }
-        let mut outcomes = Vec::with_capacity(batch.len());
-        let mut behind = Vec::new();
-        for (parcel, landed) in batch.iter().zip(appended?) {
-            outcomes.push(match landed {
-                Landed::Placed(placed) => Some(Outcome::Placed(placed)),
-                Landed::Gone => Some(Outcome::Gone),
-                Landed::Behind(placed) => {
-                    behind.push((parcel, placed));
-                    None
-                }
-            });
-        }
-        let deferred = match behind.is_empty() {
-            true => Vec::new(),
-            false => match defer::behind(shared, db, &behind).await {
-                Ok(told) => told.into_iter().map(Outcome::from).collect(),
-                Err(error) if error.is_outcome_unknown() => return Err(error),
-                // The others have landed, and must not be told otherwise.
-                Err(error) => behind.iter().map(|_| Outcome::Failed(error.clone())).collect(),
-            },
-        };
-        let mut deferred = deferred.into_iter();
-        let outcome = |settled: Option<Outcome>| settled.or_else(|| deferred.next()).unwrap_or(Outcome::Gone);
-        Ok(outcomes.into_iter().map(outcome).collect())
+        patience: Duration,
+    ) -> Result<Vec<Outcome>, DbError> {
+        store(shared, db, batch, Locked::WaitFor(patience)).await
     }
+}
+
+async fn store(
+    shared: &Arc<Shared>,
+    db: &Connection,
+    batch: &[Parcel],
+    locked: Locked,
+) -> Result<Vec<Outcome>, DbError> {
+    let parcels: Vec<&Parcel> = batch.iter().collect();
+    let mut published = Vec::new();
+    let appended = append::append_alone(shared, db, &parcels, locked, &mut published).await;
+    append::publish(shared, db, &published);
+    if batch.iter().any(|parcel| parcel.recheck) {
+        // What an earlier try committed was never published.
+        let look_at = shared.wake.look_at(crate::clock::now());
+        shared.watches.pushed(batch.iter().map(|parcel| &parcel.partition), look_at);
+        batch.iter().for_each(|parcel| shared.tally.doubt(&parcel.partition.queue));
+    }
+    let mut outcomes = Vec::with_capacity(batch.len());
+    let mut behind = Vec::new();
+    for (parcel, landed) in batch.iter().zip(appended?) {
+        outcomes.push(match landed {
+            Ok(Landed::Placed(placed)) => Some(Outcome::Placed(placed)),
+            Ok(Landed::Gone) => Some(Outcome::Gone),
+            Ok(Landed::Behind(placed)) => {
+                behind.push((parcel, placed));
+                None
+            }
+            Err(error) => Some(Outcome::Left(error)),
+        });
+    }
+    let deferred = match behind.is_empty() {
+        true => Vec::new(),
+        false => match defer::behind(shared, db, &behind, locked).await {
+            Ok(told) => told.into_iter().map(Outcome::from).collect(),
+            // The others have landed.
+            Err(error) => behind.iter().map(|_| Outcome::Left(error.clone())).collect(),
+        },
+    };
+    let mut deferred = deferred.into_iter();
+    let outcome = |settled: Option<Outcome>| settled.or_else(|| deferred.next()).unwrap_or(Outcome::Gone);
+    Ok(outcomes.into_iter().map(outcome).collect())
 }
 
 impl From<Behind> for Outcome {
@@ -533,6 +558,7 @@ impl From<Behind> for Outcome {
             Behind::Deferred(deferred) => Self::Deferred(deferred),
             Behind::Gone => Self::Gone,
             Behind::Refused => Self::Refused,
+            Behind::Busy => Self::Left(DbError::Busy),
         }
     }
 }

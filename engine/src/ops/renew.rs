@@ -1,12 +1,13 @@
 //! Renew: a lease id names its partitions, so any broker can extend it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use queen_protocol::{LeaseId, Renewed, format_micros};
 use uuid::Uuid;
 
 use crate::Engine;
-use crate::db::procedures;
+use crate::db::procedures::{self, Locked};
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::error::Error;
 use crate::shared::Shared;
@@ -18,7 +19,8 @@ impl Engine {
         self.check_open()?;
         let known = LeaseId::parse(lease_id).filter(|lease| !lease.partitions.is_empty());
         let Some(lease) = known else { return Ok(Renewed::new(lease_id.to_owned(), 0, None)) };
-        let (renewed, until) = self.lanes.renew.submit(Renew { lease, seconds }).await?;
+        let renew = self.lanes.renew.submit(Renew { lease, seconds }).await?;
+        let (renewed, until) = renew.ok_or(DbError::Busy)?;
         Ok(Renewed::new(lease_id.to_owned(), renewed, until.map(format_micros)))
     }
 }
@@ -33,8 +35,8 @@ impl Operation for Renew {
     const PRIORITY: Priority = Priority::Turn;
     const MERGED_MAX: usize = 1;
     type Key = Uuid;
-    /// How many partition leases, and the earliest new end.
-    type Output = (usize, Option<i64>);
+    /// How many partition leases, and the earliest new end. `None`: one of them is locked.
+    type Output = Option<(usize, Option<i64>)>;
     type Context = Shared;
 
     fn key(&self) -> Uuid {
@@ -49,20 +51,42 @@ impl Operation for Renew {
         0
     }
 
-    async fn call(_: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Self::Output>, DbError> {
-        let (mut leases, mut numbers, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
-        for renew in batch {
-            for number in &renew.lease.partitions {
-                leases.push(renew.lease.id);
-                numbers.push(*number);
-                seconds.push(renew.seconds);
-            }
-        }
-        let extended = procedures::renew(db, &leases, &numbers, &seconds).await?;
-        let one = |renew: &Self| {
-            let own = extended.iter().filter(|(lease, _)| *lease == renew.lease.id).map(|(_, until)| *until);
-            (own.clone().count(), own.min())
-        };
-        Ok(batch.iter().map(one).collect())
+    fn left(output: &Self::Output) -> Option<DbError> {
+        output.is_none().then_some(DbError::Busy)
     }
+
+    async fn call(_: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Self::Output>, DbError> {
+        extend(db, batch, Locked::Skip).await
+    }
+
+    async fn call_waiting(
+        _: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+        patience: Duration,
+    ) -> Result<Vec<Self::Output>, DbError> {
+        extend(db, batch, Locked::WaitFor(patience)).await
+    }
+}
+
+async fn extend(
+    db: &Connection,
+    batch: &[Renew],
+    locked: Locked,
+) -> Result<Vec<Option<(usize, Option<i64>)>>, DbError> {
+    let (mut leases, mut numbers, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
+    for renew in batch {
+        for number in &renew.lease.partitions {
+            leases.push(renew.lease.id);
+            numbers.push(*number);
+            seconds.push(renew.seconds);
+        }
+    }
+    let extended = procedures::renew(db, &leases, &numbers, &seconds, locked).await?;
+    let one = |renew: &Renew| {
+        let own = extended.iter().filter(|(lease, _)| *lease == renew.lease.id);
+        let ends: Option<Vec<i64>> = own.map(|(_, until)| *until).collect();
+        ends.map(|ends| (ends.len(), ends.into_iter().min()))
+    };
+    Ok(batch.iter().map(one).collect())
 }

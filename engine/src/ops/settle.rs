@@ -20,6 +20,8 @@ pub struct Settling<'a> {
     batch: Vec<&'a Ack>,
     outcomes: Vec<Option<AckOutcome>>,
     cursors: HashMap<(Uuid, Arc<str>), i64>,
+    /// Cursors that another session has locked: their acks are left for another flight.
+    busy: HashSet<(Uuid, Arc<str>)>,
     rounds: usize,
     /// These were deferred, and it is their turn. They are part of a transaction: what they did is told after its commit.
     deferred: bool,
@@ -57,6 +59,7 @@ impl<'a> Settling<'a> {
             batch,
             outcomes,
             cursors: HashMap::new(),
+            busy: HashSet::new(),
             rounds: 0,
             deferred: false,
             landed: Vec::new(),
@@ -83,7 +86,8 @@ impl<'a> Settling<'a> {
     /// The next row of each (partition, group) that still has acks without an outcome.
     fn rows(&self) -> Vec<Row<'a>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
-        let mut full: HashSet<(Uuid, &str)> = HashSet::new();
+        let mut full: HashSet<(Uuid, &str)> =
+            self.busy.iter().map(|(partition, group)| (*partition, group.as_ref())).collect();
         let mut places: HashMap<(Uuid, &str), usize> = HashMap::new();
         let open = self.batch.iter().enumerate().filter(|(index, _)| self.outcomes[*index].is_none());
         for (index, ack) in open {
@@ -143,9 +147,13 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// After the commit.
-    pub fn acked(&mut self, round: &Round<'a>, answers: &[Acked]) {
+    /// After the commit; `busy` are the positions of rows that were left out.
+    pub fn acked(&mut self, round: &Round<'a>, answers: &[Acked], busy: &[usize]) {
         let mut found = vec![false; round.rows.len()];
+        for &position in busy {
+            found[position] = true;
+            self.busy.insert(round.rows[position].first.key());
+        }
         for answer in answers {
             found[answer.position] = true;
             self.settled(&round.rows[answer.position], answer);
@@ -175,14 +183,23 @@ impl<'a> Settling<'a> {
         }
     }
 
+    /// Nothing was committed so far.
+    pub fn is_untouched(&self) -> bool {
+        self.outcomes.iter().all(Option::is_none)
+    }
+
+    pub fn is_busy(&self, ack: &Ack) -> bool {
+        !self.busy.is_empty() && self.busy.contains(&ack.key())
+    }
+
     /// What has to be made known after the commit.
     pub fn take_landed(&mut self) -> Vec<(Ack, Acked)> {
         std::mem::take(&mut self.landed)
     }
 
     /// `None` for those that would need another round.
-    pub fn outcomes(self) -> Vec<Option<AckOutcome>> {
-        self.outcomes
+    pub fn outcomes(&mut self) -> Vec<Option<AckOutcome>> {
+        std::mem::take(&mut self.outcomes)
     }
 }
 

@@ -2,13 +2,14 @@
 //! flight less is a commit less.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::ack::{Ack, AckOutcome};
 use super::claim::{Claimed, Claiming, Grants, PopClaim};
 use super::settle::Settling;
-use crate::db::procedures;
+use crate::db::procedures::{self, Locked};
 use crate::db::{Connection, Error, Priority};
 use crate::shared::Shared;
 use crate::sidecar::Operation;
@@ -25,8 +26,8 @@ pub enum Turn {
 
 pub enum Done {
     Ack(AckOutcome),
-    /// Not settled, and the flight could not be repeated, because its claims were granted: to be sent again.
-    Open(Box<Ack>, Error),
+    /// Not settled, although others of its flight are: it flies again.
+    Left(Error),
     /// Not settled, because deferred acks are ahead of it.
     Behind(Box<Ack>),
     Claim(Claimed),
@@ -36,7 +37,7 @@ impl Done {
     pub fn into_ack(self) -> Result<AckOutcome, Error> {
         match self {
             Self::Ack(outcome) => Ok(outcome),
-            Self::Open(_, error) => Err(error),
+            Self::Left(error) => Err(error),
             Self::Claim(_) | Self::Behind(_) => Err(Error::Stopping),
         }
     }
@@ -44,7 +45,8 @@ impl Done {
     pub fn into_claim(self) -> Result<Claimed, Error> {
         match self {
             Self::Claim(claimed) => Ok(claimed),
-            Self::Ack(_) | Self::Open(..) | Self::Behind(_) => Err(Error::Stopping),
+            Self::Left(error) => Err(error),
+            Self::Ack(_) | Self::Behind(_) => Err(Error::Stopping),
         }
     }
 }
@@ -96,57 +98,24 @@ impl Operation for Turn {
         }
     }
 
+    fn left(done: &Done) -> Option<Error> {
+        match done {
+            Done::Left(error) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
     async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Done>, Error> {
-        let (mut acks, mut claims) = (Vec::new(), Vec::new());
-        for turn in batch {
-            match turn {
-                Self::Ack(ack) => acks.push(ack),
-                Self::Claim(claim) => claims.push(claim),
-            }
-        }
-        let (mut settling, claiming) = (Settling::new(shared, acks), Claiming::new(shared, claims));
-        let claims = !claiming.ask.partitions.is_empty();
-        let mut leased = None;
-        if let Some(round) = settling.round() {
-            if round.plain && claims {
-                let (completed, granted) = procedures::turn(db, &round.completions(), &claiming.ask).await?;
-                settling.completed(&round, &completed);
-                leased = Some(granted);
-            } else if round.plain {
-                settling.completed(&round, &procedures::complete(db, &round.completions()).await?);
-            } else {
-                settling.acked(&round, &procedures::ack(db, &round.ask()).await?);
-            }
-        }
-        let mut failure = None;
-        while let Some(round) = settling.round() {
-            match procedures::ack(db, &round.ask()).await {
-                Ok(answers) => settling.acked(&round, &answers),
-                // With claims granted already, the flight must not be repeated.
-                Err(error) if leased.is_some() => {
-                    failure = Some(error);
-                    break;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let leased = match leased {
-            Some(leased) => leased,
-            None if claims => procedures::lease(db, &claiming.ask).await?,
-            None => Vec::new(),
-        };
-        let mut claimed = claiming.landed(shared, leased).into_iter();
-        let mut acked = settling.outcomes().into_iter();
-        let failure = failure.unwrap_or_else(|| Error::Lost("a cursor kept moving under an ack".to_owned()));
-        let done = batch.iter().map(|turn| match turn {
-            Self::Ack(ack) => acked.next().map(|outcome| match outcome {
-                Some(outcome) if outcome.behind => Done::Behind(Box::new(ack.clone())),
-                Some(outcome) => Done::Ack(outcome),
-                None => Done::Open(Box::new(ack.clone()), failure.clone()),
-            }),
-            Self::Claim(_) => claimed.next().map(Done::Claim),
-        });
-        Ok(done.flatten().collect())
+        settle(shared, db, batch, Locked::Skip).await
+    }
+
+    async fn call_waiting(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+        patience: Duration,
+    ) -> Result<Vec<Done>, Error> {
+        settle(shared, db, batch, Locked::WaitFor(patience)).await
     }
 
     fn orphaned(shared: &Arc<Shared>, output: Done) {
@@ -154,4 +123,78 @@ impl Operation for Turn {
             drop(Grants::new(shared, claimed));
         }
     }
+}
+
+/// Each statement is committed by itself. Once one is, the flight is not repeated: what could not be settled is left.
+async fn settle(
+    shared: &Arc<Shared>,
+    db: &Connection,
+    batch: &[Turn],
+    locked: Locked,
+) -> Result<Vec<Done>, Error> {
+    let (mut acks, mut claims) = (Vec::new(), Vec::new());
+    for turn in batch {
+        match turn {
+            Turn::Ack(ack) => acks.push(ack),
+            Turn::Claim(claim) => claims.push(claim),
+        }
+    }
+    let (mut settling, claiming) = (Settling::new(shared, acks), Claiming::new(shared, claims));
+    let claims = !claiming.ask.partitions.is_empty();
+    let mut leased = None;
+    let mut failure = None;
+    while let Some(round) = settling.round() {
+        // One that may wait has a single cursor, and asks for it alone.
+        let plain = round.plain && locked == Locked::Skip;
+        let answered = if plain && claims {
+            procedures::turn(db, &round.completions(), &claiming.ask).await.map(|(completed, granted)| {
+                settling.completed(&round, &completed);
+                leased = Some(granted);
+            })
+        } else if plain {
+            procedures::complete(db, &round.completions())
+                .await
+                .map(|completed| settling.completed(&round, &completed))
+        } else {
+            procedures::ack_unlocked(db, &round.ask(), locked)
+                .await
+                .map(|(answers, busy)| settling.acked(&round, &answers, &busy))
+        };
+        if let Err(error) = answered {
+            if settling.is_untouched() && leased.is_none() {
+                return Err(error);
+            }
+            failure = Some(error);
+            break;
+        }
+    }
+    let leased = match leased {
+        Some(leased) => Ok(leased),
+        None if !claims => Ok(Vec::new()),
+        None => match &failure {
+            Some(error) => Err(error.clone()),
+            None => procedures::lease(db, &claiming.ask).await,
+        },
+    };
+    let claimed = match leased {
+        Ok(leased) => Ok(claiming.landed(shared, leased)),
+        Err(error) if settling.is_untouched() => return Err(error),
+        Err(error) => Err(error),
+    };
+    let moved = || Error::Lost("a cursor kept moving under an ack".to_owned());
+    let mut acked = settling.outcomes().into_iter();
+    let mut claimed = claimed.map(Vec::into_iter);
+    let done = batch.iter().map(|turn| match turn {
+        Turn::Ack(ack) => acked.next().map(|outcome| match outcome {
+            Some(outcome) if outcome.behind => Done::Behind(Box::new(ack.clone())),
+            Some(outcome) => Done::Ack(outcome),
+            None if settling.is_busy(ack) => Done::Left(Error::Busy),
+            None => Done::Left(failure.clone().unwrap_or_else(moved)),
+        }),
+        Turn::Claim(_) => match &mut claimed {
+            Ok(claimed) => claimed.next().map(Done::Claim),
+            Err(error) => Some(Done::Left(error.clone())),
+        },
+    });
+    Ok(done.flatten().collect())
 }

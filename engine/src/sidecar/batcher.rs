@@ -85,6 +85,40 @@ impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
         flight
     }
 
+    /// What was left out of a flight, with its items and bytes, goes before all that has come since. Its key stays in the
+    /// air until it comes back through `landed`.
+    pub fn put_back(&mut self, key: &K, entries: Vec<(E, usize, usize)>) {
+        let queue = self.waiting.entry(key.clone()).or_default();
+        for (entry, items, bytes) in entries.into_iter().rev() {
+            self.entries += 1;
+            self.items += items;
+            queue.push_front(Weighed { entry, items, bytes });
+        }
+    }
+
+    /// The entries of a key in the air that were put back, and those behind them, as many as may share a flight.
+    pub fn take_put_back(&mut self, key: &K, limits: Limits) -> Vec<E> {
+        let mut flight = Vec::new();
+        let Some(queue) = self.waiting.get_mut(key) else { return flight };
+        let (mut items, mut bytes) = (0, 0);
+        while let Some(next) = queue.front() {
+            let full = items + next.items > limits.items
+                || bytes + next.bytes > limits.bytes.min(limits.merged_bytes);
+            if !flight.is_empty() && (full || flight.len() == limits.merged) {
+                break;
+            }
+            items += next.items;
+            bytes += next.bytes;
+            flight.extend(queue.pop_front().map(|next| next.entry));
+        }
+        if queue.is_empty() {
+            self.waiting.remove(key);
+        }
+        self.entries -= flight.len();
+        self.items -= items;
+        flight
+    }
+
     pub fn landed(&mut self, key: &K) {
         if self.flying.remove(key) && self.waiting.contains_key(key) {
             self.turns.push_back(key.clone());
@@ -157,6 +191,27 @@ mod tests {
         assert_eq!(batcher.take(limits), [("a", 0), ("b", 4)], "one entry may be larger");
         batcher.landed(&"a");
         assert_eq!(batcher.take(limits), [("a", 1), ("a", 2)]);
+    }
+
+    #[test]
+    fn what_is_put_back_leaves_before_what_came_since_and_only_once_its_key_has_landed() {
+        let mut batcher = Batcher::new();
+        batcher.offer("a", 1, 1, 1);
+        batcher.offer("a", 2, 1, 1);
+        batcher.offer("b", 3, 1, 1);
+        assert_eq!(batcher.take(LIMITS).len(), 3);
+        batcher.offer("a", 4, 1, 1);
+        batcher.put_back(&"a", vec![(1, 1, 1), (2, 1, 1)]);
+        batcher.landed(&"b");
+        assert_eq!((batcher.len(), batcher.items()), (3, 3));
+        assert!(batcher.take(LIMITS).is_empty() && batcher.next().is_none());
+        batcher.landed(&"a");
+        assert_eq!(batcher.take(Limits { merged: 2, ..LIMITS }), [("a", 1), ("a", 2)]);
+        batcher.put_back(&"a", vec![(1, 1, 1), (2, 1, 1)]);
+        assert_eq!(batcher.take_put_back(&"a", Limits { merged: 2, ..LIMITS }), [1, 2]);
+        batcher.landed(&"a");
+        assert_eq!(batcher.take(LIMITS), [("a", 4)]);
+        assert_eq!((batcher.len(), batcher.items()), (0, 0));
     }
 
     proptest! {

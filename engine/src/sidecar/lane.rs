@@ -1,6 +1,8 @@
 //! One lane: arrivals collect while its slots are busy and leave together as soon as one is free.
 //! It knows entries and flights, and nothing of what they mean.
 
+mod rest;
+
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,6 +57,21 @@ pub trait Operation: Send + Sync + Sized + 'static {
         batch: &[Self],
     ) -> impl Future<Output = Result<Vec<Self::Output>, Error>> + Send;
 
+    /// The same for entries of one key, which may wait for rows that another session has locked. `call` never does.
+    fn call_waiting(
+        context: &Arc<Self::Context>,
+        db: &Connection,
+        batch: &[Self],
+        _patience: Duration,
+    ) -> impl Future<Output = Result<Vec<Self::Output>, Error>> + Send {
+        Self::call(context, db, batch)
+    }
+
+    /// Why an entry was left out of a flight that landed. It flies again, and nothing of its key overtakes it.
+    fn left(_output: &Self::Output) -> Option<Error> {
+        None
+    }
+
     /// The caller went away before the flight left.
     fn abandoned(self, _context: &Arc<Self::Context>) {}
 
@@ -82,6 +99,7 @@ struct Inner<O: Operation> {
     linger: Duration,
     retry_for: Duration,
     waits_for_database: bool,
+    epoch: Instant,
     /// By kind.
     stats: Vec<LaneStats>,
     state: Mutex<State<O>>,
@@ -94,12 +112,24 @@ struct State<O: Operation> {
     carried: usize,
     /// A task is waiting to see whether the flight in the air is a slow one.
     guarded: bool,
+    /// A flight waits for a locked row. One at a time: it occupies a connection.
+    waits: bool,
 }
 
 struct Entry<O: Operation> {
     operation: O,
-    reply: oneshot::Sender<Result<O::Output, Error>>,
+    ticket: Ticket<O>,
     arrived: Instant,
+}
+
+struct Ticket<O: Operation> {
+    reply: oneshot::Sender<Result<O::Output, Error>>,
+    /// Of its first flight.
+    started: Option<Instant>,
+    /// How often it was left out.
+    tries: u32,
+    /// It may have been committed.
+    sent: bool,
 }
 
 /// One look at a lane.
@@ -144,12 +174,14 @@ impl<O: Operation> Lane<O> {
             linger: settings.linger,
             retry_for: settings.retry_for,
             waits_for_database: settings.waits_for_database,
+            epoch: clock::now(),
             stats: (0..O::KINDS).map(|_| LaneStats::default()).collect(),
             state: Mutex::new(State {
                 batcher: Batcher::new(),
                 slots: Slots::new(settings.slots),
                 carried: 0,
                 guarded: false,
+                waits: false,
             }),
         }))
     }
@@ -165,7 +197,8 @@ impl<O: Operation> Lane<O> {
     pub fn enqueue(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         let (key, items, bytes) = (operation.key(), operation.items().max(1), operation.bytes());
-        let entry = Entry { operation, reply, arrived: clock::now() };
+        let ticket = Ticket { reply, started: None, tries: 0, sent: false };
+        let entry = Entry { operation, ticket, arrived: clock::now() };
         let mut state = self.0.lock();
         if state.batcher.len() >= self.0.waiting_max {
             return Err(Error::Full);
@@ -236,7 +269,7 @@ impl<O: Operation> Inner<O> {
             if !self.linger.is_zero() {
                 tokio::time::sleep(self.linger).await;
             }
-            let connection = self.connect().await;
+            let connection = self.connect(O::ALONE).await;
             let flight = {
                 let mut state = self.lock();
                 let flight = state.batcher.take(self.limits);
@@ -253,19 +286,30 @@ impl<O: Operation> Inner<O> {
                 if keys.last() != Some(&key) {
                     keys.push(key);
                 }
-                if entry.reply.is_closed() {
-                    entry.operation.abandoned(&self.context);
-                } else {
-                    entries.push(entry);
-                }
+                entries.push(entry);
             }
-            if !entries.is_empty() {
-                self.fly(connection, entries).await;
-            }
-            let mut state = self.lock();
-            for key in &keys {
-                state.batcher.landed(key);
-            }
+            self.carry(connection, keys, entries, false).await;
+        }
+    }
+
+    /// One flight. Its keys land, but for those of entries that were left out: they rest.
+    async fn carry(
+        self: &Arc<Self>,
+        connection: Result<Checkout, Error>,
+        keys: Vec<O::Key>,
+        mut entries: Vec<Entry<O>>,
+        waits: bool,
+    ) {
+        let gone = entries.extract_if(.., |entry| entry.ticket.reply.is_closed());
+        gone.for_each(|entry| entry.operation.abandoned(&self.context));
+        let left = match entries.is_empty() {
+            true => Vec::new(),
+            false => self.fly(connection, entries, waits).await,
+        };
+        let mut state = self.lock();
+        let resting = self.rest(&mut state, left);
+        for key in keys.iter().filter(|key| !resting.contains(key)) {
+            state.batcher.landed(key);
         }
     }
 
@@ -286,34 +330,43 @@ impl<O: Operation> Inner<O> {
         }
     }
 
-    async fn connect(&self) -> Result<Checkout, Error> {
-        match O::ALONE {
+    async fn connect(&self, alone: bool) -> Result<Checkout, Error> {
+        match alone {
             true => self.connections.acquire().await,
             false => self.connections.join(O::PRIORITY).await,
         }
     }
 
-    async fn fly(&self, mut connection: Result<Checkout, Error>, entries: Vec<Entry<O>>) {
+    /// Answers with those that were left out and fly again.
+    async fn fly(
+        &self,
+        mut connection: Result<Checkout, Error>,
+        entries: Vec<Entry<O>>,
+        waits: bool,
+    ) -> Vec<Entry<O>> {
         let started = clock::now();
-        let loads = self.loads(&entries, started);
+        let mut loads = self.loads(&entries, started);
         let mut operations = Vec::with_capacity(entries.len());
-        let mut replies = Vec::with_capacity(entries.len());
-        for entry in entries {
+        let mut tickets = Vec::with_capacity(entries.len());
+        for mut entry in entries {
+            entry.ticket.started.get_or_insert(started);
             operations.push(entry.operation);
-            replies.push(entry.reply);
+            tickets.push(entry.ticket);
         }
-        let mut sent = false;
         let result = loop {
             let result = match &connection {
+                Ok(db) if waits => O::call_waiting(&self.context, db, &operations, rest::WAIT).await,
                 Ok(db) => O::call(&self.context, db, &operations).await,
                 Err(error) => Err(error.clone()),
             };
+            let sent = tickets.iter().any(|ticket| ticket.sent);
             match result {
+                Err(error) if waits && error.is_lock_timeout() => break Err(Error::Busy),
                 Err(error) if error.may_retry() && self.is_patient(&error, sent, started) => {
                     loads.iter().for_each(|(stats, _)| stats.retried());
                     debug!(op = O::NAME, %error, "trying a flight again");
                     if error.is_outcome_unknown() {
-                        sent = true;
+                        tickets.iter_mut().for_each(|ticket| ticket.sent = true);
                         operations.iter_mut().for_each(O::again);
                     }
                 }
@@ -321,39 +374,83 @@ impl<O: Operation> Inner<O> {
             }
             drop(connection);
             tokio::time::sleep(RETRY_PAUSE).await;
-            connection = self.connect().await;
+            connection = self.connect(O::ALONE || waits).await;
         };
-        let result = match result {
-            // Not reached this time; but it may have been committed before.
-            Err(Error::Unreachable(cause)) if sent => Err(Error::Lost(cause)),
-            other => other,
-        };
-        let took = clock::now() - started;
-        loads.iter().for_each(|(stats, load)| stats.landed(load, took));
-        self.lock().slots.landed(took);
-        match result {
+        let several = tickets.len() > 1;
+        let mut failed = false;
+        let outputs: Vec<Result<O::Output, Error>> = match result {
             Ok(outputs) => {
-                for (reply, output) in replies.into_iter().zip(outputs) {
-                    self.answer(reply, Ok(output));
-                }
-            }
-            Err(error) if error.is_data() && replies.len() > 1 => {
-                warn!(op = O::NAME, batch.entries = replies.len(), %error, "batch failed, trying entries one by one");
-                let Ok(db) = connection else { return };
-                for (operation, reply) in operations.into_iter().zip(replies) {
-                    let alone = O::call(&self.context, &db, std::slice::from_ref(&operation)).await;
-                    self.answer(reply, alone.and_then(|mut outputs| outputs.pop().ok_or(Error::Stopping)));
-                }
+                outputs.into_iter().map(|output| O::left(&output).map_or(Ok(output), Err)).collect()
             }
             Err(error) => {
-                loads.iter().for_each(|(stats, _)| stats.failed());
-                warn!(op = O::NAME, batch.entries = replies.len(), %error, "flight failed");
-                for (reply, operation) in replies.into_iter().zip(operations) {
+                let goes_on = matches!(error, Error::Busy) || (error.is_data() && several);
+                failed = !goes_on;
+                if failed {
+                    loads.iter().for_each(|(stats, _)| stats.failed());
+                    warn!(op = O::NAME, batch.entries = tickets.len(), %error, "flight failed");
+                }
+                tickets.iter().map(|_| Err(error.clone())).collect()
+            }
+        };
+        let flies_again = |error: &Error, ticket: &Ticket<O>| {
+            !failed
+                && error.may_retry()
+                && self.is_patient(error, ticket.sent, ticket.started.unwrap_or(started))
+        };
+        for ((operation, ticket), output) in operations.iter().zip(&tickets).zip(&outputs) {
+            if output.as_ref().is_err_and(|error| flies_again(error, ticket)) {
+                self.stats[operation.kind()].retried();
+                leave_out(&mut loads, &self.stats[operation.kind()], operation.items());
+            }
+        }
+        let took = clock::now() - started;
+        loads.iter().filter(|(_, load)| load.entries > 0).for_each(|(stats, load)| stats.landed(load, took));
+        if !waits {
+            self.lock().slots.landed(took);
+        }
+        let mut left = Vec::new();
+        for ((mut operation, mut ticket), mut output) in operations.into_iter().zip(tickets).zip(outputs) {
+            if let (Err(error), Ok(db), true) = (&output, &connection, several)
+                && error.is_data()
+            {
+                warn!(op = O::NAME, %error, "batch failed, trying entries one by one");
+                let behind =
+                    left.last().is_some_and(|last: &Entry<O>| last.operation.key() == operation.key());
+                output = match behind {
+                    true => Err(Error::Busy),
+                    false => {
+                        let alone = O::call(&self.context, db, std::slice::from_ref(&operation)).await;
+                        alone.and_then(|mut outputs| outputs.pop().ok_or(Error::Stopping))
+                    }
+                };
+                output = output.and_then(|output| O::left(&output).map_or(Ok(output), Err));
+            }
+            match output {
+                Ok(output) => self.answer(ticket.reply, Ok(output)),
+                Err(error) if flies_again(&error, &ticket) => {
+                    if error.is_outcome_unknown() {
+                        ticket.sent = true;
+                        operation.again();
+                    }
+                    ticket.tries += 1;
+                    left.push(Entry { operation, ticket, arrived: started });
+                }
+                Err(error) => {
+                    if !failed {
+                        self.stats[operation.kind()].failed();
+                        warn!(op = O::NAME, %error, "operation failed");
+                    }
                     operation.abandoned(&self.context);
-                    self.answer(reply, Err(error.clone()));
+                    let error = match error {
+                        // Not reached this time; but it may have been committed before.
+                        Error::Unreachable(cause) if ticket.sent => Error::Lost(cause),
+                        other => other,
+                    };
+                    self.answer(ticket.reply, Err(error));
                 }
             }
         }
+        left
     }
 
     /// Whether a flight that failed is tried again. Once the database has been away for that long nobody waits anew, and
@@ -384,5 +481,13 @@ impl<O: Operation> Inner<O> {
         if let Err(Ok(output)) = reply.send(result) {
             O::orphaned(&self.context, output);
         }
+    }
+}
+
+/// An entry that flies again is counted when it lands.
+fn leave_out(loads: &mut [(&LaneStats, Load)], stats: &LaneStats, items: usize) {
+    for (_, load) in loads.iter_mut().filter(|(own, _)| std::ptr::eq(*own, stats)) {
+        load.entries -= 1;
+        load.items -= items;
     }
 }

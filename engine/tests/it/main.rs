@@ -4,6 +4,7 @@
 
 mod ack;
 mod awkward;
+mod busy;
 mod crypt;
 mod dedup;
 mod defects;

@@ -256,3 +256,39 @@ async fn a_push_overtaken_by_its_own_retry_is_not_stored_again() {
     let messages: i64 = sql.query_one("select count(*) from queen.messages", &[]).await.unwrap().get(0);
     assert_eq!(messages, 2);
 }
+
+/// A flight settles conflicts in further rounds. What the first has committed is not sent again when a later one fails.
+#[tokio::test]
+async fn a_round_that_fails_repeats_nothing_of_the_rounds_before_it() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "plain", json!({"dedupWindowSeconds": 0})).await;
+    push_ids(&broker, "plain", "p", &["first"]).await;
+    push_ids(&broker, "deduplicated", "p", &["known"]).await;
+    // The second round stores the message whose id is new, and fails once.
+    let fails_once = "create sequence public.tries;
+        create function public.fail_once() returns trigger language plpgsql as $$
+        begin
+            if new.frames like '%unseen%' and nextval('public.tries') = 1 then
+                raise 'not now' using errcode = 'lock_not_available';
+            end if;
+            return new;
+        end $$;
+        create trigger fail_once before insert on queen.segments for each row execute function public.fail_once()";
+    let sql = db.client().await;
+    sql.batch_execute(fails_once).await.unwrap();
+    let items = json!([
+        {"queue": "plain", "partition": "p", "payload": "once", "transactionId": "x"},
+        {"queue": "deduplicated", "partition": "p", "payload": "known", "transactionId": "known"},
+        {"queue": "deduplicated", "partition": "p", "payload": "unseen", "transactionId": "unseen"},
+    ]);
+    let results = send(&broker, &items).await.unwrap();
+    use PushStatus::{Duplicate, Queued};
+    assert_eq!(results.iter().map(|result| result.status).collect::<Vec<_>>(), [Queued, Duplicate, Queued]);
+    let tries: i64 = sql.query_one("select last_value from public.tries", &[]).await.unwrap().get(0);
+    assert_eq!(tries, 2, "the second round failed once");
+    let stored = drain(&broker, "plain", "p", "g").await;
+    assert_eq!(stored.iter().map(|m| m.json()).collect::<Vec<_>>(), ["first", "once"]);
+    assert_eq!(stored[1].id, results[0].message_id);
+    assert_eq!(drain(&broker, "deduplicated", "p", "g").await.len(), 2);
+}

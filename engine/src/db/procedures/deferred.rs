@@ -4,11 +4,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::{list, position, row, rows, zero_based};
+use super::{Locked, list, position, row, rows, zero_based};
 use crate::db::{Connection, Error};
 
 #[derive(Default)]
 pub struct DeferPushes<'a> {
+    /// Those of one request are put aside together or not at all.
+    pub requests: Vec<i32>,
     pub ids: Vec<Uuid>,
     pub partitions: Vec<Uuid>,
     pub counts: Vec<i32>,
@@ -18,11 +20,28 @@ pub struct DeferPushes<'a> {
     pub timeout: i32,
     pub attempts_max: i32,
     pub priority: i32,
+    pub locked: Locked,
 }
 
-/// Answers the positions of those whose partition is gone.
-pub async fn defer_pushes(db: &Connection, ask: &DeferPushes<'_>) -> Result<Vec<usize>, Error> {
-    let parameters: [&(dyn ToSql + Sync); 8] = [
+/// The positions of those that were not put aside.
+pub struct NotDeferred {
+    /// The partition is gone, or the lease not valid.
+    pub refused: Vec<usize>,
+    /// Something is locked.
+    pub busy: Vec<usize>,
+}
+
+impl NotDeferred {
+    fn read(row: &Row) -> Self {
+        let positions = |column| list::<i32>(row, column).into_iter().map(zero_based).collect();
+        Self { refused: positions(0), busy: positions(1) }
+    }
+}
+
+pub async fn defer_pushes(db: &Connection, ask: &DeferPushes<'_>) -> Result<NotDeferred, Error> {
+    let wait = ask.locked.millis();
+    let parameters: [&(dyn ToSql + Sync); 10] = [
+        &ask.requests,
         &ask.ids,
         &ask.partitions,
         &ask.counts,
@@ -31,9 +50,10 @@ pub async fn defer_pushes(db: &Connection, ask: &DeferPushes<'_>) -> Result<Vec<
         &ask.timeout,
         &ask.attempts_max,
         &ask.priority,
+        &wait,
     ];
-    let row = row(db, "queen.defer_pushes", &db.statements.defer_pushes, &parameters).await?;
-    Ok(list::<i32>(&row, 0).into_iter().map(zero_based).collect())
+    let row = row(db, "queen.defer_pushes_unlocked", &db.statements.defer_pushes, &parameters).await?;
+    Ok(NotDeferred::read(&row))
 }
 
 #[derive(Default)]
@@ -49,11 +69,12 @@ pub struct DeferAcks<'a> {
     /// Seconds.
     pub timeout: i32,
     pub attempts_max: i32,
+    pub locked: Locked,
 }
 
-/// Answers the positions of those whose lease is not valid, or that have no reader.
-pub async fn defer_acks(db: &Connection, ask: &DeferAcks<'_>) -> Result<Vec<usize>, Error> {
-    let parameters: [&(dyn ToSql + Sync); 10] = [
+pub async fn defer_acks(db: &Connection, ask: &DeferAcks<'_>) -> Result<NotDeferred, Error> {
+    let wait = ask.locked.millis();
+    let parameters: [&(dyn ToSql + Sync); 11] = [
         &ask.ids,
         &ask.partitions,
         &ask.groups,
@@ -64,9 +85,10 @@ pub async fn defer_acks(db: &Connection, ask: &DeferAcks<'_>) -> Result<Vec<usiz
         &ask.bodies,
         &ask.timeout,
         &ask.attempts_max,
+        &wait,
     ];
-    let row = row(db, "queen.defer_acks", &db.statements.defer_acks, &parameters).await?;
-    Ok(list::<i32>(&row, 0).into_iter().map(zero_based).collect())
+    let row = row(db, "queen.defer_acks_unlocked", &db.statements.defer_acks, &parameters).await?;
+    Ok(NotDeferred::read(&row))
 }
 
 /// A partition with deferred operations; the group is empty for pushes.

@@ -1,0 +1,165 @@
+-- Operations are put aside: accepted, durable, and worked off later (deferred.sql).
+
+-- queen.defer_pushes_unlocked: puts pushes aside, behind all that is put aside for their partitions already.
+-- in:     p_requests int[]        which request a push belongs to: those of one are put aside together or not at all
+--         p_ids uuid[]            the same when it is sent again after its answer was lost
+--         p_partitions uuid[], p_counts int[], p_transactions bytea[], p_bodies text[]   in the order of acceptance
+--         p_timeout int (seconds), p_attempts_max int, p_priority int
+--         p_wait int              milliseconds to wait for locked partitions; 0 leaves their requests out, null waits as
+--                                 long as lock_timeout allows
+-- out:    gone int[] (the positions, from 1, of those whose partition is gone), busy int[] (of those whose request was left
+--         out, because another session has locked one of its partitions, or because it would overtake such a one)
+-- locks:  heads rows in id order, skipping busy ones unless it may wait
+-- raises: lock_not_available when it may wait and the time is up
+create or replace function queen.defer_pushes_unlocked(
+    p_requests int[], p_ids uuid[], p_partitions uuid[], p_counts int[], p_transactions bytea[], p_bodies text[],
+    p_timeout int, p_attempts_max int, p_priority int, p_wait int, out gone int[], out busy int[])
+language plpgsql as $$
+declare
+    v_now timestamptz;
+    v_locked uuid[];
+    v_left int[];
+    v_more int[];
+begin
+    if p_wait is distinct from 0 then
+        perform queen.limit_wait(p_wait);
+        perform queen.lock_heads(p_partitions);
+    end if;
+    v_locked := array(
+        select a.id
+        from (select distinct a.id from unnest(p_partitions) a (id)) a
+        cross join lateral (
+            select 1 from queen.heads h where h.partition_id = a.id
+            order by h.generation desc limit 1
+            for no key update skip locked) l);
+    v_left := array(
+        select a.request from unnest(p_requests, p_partitions) a (request, id)
+        where a.id <> all (v_locked) and exists (select 1 from queen.head_of(a.id)));
+    -- And what would overtake them in another partition.
+    loop
+        exit when v_left = '{}';
+        v_more := array(
+            select distinct a.request from unnest(p_requests, p_partitions) a (request, id)
+            where a.request <> all (v_left)
+              and exists (select 1 from unnest(p_requests, p_partitions) l (request, id)
+                          where l.request = any (v_left) and l.id = a.id));
+        exit when v_more = '{}';
+        v_left := v_left || v_more;
+    end loop;
+    v_now := queen.now();
+    with added as (
+        insert into queen.deferred as d (id, partition_id, created_at, due_at, timeout_seconds, priority, attempts_max,
+                                         count, bytes, kind, queue_name, partition_name, transactions, body)
+        select a.id, a.partition_id, v_now, v_now, p_timeout, p_priority, p_attempts_max,
+               a.count, octet_length(a.body), 'PUSH', q.name, p.name, a.transactions, a.body
+        from unnest(p_requests, p_ids, p_partitions, p_counts, p_transactions, p_bodies)
+             with ordinality a (request, id, partition_id, count, transactions, body, ordinal)
+        join queen.partitions p on p.id = any (array[a.partition_id])
+        join queen.queues q on q.id = any (array[p.queue_id])
+        where a.request <> all (v_left)
+        order by a.ordinal
+        on conflict (id) do nothing
+        returning d.partition_id)
+    update queen.heads as h
+    set deferred_pending = h.deferred_pending + n.count, version = h.version + 1, generation = (h.version + 1) / 16
+    from (select a.count, l.ctid
+          from (select d.partition_id, count(*)::int as count from added d group by d.partition_id) a
+          cross join lateral (select k.ctid from queen.heads k where k.partition_id = a.partition_id
+                              order by k.generation desc limit 1) l
+          offset 0) n
+    where h.ctid = n.ctid;
+
+    select array_agg(a.ordinal::int) filter (where a.request <> all (v_left) and a.gone),
+           array_agg(a.ordinal::int) filter (where a.request = any (v_left))
+    into gone, busy
+    from (select a.request, a.ordinal,
+                 not exists (select 1 from queen.partitions p where p.id = a.partition_id) as gone
+          from unnest(p_requests, p_partitions) with ordinality a (request, partition_id, ordinal)) a;
+end $$;
+
+-- queen.defer_pushes: the same, and waits for partitions that are locked. For brokers of the last release, and from SQL.
+-- in:     as queen.defer_pushes_unlocked without p_requests and p_wait
+-- out:    the positions (from 1) of those whose partition is gone
+-- locks:  heads rows in id order
+-- raises: never for a single item
+create or replace function queen.defer_pushes(
+    p_ids uuid[], p_partitions uuid[], p_counts int[], p_transactions bytea[], p_bodies text[],
+    p_timeout int, p_attempts_max int, p_priority int, out gone int[])
+language sql as $$
+    select d.gone
+    from queen.defer_pushes_unlocked(array_fill(0, array[cardinality(p_ids)]), p_ids, p_partitions, p_counts,
+                                     p_transactions, p_bodies, p_timeout, p_attempts_max, p_priority, null) d
+$$;
+
+-- queen.defer_acks_unlocked: puts acknowledgements aside, and holds their leases until they have landed.
+-- in:     p_ids uuid[]            the same when it is sent again after its answer was lost
+--         p_partitions uuid[], p_groups text[], p_leases uuid[] (null = no lease is claimed), p_kinds text[],
+--         p_priorities int[], p_counts int[], p_bodies text[]   in the order of acceptance
+--         p_timeout int (seconds), p_attempts_max int
+--         p_wait int              milliseconds to wait for locked cursors; 0 leaves them out, null waits as long as
+--                                 lock_timeout allows
+-- out:    refused int[] (the positions, from 1, of those that were not put aside: the lease is not valid, or there is no
+--         such reader), busy int[] (of those that were left out, because another session has locked their cursor)
+-- locks:  consumers rows in (partition_id, consumer_group) order, skipping busy ones unless it may wait
+-- raises: lock_not_available when it may wait and the time is up
+create or replace function queen.defer_acks_unlocked(
+    p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_kinds text[], p_priorities int[],
+    p_counts int[], p_bodies text[], p_timeout int, p_attempts_max int, p_wait int, out refused int[], out busy int[])
+language plpgsql as $$
+declare
+    v_now timestamptz;
+    v_good int[];
+begin
+    busy := (select t.busy from queen.try_readers(p_partitions, p_groups, p_wait) t);
+    v_now := queen.now();
+    select array_agg(a.ordinal::int) filter (where a.good), array_agg(a.ordinal::int) filter (where not a.good)
+    into v_good, refused
+    from (select a.ordinal,
+                 exists (select 1 from queen.reader_of(a.partition_id, a.consumer_group) c
+                         where a.lease_id is null or c.lease_id = a.lease_id and c.lease_until > v_now)
+                 or exists (select 1 from queen.deferred d where d.id = a.id) as good
+          from unnest(p_ids, p_partitions, p_groups, p_leases)
+               with ordinality a (id, partition_id, consumer_group, lease_id, ordinal)
+          where a.ordinal <> all (busy)) a;
+    with added as (
+        insert into queen.deferred as d (id, partition_id, consumer_group, created_at, due_at, timeout_seconds, priority,
+                                         attempts_max, count, bytes, kind, queue_name, partition_name, body)
+        select a.id, a.partition_id, a.consumer_group, v_now, v_now, p_timeout, a.priority,
+               p_attempts_max, a.count, octet_length(a.body), a.kind, q.name, p.name, a.body
+        from unnest(p_ids, p_partitions, p_groups, p_kinds, p_priorities, p_counts, p_bodies)
+             with ordinality a (id, partition_id, consumer_group, kind, priority, count, body, ordinal)
+        join queen.partitions p on p.id = any (array[a.partition_id])
+        join queen.queues q on q.id = any (array[p.queue_id])
+        where a.ordinal = any (v_good)
+        order by a.ordinal
+        on conflict (id) do nothing
+        returning d.partition_id, d.consumer_group)
+    update queen.consumers as c
+    set deferred_pending = c.deferred_pending + n.count,
+        lease_own_until = case when queen.is_held(c.lease_until, v_now) then c.lease_own_until else c.lease_until end,
+        lease_until = case when c.lease_until > v_now then greatest(c.lease_until, v_now + interval '30 days')
+                           else c.lease_until end,
+        version = c.version + 1, generation = (c.version + 1) / 16
+    from (select a.count, l.ctid
+          from (select d.partition_id, d.consumer_group, count(*)::int as count
+                from added d group by d.partition_id, d.consumer_group) a
+          cross join lateral (select k.ctid from queen.consumers k
+                              where k.partition_id = a.partition_id and k.consumer_group = a.consumer_group
+                              order by k.generation desc limit 1) l
+          offset 0) n
+    where c.ctid = n.ctid;
+end $$;
+
+-- queen.defer_acks: the same, and waits for cursors that are locked. For brokers of the last release.
+-- in:     as queen.defer_acks_unlocked without p_wait
+-- out:    the positions (from 1) of those that were not put aside: the lease is not valid, or there is no such reader
+-- locks:  consumers rows in (partition_id, consumer_group) order
+-- raises: never for a single item
+create or replace function queen.defer_acks(
+    p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_kinds text[], p_priorities int[],
+    p_counts int[], p_bodies text[], p_timeout int, p_attempts_max int, out refused int[])
+language sql as $$
+    select d.refused
+    from queen.defer_acks_unlocked(p_ids, p_partitions, p_groups, p_leases, p_kinds, p_priorities, p_counts, p_bodies,
+                                   p_timeout, p_attempts_max, null) d
+$$;

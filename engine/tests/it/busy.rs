@@ -1,0 +1,298 @@
+//! Rows that another session has locked: what needs them waits by itself, and all that flies with it is answered in its
+//! usual time.
+
+use std::time::Duration;
+
+use queen_engine::{Config, Engine};
+use queen_protocol::AckStatus::{Completed, Failed};
+use queen_protocol::{PopRequest, PushStatus};
+use queen_testkit::{Database, database};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_postgres::Client;
+
+use crate::support::*;
+
+/// Much less than any time limit on a lock, much more than a flight takes.
+const USUAL: Duration = Duration::from_millis(2_500);
+
+/// Everything that is asked for at once shares a flight.
+fn crowded(url: &str) -> Config {
+    Config { linger: Duration::from_millis(30), ..config(url) }
+}
+
+/// Holds the row of a partition in this table until it is dropped or rolled back.
+async fn lock(db: &Database, table: &str, partition: &str) -> Client {
+    let sql = db.client().await;
+    let text = format!(
+        "begin; select from queen.{table} t join queen.partitions p on p.id = t.partition_id
+         where p.name = '{partition}' for update of t"
+    );
+    sql.batch_execute(&text).await.unwrap();
+    sql
+}
+
+async fn unlock(sql: &Client) {
+    sql.batch_execute("rollback").await.unwrap();
+}
+
+fn partition(number: usize) -> String {
+    format!("p{number}")
+}
+
+/// A message of each of eight partitions, leased one by one.
+async fn leased(broker: &Engine) -> Vec<Popped> {
+    push_wide(broker, "q", 0..8).await;
+    let mut popped = Vec::new();
+    for number in 0..8 {
+        popped.push(pop(broker, named("q", &partition(number))).await.unwrap());
+    }
+    popped
+}
+
+/// Calls of which the first needs a locked row. The others are answered in their usual time, and the first is not.
+async fn only_the_first_waits<T: Send + 'static>(
+    calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> (JoinSet<T>, Vec<T>) {
+    let mut calls = calls.into_iter();
+    let mut stuck = JoinSet::new();
+    stuck.spawn(calls.next().unwrap());
+    let others = timeout(USUAL, at_once(calls)).await.expect("the others are answered in their usual time");
+    assert!(stuck.try_join_next().is_none(), "the row is locked");
+    (stuck, others)
+}
+
+#[tokio::test]
+async fn an_ack_of_a_locked_cursor_holds_up_no_other_ack_and_no_pop() {
+    for status in [Completed, Failed] {
+        let db = database().await;
+        let broker = engine_with(crowded(db.url())).await;
+        let popped = leased(&broker).await;
+        push(&broker, "r", "p", 0..1).await;
+        let held = lock(&db, "consumers", "p0").await;
+        let popping = broker.clone();
+        let acks = popped.into_iter().map(|popped| {
+            let broker = broker.clone();
+            async move { ack(&broker, &popped.messages[0], status).await }
+        });
+        let ((mut stuck, acked), other) =
+            tokio::join!(only_the_first_waits(acks), timeout(USUAL, pop(&popping, any("r"))));
+        assert!(acked.iter().all(|result| result.success), "{acked:?}");
+        assert!(other.expect("a pop is answered in its usual time").is_some());
+        unlock(&held).await;
+        let late = stuck.join_next().await.unwrap().unwrap();
+        assert!(late.success && late.lease_released, "{late:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_push_to_a_locked_partition_holds_up_no_other_and_keeps_its_order() {
+    let db = database().await;
+    let broker = engine_with(crowded(db.url())).await;
+    push_wide(&broker, "q", 0..8).await;
+    let held = lock(&db, "heads", "p0").await;
+    let pushes = (0..8).map(|number| {
+        let broker = broker.clone();
+        async move { push(&broker, "q", &partition(number), 100..101).await.remove(0).status }
+    });
+    let (mut stuck, pushed) = only_the_first_waits(pushes).await;
+    assert!(pushed.iter().all(|status| *status == PushStatus::Queued));
+    // Those that come later for the same partition stay behind it.
+    for number in 101..104 {
+        let pushing = broker.clone();
+        let arrived = lane(&broker, "push").retries;
+        stuck.spawn(async move { push(&pushing, "q", "p0", number..number + 1).await.remove(0).status });
+        eventually("it is tried again", async || (lane(&broker, "push").retries > arrived + 1).then_some(()))
+            .await;
+    }
+    unlock(&held).await;
+    timeout(USUAL, stuck.join_all()).await.expect("they are stored once the lock is gone");
+    let stored: Vec<Value> = drain(&broker, "q", "p0", "g").await.iter().map(Message::json).collect();
+    assert_eq!(stored, [0, 100, 101, 102, 103]);
+}
+
+#[tokio::test]
+async fn a_request_is_stored_but_for_the_partition_that_stays_locked() {
+    let db = database().await;
+    let broker = engine_with(Config { retry_for: Duration::from_secs(1), ..crowded(db.url()) }).await;
+    push_wide(&broker, "q", 0..3).await;
+    let held = lock(&db, "heads", "p1").await;
+    let items: Value =
+        (0..3).map(|n| json!({"queue": "q", "partition": partition(n), "payload": 7})).collect();
+    let pushed = send(&broker, &items).await.unwrap();
+    use PushStatus::{Failed, Queued};
+    assert_eq!(pushed.iter().map(|result| result.status).collect::<Vec<_>>(), [Queued, Failed, Queued]);
+    let reason = pushed[1].error.as_deref().unwrap();
+    assert!(reason.contains("locked by another database session"), "{reason}");
+    unlock(&held).await;
+    assert_eq!(drain(&broker, "q", "p1", "g").await.len(), 1, "it was not stored");
+    push(&broker, "q", "p1", 8..9).await;
+    assert_eq!(drain(&broker, "q", "p1", "g").await.len(), 1, "and what comes later is");
+}
+
+#[tokio::test]
+async fn an_ack_of_a_cursor_that_stays_locked_may_be_tried_again() {
+    let db = database().await;
+    let broker = engine_with(Config { retry_for: Duration::from_secs(1), ..crowded(db.url()) }).await;
+    push(&broker, "q", "p", 0..1).await;
+    let popped = pop(&broker, any("q")).await.unwrap();
+    let held = lock(&db, "consumers", "p").await;
+    let error = broker.ack(vec![ack_of(&popped.messages[0], Completed)]).await.unwrap_err();
+    assert_eq!(error.code(), queen_protocol::ErrorCode::Unavailable);
+    assert!(error.to_string().contains("locked by another database session"), "{error}");
+    unlock(&held).await;
+    complete(&broker, &popped).await;
+}
+
+/// Sessions that wait for the row take it from one another, so that it is never free.
+#[tokio::test]
+async fn rows_that_are_never_free_are_waited_for() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p0", 0..1).await;
+    let mut rivals = JoinSet::new();
+    for _ in 0..4 {
+        let sql = db.client().await;
+        rivals.spawn(async move {
+            let text = "begin; select from queen.heads for update; select pg_sleep(0.05); commit";
+            while sql.batch_execute(text).await.is_ok() {}
+        });
+    }
+    let watcher = db.client().await;
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("the row is never free", async || (number(&watcher, waits).await > 2).then_some(())).await;
+    for number in 1..4 {
+        timeout(USUAL, push(&broker, "q", "p0", number..number + 1)).await.expect("it gets its turn");
+    }
+    rivals.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_row_is_locked_leaves_nothing_in_the_way() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p0", 0..1).await;
+    let held = lock(&db, "heads", "p0").await;
+    let left = timeout(Duration::from_millis(300), push(&broker, "q", "p0", 1..2)).await;
+    assert!(left.is_err(), "the row is locked");
+    unlock(&held).await;
+    timeout(USUAL, push(&broker, "q", "p0", 2..3)).await.expect("the next one is stored");
+}
+
+#[tokio::test]
+async fn a_renewal_of_a_locked_cursor_holds_up_no_other() {
+    let db = database().await;
+    let broker = engine_with(crowded(db.url())).await;
+    let popped = leased(&broker).await;
+    let held = lock(&db, "consumers", "p0").await;
+    let renewals = popped.into_iter().map(|popped| {
+        let broker = broker.clone();
+        async move { broker.renew(&popped.lease_id, 600).await.unwrap().renewed }
+    });
+    let (mut stuck, renewed) = only_the_first_waits(renewals).await;
+    assert_eq!(renewed, [1; 7]);
+    unlock(&held).await;
+    assert_eq!(stuck.join_next().await.unwrap().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_push_that_is_deferred_for_a_locked_partition_holds_up_no_other() {
+    let db = database().await;
+    let mut config = crowded(db.url());
+    (config.deferring.push_utilisation, config.deferring.patience) = (-1.0, Duration::ZERO);
+    config.deferring.claim_limit = 0;
+    let broker = engine_with(config).await;
+    eventually("it defers", async || push(&broker, "probe", "p", 0..1).await[0].ticket.as_ref().map(drop))
+        .await;
+    push_wide(&broker, "q", 0..8).await;
+    let held = lock(&db, "heads", "p0").await;
+    let pushes = (0..8).map(|number| {
+        let broker = broker.clone();
+        async move { push(&broker, "q", &partition(number), 100..101).await[0].ticket.is_some() }
+    });
+    let (mut stuck, pushed) = only_the_first_waits(pushes).await;
+    assert_eq!(pushed, [true; 7]);
+    unlock(&held).await;
+    assert!(stuck.join_next().await.unwrap().unwrap());
+    let worker = engine(db.url()).await;
+    for number in 0..8 {
+        eventually("both have landed", async || {
+            let stored = number_stored(&worker, &partition(number)).await;
+            (stored == 2).then_some(())
+        })
+        .await;
+    }
+}
+
+async fn number_stored(broker: &Engine, partition: &str) -> usize {
+    let request = PopRequest { auto_ack: false, lease_seconds: 1, ..named("q", partition).batch(10) };
+    let request = PopRequest { group: uuid::Uuid::now_v7().to_string(), ..request };
+    pop(broker, request).await.map_or(0, |popped| popped.messages.len())
+}
+
+/// Direct pushes that find deferred ones ahead of them, in a flight with others.
+#[tokio::test]
+async fn a_push_behind_deferred_ones_of_a_locked_partition_holds_up_no_other() {
+    let db = database().await;
+    let busy = crate::deferred::deferring(db.url()).await;
+    push(&busy, "q", "p0", 0..1).await;
+    let mut config = crowded(db.url());
+    config.deferring.claim_limit = 0;
+    let broker = engine_with(config).await;
+    push_wide(&broker, "q", 1..8).await;
+    let held = lock(&db, "heads", "p0").await;
+    let pushes = (0..8).map(|number| {
+        let broker = broker.clone();
+        async move { push(&broker, "q", &partition(number), 100..101).await[0].ticket.is_some() }
+    });
+    let (mut stuck, deferred) = only_the_first_waits(pushes).await;
+    assert_eq!(deferred, [false; 7]);
+    unlock(&held).await;
+    assert!(stuck.join_next().await.unwrap().unwrap(), "it is put behind the other");
+}
+
+#[tokio::test]
+async fn an_ack_that_is_deferred_for_a_locked_cursor_holds_up_no_other() {
+    let db = database().await;
+    let mut config = crowded(db.url());
+    (config.deferring.ack_utilisation, config.deferring.patience) = (-1.0, Duration::ZERO);
+    config.deferring.claim_limit = 0;
+    let broker = engine_with(config).await;
+    let popped = leased(&broker).await;
+    push(&broker, "probe", "p", 0..1).await;
+    let probe = pop(&broker, any("probe")).await.unwrap();
+    let again = || vec![leaseless(&probe.messages[0], Completed)];
+    eventually("it defers", async || ack_items(&broker, again()).await[0].ticket.is_some().then_some(()))
+        .await;
+    let held = lock(&db, "consumers", "p0").await;
+    let acks = popped.into_iter().map(|popped| {
+        let broker = broker.clone();
+        async move { ack(&broker, &popped.messages[0], Completed).await.ticket.is_some() }
+    });
+    let (mut stuck, deferred) = only_the_first_waits(acks).await;
+    assert_eq!(deferred, [true; 7]);
+    unlock(&held).await;
+    assert!(stuck.join_next().await.unwrap().unwrap());
+}
+
+/// The first pop of a group in a partition adds its cursor, under the lock of the partition.
+#[tokio::test]
+async fn a_new_reader_of_a_locked_partition_holds_up_no_other_pop() {
+    let db = database().await;
+    let broker = engine_with(crowded(db.url())).await;
+    push_wide(&broker, "q", 0..8).await;
+    let held = db.client().await;
+    held.batch_execute("begin; select from queen.partitions where name = 'p0' for no key update")
+        .await
+        .unwrap();
+    let pops = (0..8).map(|number| {
+        let broker = broker.clone();
+        let request = named("q", &partition(number)).group("g").wait(Duration::from_secs(10));
+        async move { data(&broker, request).await }
+    });
+    let (mut stuck, popped) = only_the_first_waits(pops).await;
+    assert_eq!(popped.concat(), (1..8).map(Value::from).collect::<Vec<_>>());
+    unlock(&held).await;
+    assert_eq!(stuck.join_next().await.unwrap().unwrap(), [0]);
+}
