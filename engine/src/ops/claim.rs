@@ -134,12 +134,12 @@ impl PopClaim {
                         let at = after(leased.wait_ms);
                         Claim::Later { at: if ours { at } else { at.min(now + FOREIGN_LEASE_LOOK) } }
                     }
-                    3 => Claim::Unused,
+                    3 => Claim::Busy { now },
                     4 => Claim::Gone,
                     5 => Claim::Later { at: after(leased.wait_ms) },
                     8 => {
                         candidate.watch.forget_service(candidate.partition.id);
-                        Claim::Unused
+                        Claim::Busy { now }
                     }
                     7 => Claim::Window { pending: leased.head - leased.first, at: after(leased.wait_ms) },
                     _ => Claim::Unused,

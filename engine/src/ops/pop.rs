@@ -51,6 +51,10 @@ const RESETS_MAX: u32 = 5;
 /// A pop that waits asks again when the lane had no room for it.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a pop that does not wait asks again for partitions that are locked, before it answers "empty".
+const BUSY_PATIENCE: Duration = Duration::from_millis(200);
+const BUSY_PAUSE_MAX: Duration = Duration::from_millis(16);
+
 impl Engine {
     /// `None`: there is nothing.
     ///
@@ -257,6 +261,7 @@ impl Engine {
             answer: None,
             traced: Vec::new(),
             doubt: Doubt::Committed,
+            busy: None,
         };
         let mut call = machine.next(Event::Start);
         while let Some(next) = call {
@@ -291,7 +296,7 @@ impl Engine {
     ) -> Result<Event, Error> {
         match call {
             Call::Resolve => {
-                walk.candidates = self.candidates(request, places, &mut walk.doubt).await?;
+                walk.candidates = self.candidates(request, places, walk.busy, &mut walk.doubt).await?;
                 Ok(Event::Resolved(walk.candidates.len()))
             }
             Call::Lease => {
@@ -310,7 +315,14 @@ impl Engine {
                 if share.partitions > 1 && !walk.grants.claims.is_empty() {
                     self.lease_more(request, places, lease, share, asked, walk).await?;
                 }
-                Ok(Event::Leased { granted: walk.grants.claims.len(), busy })
+                let granted = walk.grants.claims.len();
+                if granted > 0 || !busy {
+                    return Ok(Event::Leased { granted, busy });
+                }
+                walk.busy.get_or_insert_with(clock::now);
+                let named = matches!(request.filter, PopFilter::Partition { .. });
+                let busy = named && another_look(request, walk.busy).await;
+                Ok(Event::Leased { granted, busy })
             }
             Call::Fetch => {
                 let mut deliveries = self.fetch(&mut walk.grants).await?;
@@ -339,6 +351,7 @@ impl Engine {
         &self,
         request: &PopRequest,
         places: &[Place],
+        busy: Option<Instant>,
         doubt: &mut Doubt,
     ) -> Result<Vec<Candidate>, Error> {
         let wanted = wanted(request);
@@ -376,13 +389,16 @@ impl Engine {
             }
             match std::mem::replace(doubt, doubt.next()) {
                 Doubt::Committed => self.shared.wake.discover(&self.shared).await?,
-                Doubt::Released if self.shared.wake.has_peers() => {
+                Doubt::Released
+                    if self.shared.wake.has_peers() || places.iter().any(|place| place.watch.has_busy()) =>
+                {
                     for place in places {
                         let leased = place.watch.take_leased(LEASED_LOOK_MAX - candidates.len());
                         candidates.extend(leased.into_iter().map(|p| Candidate::new(place.watch.clone(), p)));
                     }
                     return Ok(candidates);
                 }
+                Doubt::Released | Doubt::Sure if another_look(request, busy).await => {}
                 Doubt::Released | Doubt::Sure => return Ok(Vec::new()),
             }
         }
@@ -615,6 +631,18 @@ impl Engine {
     }
 }
 
+/// A pop that does not wait outlasts a moment's lock: says whether it looks again, after a pause. One that waits parks, and is
+/// woken when it is time. `busy`: when it first met a partition that was locked.
+async fn another_look(request: &PopRequest, busy: Option<Instant>) -> bool {
+    let Some(met) = busy.filter(|_| request.wait.is_none()) else { return false };
+    let since = clock::now() - met;
+    if since >= BUSY_PATIENCE {
+        return false;
+    }
+    tokio::time::sleep(since.clamp(Duration::from_millis(1), BUSY_PAUSE_MAX)).await;
+    true
+}
+
 async fn cancelled(token: Option<&CancellationToken>) {
     match token {
         Some(token) => token.cancelled().await,
@@ -658,6 +686,8 @@ struct Walk {
     /// What of it is traced.
     traced: TracedDeliveries,
     doubt: Doubt,
+    /// When it first met a partition that was locked.
+    busy: Option<Instant>,
 }
 
 /// What a pop has still to rule out before it answers "empty": other brokers may have committed or released

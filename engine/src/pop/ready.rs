@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -12,6 +12,10 @@ use crate::log::Partition;
 
 /// Partitions whose last service is remembered while they are not listed.
 const SERVED_MAX: usize = 50_000;
+
+/// How soon a cursor that another session has locked is looked at again: twice as late each time.
+const BUSY_MIN: Duration = Duration::from_millis(1);
+const BUSY_MAX: Duration = Duration::from_secs(1);
 
 /// In place of the number of messages that wait for their batch: what is next cannot be read.
 const ASIDE: i64 = -1;
@@ -57,7 +61,11 @@ pub enum Claim {
     },
     Nothing,
     Gone,
-    /// Not asked, not needed, or a row locked for a moment.
+    /// Locked by another session.
+    Busy {
+        now: Instant,
+    },
+    /// Not asked, or not needed.
     Unused,
 }
 
@@ -71,6 +79,8 @@ pub struct ReadyList {
     turns: BTreeMap<Turn, Uuid>,
     due: BTreeSet<(Instant, Uuid)>,
     windows: BTreeSet<(i64, Uuid)>,
+    /// How often in a row each was found locked.
+    busy: HashMap<Uuid, u32>,
     served: Cache<Uuid, u64>,
     arrivals: u64,
     services: u64,
@@ -83,6 +93,7 @@ impl Default for ReadyList {
             turns: BTreeMap::new(),
             due: BTreeSet::new(),
             windows: BTreeSet::new(),
+            busy: HashMap::new(),
             served: Cache::new(SERVED_MAX),
             arrivals: 0,
             services: 0,
@@ -192,6 +203,9 @@ impl ReadyList {
             _ => return false,
         };
         self.partitions.remove(&partition.id);
+        if !matches!(claim, Claim::Busy { .. }) {
+            self.busy.remove(&partition.id);
+        }
         match claim {
             Claim::Granted { until } => {
                 self.note_service(partition.id);
@@ -224,6 +238,13 @@ impl ReadyList {
                 pushed
             }
             Claim::Gone => false,
+            Claim::Busy { now } => {
+                let times = self.busy.entry(partition.id).or_default();
+                let pause = BUSY_MIN.saturating_mul(1 << (*times).min(20)).min(BUSY_MAX);
+                *times += 1;
+                self.hold(partition.clone(), now + pause, true, 0);
+                false
+            }
             Claim::Unused => {
                 self.make_ready(partition.clone());
                 true
@@ -281,6 +302,11 @@ impl ReadyList {
 
     pub fn ready(&self) -> usize {
         self.turns.len()
+    }
+
+    /// Some were locked when they were last looked at.
+    pub fn has_busy(&self) -> bool {
+        !self.busy.is_empty()
     }
 
     pub fn is_ready(&self, partition: Uuid) -> bool {
@@ -362,7 +388,6 @@ mod tests {
     use super::*;
     use crate::clock;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     fn partition(number: u8) -> Arc<Partition> {
         Arc::new(Partition {
@@ -467,6 +492,31 @@ mod tests {
         assert!(!list.begin(&claimed), "it is still claimed");
         assert!(list.finish(&claimed, Claim::Nothing));
         assert_eq!(names(&list.take(now, 2, 1)), [1]);
+    }
+
+    #[test]
+    fn a_locked_partition_is_looked_at_ever_less_often_and_keeps_nobody_from_the_others() {
+        let (mut list, mut now) = (ReadyList::default(), clock::now());
+        let (locked, free) = (partition(1), partition(2));
+        list.mark(&locked, None);
+        let mut looks = 0;
+        let end = now + Duration::from_secs(4);
+        while now < end {
+            for taken in list.take(now, 9, 1) {
+                assert_eq!(taken.id, locked.id);
+                assert!(!list.finish(&taken, Claim::Busy { now }));
+                looks += 1;
+            }
+            now += Duration::from_millis(1);
+        }
+        assert!((10..=15).contains(&looks), "{looks} looks");
+        assert!(list.has_busy());
+        list.mark(&free, None);
+        assert_eq!(list.take(now, 9, 1)[0].id, free.id);
+        assert!(list.released(locked.id, false), "an ack of ours means that it is free");
+        let taken = list.take(now, 1, 1).remove(0);
+        list.finish(&taken, Claim::Nothing);
+        assert!(!list.has_busy());
     }
 
     proptest! {

@@ -232,6 +232,11 @@ impl Watch {
         self.lock().ready.take_leased(count)
     }
 
+    /// Some partitions were locked when they were last asked for, and may not be any more.
+    pub fn has_busy(&self) -> bool {
+        self.lock().ready.has_busy()
+    }
+
     /// The group has read this partition, so the database has a row for it.
     pub fn has_served(&self, partition: Uuid) -> bool {
         self.lock().ready.has_served(partition)

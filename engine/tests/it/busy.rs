@@ -9,7 +9,7 @@ use queen_protocol::{PopRequest, PushStatus};
 use queen_testkit::{Database, database};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
 
 use crate::support::*;
@@ -295,4 +295,79 @@ async fn a_new_reader_of_a_locked_partition_holds_up_no_other_pop() {
     assert_eq!(popped.concat(), (1..8).map(Value::from).collect::<Vec<_>>());
     unlock(&held).await;
     assert_eq!(stuck.join_next().await.unwrap().unwrap(), [0]);
+}
+
+/// The claims a broker has made so far.
+fn claims(broker: &Engine) -> u64 {
+    lane(broker, "pop").flights
+}
+
+#[tokio::test]
+async fn a_pop_that_waits_beside_a_locked_cursor_asks_ever_less_often() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    for request in [any("q"), named("q", "p")] {
+        push(&broker, "q", "p", 0..1).await;
+        assert!(pop(&broker, PopRequest { auto_ack: true, ..request.clone() }).await.is_some());
+        push(&broker, "q", "p", 1..2).await;
+        let held = lock(&db, "consumers", "p").await;
+        let before = claims(&broker);
+        let waited = Instant::now();
+        assert!(pop(&broker, request.clone().wait(Duration::from_secs(2))).await.is_none(), "it is locked");
+        assert!(waited.elapsed() >= Duration::from_secs(2));
+        let asked = claims(&broker) - before;
+        assert!((3..30).contains(&asked), "{asked} claims in two seconds");
+
+        let mut popping = JoinSet::new();
+        let waiting = broker.clone();
+        let request = PopRequest { auto_ack: true, ..request.wait(Duration::from_secs(20)) };
+        popping.spawn(async move { data(&waiting, request).await });
+        let before = claims(&broker);
+        eventually("it has asked", async || (claims(&broker) > before).then_some(())).await;
+        unlock(&held).await;
+        let got = timeout(USUAL, popping.join_next()).await.expect("soon after the lock is gone");
+        assert_eq!(got.unwrap().unwrap(), [1]);
+    }
+}
+
+#[tokio::test]
+async fn a_locked_cursor_keeps_a_wildcard_pop_from_no_other_partition() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push_wide(&broker, "q", 0..2).await;
+    for _ in 0..2 {
+        let popped = pop(&broker, any("q")).await.unwrap();
+        complete(&broker, &popped).await;
+    }
+    // Least recently served, so the first to be asked.
+    push_wide(&broker, "q", 0..1).await;
+    let held = lock(&db, "consumers", "p0").await;
+    push_wide(&broker, "q", 1..2).await;
+    for wait in [None, Some(Duration::from_secs(5))] {
+        let popping = pop(&broker, PopRequest { wait, ..any("q") });
+        let popped = timeout(USUAL, popping).await.unwrap().expect("another partition is ready");
+        assert_eq!(popped.partition, "p1");
+        complete(&broker, &popped).await;
+        push_wide(&broker, "q", 1..2).await;
+    }
+    unlock(&held).await;
+}
+
+/// A lock that lasts for a moment is no reason to say that there is nothing.
+#[tokio::test]
+async fn a_pop_that_does_not_wait_outlasts_a_moment_s_lock() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    for request in [any("q"), named("q", "p")] {
+        push(&broker, "q", "p", 0..1).await;
+        assert!(pop(&broker, PopRequest { auto_ack: true, ..request.clone() }).await.is_some());
+        push(&broker, "q", "p", 1..2).await;
+        let held = lock(&db, "consumers", "p").await;
+        let before = claims(&broker);
+        let (popped, ()) = tokio::join!(data(&broker, PopRequest { auto_ack: true, ..request }), async {
+            eventually("it has asked", async || (claims(&broker) > before + 1).then_some(())).await;
+            unlock(&held).await;
+        });
+        assert_eq!(popped, [1]);
+    }
 }
