@@ -32,6 +32,10 @@ const REOPENS_MAX: usize = 5;
 /// A transaction cannot be deferred, so it waits until what is ahead of it has landed.
 const BEHIND_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long a transaction waits for a row before it makes room for another. Others of its kind hold one for a few
+/// milliseconds.
+const LOCK_WAIT: Duration = Duration::from_millis(50);
+
 impl Engine {
     pub async fn transaction(
         &self,
@@ -117,6 +121,7 @@ impl Engine {
                     reopened += 1;
                     continue;
                 }
+                Ok(Settled::Busy) => return Err(DbError::Busy.into()),
                 Ok(Settled::Behind) => {
                     self.wait_behind(started).await?;
                     continue;
@@ -221,6 +226,8 @@ pub enum Settled {
     PartitionGone,
     /// A partition has deferred pushes, which must not be overtaken.
     Behind,
+    /// A partition or a cursor is locked.
+    Busy,
 }
 
 pub struct Committed {
@@ -256,18 +263,40 @@ impl Operation for Transaction {
         self.parcels.iter().map(|parcel| parcel.frames.len()).sum()
     }
 
+    fn left(settled: &Settled) -> Option<DbError> {
+        matches!(settled, Settled::Busy).then_some(DbError::Busy)
+    }
+
     async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Settled>, DbError> {
-        let mut settled = Vec::with_capacity(batch.len());
-        for transaction in batch {
-            settled.push(transaction.run(shared, db).await?);
-        }
-        Ok(settled)
+        run(shared, db, batch, LOCK_WAIT).await
+    }
+
+    async fn call_waiting(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+        patience: Duration,
+    ) -> Result<Vec<Settled>, DbError> {
+        run(shared, db, batch, patience).await
     }
 }
 
+async fn run(
+    shared: &Arc<Shared>,
+    db: &Connection,
+    batch: &[Transaction],
+    lock_wait: Duration,
+) -> Result<Vec<Settled>, DbError> {
+    let mut settled = Vec::with_capacity(batch.len());
+    for transaction in batch {
+        settled.push(transaction.run(shared, db, lock_wait).await?);
+    }
+    Ok(settled)
+}
+
 impl Transaction {
-    async fn run(&self, shared: &Shared, db: &Connection) -> Result<Settled, DbError> {
-        let number = transaction::begin(db).await?;
+    async fn run(&self, shared: &Shared, db: &Connection, lock_wait: Duration) -> Result<Settled, DbError> {
+        let number = transaction::begin_within(db, lock_wait).await?;
         let prepared = match self.prepare(shared, db).await {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(settled)) => {
@@ -276,7 +305,7 @@ impl Transaction {
             }
             Err(error) => {
                 transaction::rollback(db).await;
-                return Err(error);
+                return if error.is_lock_timeout() { Ok(Settled::Busy) } else { Err(error) };
             }
         };
         transaction::commit(db, shared.connections.connector(), &number, shared.config.retry_for).await?;

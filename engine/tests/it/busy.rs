@@ -276,6 +276,40 @@ async fn an_ack_that_is_deferred_for_a_locked_cursor_holds_up_no_other() {
     assert!(stuck.join_next().await.unwrap().unwrap());
 }
 
+/// More of them than may be in the air at once.
+#[tokio::test]
+async fn transactions_on_locked_rows_hold_up_no_other() {
+    for table in ["heads", "consumers"] {
+        let db = database().await;
+        let broker = engine(db.url()).await;
+        let popped = leased(&broker).await;
+        let held = lock(&db, table, "p0").await;
+        let transaction = |popped: &Popped, n: usize| {
+            let mut operations = vec![push_operation("q", &popped.partition, &json!(n))];
+            if n == 0 {
+                operations.push(ack_operation(&popped.messages[0], "completed"));
+            }
+            let body = json!({"operations": operations, "requiredLeases": [popped.lease_id]});
+            let broker = broker.clone();
+            async move { transact(&broker, &body).await.success }
+        };
+        let mut stuck = JoinSet::new();
+        for n in 0..8 {
+            stuck.spawn(transaction(&popped[0], n));
+        }
+        eventually("they are tried again", async || (lane(&broker, "transaction").retries > 8).then_some(()))
+            .await;
+        let others = at_once(popped[1..].iter().map(|popped| transaction(popped, 0)));
+        let others = timeout(USUAL, others).await.expect("the others are answered in their usual time");
+        assert_eq!(others, [true; 7]);
+        assert!(stuck.try_join_next().is_none(), "the row is locked");
+        unlock(&held).await;
+        let done = timeout(2 * USUAL, stuck.join_all()).await.expect("they are done once the lock is gone");
+        // The acknowledgement ends the lease that the others depend on.
+        assert!(done.iter().filter(|success| **success).count() > 0, "{done:?}");
+    }
+}
+
 /// The first pop of a group in a partition adds its cursor, under the lock of the partition.
 #[tokio::test]
 async fn a_new_reader_of_a_locked_partition_holds_up_no_other_pop() {
