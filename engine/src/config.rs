@@ -23,6 +23,8 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// No statement of the message plane runs longer.
     pub statement_timeout: Duration,
+    /// No list or figure that somebody looks at takes longer.
+    pub read_timeout: Duration,
     pub lock_timeout: Duration,
     /// How long an operation is tried again after a lost connection before its caller is told.
     pub retry_for: Duration,

@@ -242,13 +242,26 @@ impl Engine {
         self.shared.tasks.drain();
     }
 
+    /// For work that must not stop halfway when the caller goes away: between a commit and what this broker does about it, or
+    /// inside a transaction.
+    async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.check_open()?;
+        let (done, result) = tokio::sync::oneshot::channel();
+        let shared = self.shared.clone();
+        self.shared.tasks.spawn(async move { _ = done.send(shared.acts.run(work).await) });
+        result.await.unwrap_or_else(|_| Err(db::Error::Lost("the task has panicked".to_owned()).into()))
+    }
+
     fn check_open(&self) -> Result<(), db::Error> {
         if self.shared.tasks.is_stopping() { Err(db::Error::Stopping) } else { Ok(()) }
     }
 
     /// Refuses new calls; what is in the air lands.
     pub async fn stop(&self) {
-        self.shared.tasks.stop(&self.shared.connections).await;
+        self.shared.tasks.stop(&[&self.shared.connections, &self.shared.reads]).await;
         if let Some(spool) = &self.shared.spool {
             spool.close();
         }

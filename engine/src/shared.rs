@@ -3,14 +3,15 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::clock;
 use crate::config::Config;
-use crate::db::Connections;
+use crate::db::{self, Connections};
 use crate::db::statistics::Gauges;
 use crate::directory::Directory;
 use crate::doctor::Examination;
+use crate::error::Error;
 use crate::history::History;
 use crate::jobs::history::Cluster;
 use crate::jobs::wake::Wake;
@@ -29,10 +30,39 @@ use crate::watches::Watches;
 /// Transaction hashes of served leases: 16 bytes each, 16 MB.
 const LEASE_HASHES_MAX: usize = 1_000_000;
 
+/// An act of the control plane may hold a connection for long. Most of them are left to the message plane.
+const ACTS_SHARE: usize = 4;
+const ACTS_WAITING_MAX: usize = 64;
+
+/// Places for acts of the control plane.
+pub struct Acts {
+    accepted: Semaphore,
+    under_way: Semaphore,
+}
+
+impl Acts {
+    fn new(connections: usize) -> Self {
+        let under_way = (connections / ACTS_SHARE).max(1);
+        Self { accepted: Semaphore::new(under_way + ACTS_WAITING_MAX), under_way: Semaphore::new(under_way) }
+    }
+
+    /// Runs the work when there is a place for it. Too many that wait already, and it is refused.
+    pub async fn run<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let Ok(_accepted) = self.accepted.try_acquire() else { return Err(db::Error::Full.into()) };
+        let _place = self.under_way.acquire().await;
+        work.await
+    }
+}
+
 pub struct Shared {
     pub config: Config,
     pub tasks: Tasks,
+    /// Of the message plane, of jobs, and of acts of the control plane.
     pub connections: Connections,
+    /// A few beside them, for lists and figures that somebody looks at: they may be slow, and nothing else waits for them.
+    pub reads: Connections,
+    /// Acts of the control plane that are under way, and those that wait behind them.
+    pub acts: Acts,
     pub directory: Directory,
     pub owners: Owners,
     pub watches: Watches,
@@ -59,9 +89,17 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(config: Config, connections: Connections, tasks: Tasks, spool: Option<Spool>) -> Self {
+    pub fn new(
+        config: Config,
+        connections: Connections,
+        reads: Connections,
+        tasks: Tasks,
+        spool: Option<Spool>,
+    ) -> Self {
         let wake = Wake::new();
         Self {
+            acts: Acts::new(connections.size()),
+            reads,
             tasks,
             spool,
             partitions_refused: AtomicU64::new(0),

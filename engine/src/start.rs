@@ -22,14 +22,35 @@ const VERSION_MIN: i32 = 150_000;
 const CONNECTION_SHARE: usize = 4;
 const CONNECTIONS_MAX: usize = 32;
 
+/// Connections for lists and figures, beside the others: one for so many of them.
+const READ_SHARE: usize = 8;
+const READS_MAX: usize = 4;
+/// Some seconds of work.
+const READS_WAITING_MAX: usize = 64;
+
 impl Engine {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let tasks = Tasks::default();
         let connector = Connector::new(&config, tasks.clone())?;
         let allowed = prepare(&connector).await?;
         let size = pool_size(config.connections, allowed);
-        let connections =
-            Connections::new(connector, size, config.flights, config.statement_timeout, config.retry_for);
+        let connections = Connections::new(
+            connector,
+            size,
+            config.flights,
+            config.statement_timeout,
+            config.retry_for,
+            config.waiting_max,
+        );
+        let looking = Config { statement_timeout: config.read_timeout, ..config.clone() };
+        let reads = Connections::new(
+            Connector::new(&looking, tasks.clone())?,
+            (size / READ_SHARE).clamp(2, READS_MAX),
+            1,
+            looking.statement_timeout,
+            config.retry_for,
+            READS_WAITING_MAX,
+        );
         let spool = match &config.spool {
             Some(spool) => Some(Spool::open(spool).map_err(|cause| StartError::Spool {
                 dir: spool.dir.display().to_string(),
@@ -37,7 +58,7 @@ impl Engine {
             })?),
             None => None,
         };
-        let shared = Arc::new(Shared::new(config, connections, tasks, spool));
+        let shared = Arc::new(Shared::new(config, connections, reads, tasks, spool));
         let log = Arc::downgrade(&shared);
         shared.connections.on_new_life(move || {
             if let Some(shared) = log.upgrade() {

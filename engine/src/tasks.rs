@@ -66,12 +66,12 @@ impl Tasks {
     }
 
     /// Waits for everything that is still running, then closes the connections.
-    pub async fn stop(&self, connections: &Connections) {
+    pub async fn stop(&self, connections: &[&Connections]) {
         self.draining.cancel();
         self.stopping.cancel();
         self.work.close();
         self.work.wait().await;
-        connections.close();
+        connections.iter().for_each(|connections| connections.close());
         self.drivers.close();
         self.drivers.wait().await;
     }

@@ -94,7 +94,7 @@ impl OptionValue for i32 {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Configure {
     pub queue: String,
     /// `None` leaves what is stored.

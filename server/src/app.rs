@@ -23,7 +23,7 @@ use crate::http::{
     metrics, openapi, operations, pop, push, queue_history, queues, redrives, renew, resources, seeks,
     settings, statistics, status, traces, transaction, whoami,
 };
-use crate::limits::{Bounds, Limits, pace};
+use crate::limits::{Bounds, Limits, pace, reads};
 use crate::meter::Meter;
 use crate::telemetry::Telemetry;
 use crate::tls::Door;
@@ -167,7 +167,9 @@ pub fn router(app: App) -> Router {
         None => {
             let routed = routes()
                 .into_iter()
-                .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
+                .fold(Router::new(), |router, (path, methods)| {
+                    router.route(path, reads::bounded(&app, path, methods))
+                })
                 .merge(page())
                 .merge(dashboard::router())
                 .fallback(error::no_such_route)
@@ -191,6 +193,7 @@ fn guarded(app: &App, guard: &Arc<Guard>) -> Router<App> {
     routes()
         .into_iter()
         .fold(elsewhere, |all, (path, methods)| {
+            let methods = reads::bounded(app, path, methods);
             all.merge(check(Router::new().route(path, methods), Some(path)))
         })
         .merge(check(page(), Some(PAGE)))

@@ -144,6 +144,10 @@ pub struct Settings {
     #[arg(long, env = "DB_STATEMENT_TIMEOUT", default_value = "30s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_statement_timeout: Duration,
+    /// Cancel a list or a figure (queues, messages, dead letters, history) that takes PostgreSQL longer than this.
+    #[arg(long, env = "QUEEN_READ_TIMEOUT", default_value = "10s", value_name = "MS",
+          value_parser = some_milliseconds, help_heading = DATABASE)]
+    pub read_timeout: Duration,
     /// No statement waits longer for a lock.
     #[arg(long, env = "DB_LOCK_TIMEOUT", default_value = "10s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
@@ -332,6 +336,10 @@ pub struct Settings {
     /// Pops of one client that wait at once; 0 has no limit. One more is answered as `POP_OVERLOAD_RESPONSE` says.
     #[arg(long, env = "QUEEN_MAX_PARKED_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
     pub max_parked_per_client: u32,
+    /// Lists and figures (`GET` below `/api/v1`, without pops) that one client may read at once; 0 has no limit. One more
+    /// gets a 429.
+    #[arg(long, env = "QUEEN_MAX_READS_PER_CLIENT", default_value_t = 8, help_heading = LIMITS)]
+    pub max_reads_per_client: u32,
     /// Requests that wait for a call of one kind before the next one gets a 429.
     #[arg(long, env = "QUEEN_MAX_WAITING", default_value_t = 100_000, value_parser = value_parser!(u32).range(1..),
           help_heading = LIMITS)]
@@ -459,6 +467,7 @@ impl Settings {
             },
             connect_timeout: self.db_connection_timeout,
             statement_timeout: self.db_statement_timeout,
+            read_timeout: self.read_timeout,
             lock_timeout: self.db_lock_timeout,
             retry_for: RETRY_FOR,
             linger: self.micro_batch_wait,
@@ -570,6 +579,7 @@ impl Settings {
             connections_per_client: self.max_connections_per_client as usize,
             files_reserved: FILES_RESERVED + usize::from(self.sidecar_pool_size),
             parked_per_client: self.max_parked_per_client as usize,
+            reads_per_client: self.max_reads_per_client as usize,
             queue_rate: self.rate_per_queue,
             queue_rates: self.rate_queues.iter().cloned().collect(),
             client_rate: self.rate_per_client,

@@ -7,6 +7,7 @@ mod buckets;
 pub mod budget;
 mod counted;
 pub mod pace;
+pub mod reads;
 pub mod stream;
 pub mod time;
 
@@ -43,6 +44,7 @@ pub struct Bounds {
     /// Open files that connections leave alone.
     pub files_reserved: usize,
     pub parked_per_client: usize,
+    pub reads_per_client: usize,
     /// Messages a second, and what differs by queue.
     pub queue_rate: u32,
     pub queue_rates: HashMap<String, u32>,
@@ -63,12 +65,13 @@ pub enum Limit {
     Connections,
     ClientConnections,
     ClientParked,
+    ClientReads,
     QueueRate,
     ClientRate,
 }
 
 impl Limit {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Headers,
         Self::Body,
         Self::Bodies,
@@ -79,6 +82,7 @@ impl Limit {
         Self::Connections,
         Self::ClientConnections,
         Self::ClientParked,
+        Self::ClientReads,
         Self::QueueRate,
         Self::ClientRate,
     ];
@@ -95,6 +99,7 @@ impl Limit {
             Self::Connections => "connections",
             Self::ClientConnections => "client_connections",
             Self::ClientParked => "client_parked",
+            Self::ClientReads => "client_reads",
             Self::QueueRate => "queue_rate",
             Self::ClientRate => "client_rate",
         }
@@ -122,6 +127,7 @@ pub struct Limits {
     pub admission: Admission,
     pub bodies: Arc<Budget>,
     parked: Arc<Counted<Client>>,
+    reads: Arc<Counted<Client>>,
     queues: Buckets<String>,
     clients: Buckets<Client>,
     refused: [AtomicU64; Limit::ALL.len()],
@@ -133,6 +139,7 @@ impl Limits {
             admission: Admission::new(&bounds),
             bodies: Budget::new(bounds.bodies_bytes),
             parked: Counted::new(bounds.parked_per_client),
+            reads: Counted::new(bounds.reads_per_client),
             queues: Buckets::new(),
             clients: Buckets::new(),
             refused: Default::default(),

@@ -63,6 +63,16 @@ impl Proxy {
         self.control.black_hole.send_replace(on);
     }
 
+    /// What is sent from now on over the connections that are open now arrives when they are released, also if the sender
+    /// has closed its end by then. New connections are healthy.
+    pub fn strand(&self) {
+        self.control.stranded.send_replace(self.control.opened.load(Ordering::SeqCst));
+    }
+
+    pub fn release(&self) {
+        self.control.stranded.send_replace(0);
+    }
+
     /// Once: lets the next request through, waits until the server's reply to it is complete, and closes
     /// the connection without delivering it. Done on the server, unknown to the client. Replies to earlier
     /// requests on the same connection are delivered.
@@ -95,6 +105,9 @@ impl Drop for Proxy {
 struct Control {
     cuts: watch::Sender<u64>,
     black_hole: watch::Sender<bool>,
+    /// Connections are numbered from 1; up to this one they are stranded.
+    stranded: watch::Sender<u64>,
+    opened: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -118,13 +131,14 @@ impl Control {
         self.state.lock().expect("nobody panics while holding the state")
     }
 
-    /// What a chunk goes through before it may pass.
-    async fn weather(&self) {
+    /// What a chunk of the connection with this number goes through before it may pass.
+    async fn weather(&self, number: u64) {
         let delay = self.state().delay;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
         let _ = self.black_hole.subscribe().wait_for(|on| !on).await;
+        let _ = self.stranded.subscribe().wait_for(|stranded| *stranded < number).await;
     }
 }
 
@@ -165,9 +179,10 @@ async fn relay(client: TcpStream, server: impl AsyncRead + AsyncWrite, control: 
     let (client_reads, client_writes) = split(client);
     let (server_reads, server_writes) = split(server);
     let doomed = AtomicU64::new(0);
+    let number = control.opened.fetch_add(1, Ordering::SeqCst) + 1;
     tokio::select! {
-        ended = forward_requests(client_reads, server_writes, control, &doomed) => ended,
-        ended = forward_replies(server_reads, client_writes, control, &doomed) => ended,
+        ended = forward_requests(client_reads, server_writes, control, number, &doomed) => ended,
+        ended = forward_replies(server_reads, client_writes, control, number, &doomed) => ended,
     }
 }
 
@@ -177,6 +192,7 @@ async fn forward_requests(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     control: &Control,
+    number: u64,
     doomed: &AtomicU64,
 ) -> io::Result<()> {
     let mut requests = Requests::new();
@@ -186,7 +202,7 @@ async fn forward_requests(
             0 => return Ok(()),
             count => &buffer[..count],
         };
-        control.weather().await;
+        control.weather(number).await;
         {
             let mut state = control.state();
             if let Some(number) = requests.follow(chunk, state.trap.as_ref()) {
@@ -203,6 +219,7 @@ async fn forward_replies(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     control: &Control,
+    number: u64,
     doomed: &AtomicU64,
 ) -> io::Result<()> {
     let mut frames = Frames::of_server();
@@ -214,7 +231,7 @@ async fn forward_replies(
             0 => return Ok(()),
             count => &buffer[..count],
         };
-        control.weather().await;
+        control.weather(number).await;
         let ends = frames.ends(chunk, REPLY_ENDS);
         let doomed = doomed.load(Ordering::SeqCst);
         to.write_all(&chunk[..deliverable(chunk.len(), &ends, replies, doomed)]).await?;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
 
+use super::backend::{Backend, Enders};
 use super::connect::{Connector, error_chain};
-use super::control;
 use super::error::Error;
 use super::procedures::Statements;
 use crate::clock;
@@ -35,43 +35,83 @@ pub struct Connection {
     pub statements: Statements,
     /// Of the server. A connection ends with it, so it is asked for once.
     pub life: String,
+    /// The process that serves this connection.
+    pub backend: Backend,
     /// How many lives came before it, and how many are known by now.
     number: u64,
     newest: Arc<AtomicU64>,
     deadline: Duration,
     broken: AtomicBool,
+    /// A call has no answer and never gets one here. The backend may still be at work on it, or not have begun.
+    unsettled: Arc<AtomicBool>,
+    /// Between `begin` and the answer to `commit` or `rollback`.
+    in_transaction: AtomicBool,
 }
 
 impl Connection {
     /// Waits no longer than the deadline; a connection that missed one is not used again.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer came, it leaves a connection that is closed when it is given back.
     pub async fn within<T>(
         &self,
         procedure: &'static str,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Error> {
+        let answer = Outstanding(self);
         let result = match tokio::time::timeout(self.deadline, call).await {
             Ok(result) => result.map_err(|error| Error::from_postgres(procedure, error)),
             Err(_) => Err(Error::Lost(format!("{procedure}: no answer within {:?}", self.deadline))),
         };
-        if result.as_ref().is_err_and(Error::ends_connection) {
-            self.broken.store(true, Relaxed);
+        match &result {
+            Err(error) if error.is_outcome_unknown() => drop(answer),
+            Err(error) if error.ends_connection() => {
+                self.broken.store(true, Relaxed);
+                std::mem::forget(answer);
+            }
+            _ => std::mem::forget(answer),
         }
         result
     }
 
-    /// Not to be used again, for example because it is stuck in a transaction.
-    pub fn spoil(&self) {
-        self.broken.store(true, Relaxed);
+    /// Called before the statement that begins a transaction is sent.
+    pub(super) fn enter_transaction(&self) {
+        self.in_transaction.store(true, Relaxed);
+    }
+
+    /// PostgreSQL has answered that it is in no transaction any more.
+    pub(super) fn leave_transaction(&self) {
+        self.in_transaction.store(false, Relaxed);
     }
 
     pub fn is_usable(&self) -> bool {
         !self.broken.load(Relaxed) && !self.client.is_closed() && self.is_current()
     }
 
+    /// The backend, if it may still be at work on a call that gets no answer any more.
+    pub fn unsettled(&self) -> Option<Backend> {
+        self.unsettled.load(Relaxed).then_some(self.backend)
+    }
+
+    /// Whether the next caller would find it as a new one is: no call without its answer, and in no transaction.
+    fn is_idle(&self) -> bool {
+        self.is_usable() && !self.in_transaction.load(Relaxed)
+    }
+
     /// Whether it leads to the server that was met last. What another one has answered must not be kept: ask under the lock
     /// of whatever keeps it, because the number changes before that is emptied.
     pub fn is_current(&self) -> bool {
         self.number == self.newest.load(Acquire)
+    }
+}
+
+/// A call without its answer. Dropped, by a timeout, a panic or a caller who went away, it closes the connection to others.
+struct Outstanding<'a>(&'a Connection);
+
+impl Drop for Outstanding<'_> {
+    fn drop(&mut self) {
+        self.0.unsettled.store(true, Relaxed);
+        self.0.broken.store(true, Relaxed);
     }
 }
 
@@ -85,6 +125,8 @@ impl Connection {
 /// # Invariants
 /// - At most `size` connections are open or being opened.
 /// - A connection is used by one convoy, or by one caller of `acquire`, at a time.
+/// - Whoever gets one finds it idle: in no transaction, with no call outstanding. One that comes back in any other state is
+///   closed, and a backend that may still be at work for it is ended.
 #[derive(Clone)]
 pub struct Connections(Arc<Inner>);
 
@@ -94,12 +136,14 @@ struct Inner {
     flights: usize,
     deadline: Duration,
     patience: Duration,
+    waiting_max: usize,
     state: Mutex<State>,
     /// Since when no connection could be opened, while none that was open has been of use.
     down: Mutex<Option<Instant>>,
     lives: Mutex<Lives>,
     /// Beside the lock and not under it: who asks holds the lock of a cache, and who empties caches holds that of the lives.
     newest: Arc<AtomicU64>,
+    enders: Enders,
 }
 
 /// The server as it was last met, and what to do when it is another one.
@@ -145,13 +189,15 @@ impl State {
 }
 
 impl Connections {
-    /// `patience`: how long `persist` tries.
+    /// `patience`: how long `persist` tries. `waiting_max`: callers in need of a connection of their own, before the next is
+    /// refused.
     pub fn new(
         connector: Connector,
         size: usize,
         flights: usize,
         statement_timeout: Duration,
         patience: Duration,
+        waiting_max: usize,
     ) -> Self {
         // The server ends a statement first; this is for when the server itself is gone.
         let deadline = statement_timeout + Duration::from_secs(5);
@@ -162,9 +208,11 @@ impl Connections {
             flights,
             deadline,
             patience,
+            waiting_max,
             state: Mutex::default(),
             lives: Mutex::default(),
             newest: Arc::default(),
+            enders: Enders::default(),
             down: Mutex::default(),
         }))
     }
@@ -208,6 +256,7 @@ impl Connections {
                         return Ok(Checkout { loan: self.loan(*connection), flies: false });
                     }
                     Place::New => None,
+                    Place::Full if state.alone.len() >= self.0.waiting_max => return Err(Error::Full),
                     Place::Full => {
                         let (sender, receiver) = oneshot::channel();
                         state.alone.push_back(sender);
@@ -225,15 +274,31 @@ impl Connections {
         }
     }
 
-    /// Runs a call that may run twice, and again while connections get lost, as long as patience lasts.
+    /// Runs a call that may run twice, and again while connections get lost, as long as patience lasts. Never while an
+    /// earlier try may still be at work.
     pub async fn persist<T, F>(&self, call: impl Fn(Checkout) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let started = clock::now();
+        let mut before: Option<Backend> = None;
         loop {
             let result = match self.acquire().await {
-                Ok(connection) => call(connection).await,
+                Ok(connection) => {
+                    let ended = match &before {
+                        Some(backend) => backend.end(&connection).await,
+                        None => Ok(()),
+                    };
+                    match ended {
+                        Ok(()) => {
+                            let (backend, unsettled) = (connection.backend, connection.unsettled.clone());
+                            let result = call(connection).await;
+                            before = unsettled.load(Relaxed).then_some(backend);
+                            result
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
                 Err(error) => Err(error),
             };
             match result {
@@ -312,8 +377,8 @@ impl Connections {
             Ok(statements) => statements.map_err(|error| Error::Unreachable(error_chain(&error)))?,
             Err(_) => return Err(Error::Unreachable("no answer to prepare".to_owned())),
         };
-        let life = match tokio::time::timeout(self.0.deadline, control::life(&client)).await {
-            Ok(life) => life.map_err(|error| Error::Unreachable(error.to_string()))?,
+        let (life, backend) = match tokio::time::timeout(self.0.deadline, Backend::of(&client)).await {
+            Ok(known) => known.map_err(|error| Error::Unreachable(error.to_string()))?,
             Err(_) => return Err(Error::Unreachable("no answer".to_owned())),
         };
         Ok(Connection {
@@ -322,8 +387,11 @@ impl Connections {
             number: self.met(&life),
             newest: self.0.newest.clone(),
             life,
+            backend,
             deadline: self.0.deadline,
             broken: AtomicBool::new(false),
+            unsettled: Arc::default(),
+            in_transaction: AtomicBool::new(false),
         })
     }
 
@@ -343,7 +411,11 @@ impl Connections {
     }
 
     fn give_back(&self, connection: Connection) {
-        if !connection.is_usable() {
+        if !connection.is_idle() {
+            if let Some(backend) = connection.unsettled() {
+                self.0.enders.end(backend, &self.0.connector);
+            }
+            drop(connection);
             return self.free_place();
         }
         *self.0.down.lock().unwrap_or_else(PoisonError::into_inner) = None;

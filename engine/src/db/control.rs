@@ -8,6 +8,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
+use super::backend::{Backend, ENDS_WITHIN};
 use super::{Checkout, Connection, Connections, Connector, Error, error_chain};
 use crate::clock;
 use crate::doctor::Facts;
@@ -40,7 +41,7 @@ pub struct Configured {
     pub options: QueueOptions,
 }
 
-/// `note` tells other brokers, with the commit: what they remember of a queue decides on how its messages are stored.
+/// `note`, here and below, tells all brokers with the commit: what they remember is no longer true.
 pub async fn configure(connections: &Connections, ask: &Configure, note: &str) -> Result<Configured, Error> {
     let changes = serde_json::Value::Object(ask.changes.clone()).to_string();
     let sql = "select c.* from queen.configure($1, $2, $3, $4::text::jsonb, $5) c, pg_notify('queen', $6)";
@@ -78,9 +79,9 @@ pub(super) fn options(row: &Row) -> QueueOptions {
     }
 }
 
-pub async fn delete_queue(connections: &Connections, queue: &str) -> Result<bool, Error> {
-    let row = one(connections, "queen.delete_queue", "select queen.delete_queue($1)", &[&queue]).await?;
-    Ok(row.get(0))
+pub async fn delete_queue(connections: &Connections, queue: &str, note: &str) -> Result<bool, Error> {
+    let sql = "select queen.delete_queue($1), pg_notify('queen', $2)";
+    Ok(one(connections, "queen.delete_queue", sql, &[&queue, &note]).await?.get(0))
 }
 
 pub async fn queues_matching(
@@ -98,15 +99,21 @@ pub async fn delete_group(
     group: &str,
     queue: Option<&str>,
     metadata: bool,
+    note: &str,
 ) -> Result<i64, Error> {
-    let sql = "select queen.delete_group($1, $2, $3)";
-    Ok(one(connections, "queen.delete_group", sql, &[&group, &queue, &metadata]).await?.get(0))
+    let sql = "select queen.delete_group($1, $2, $3), pg_notify('queen', $4)";
+    Ok(one(connections, "queen.delete_group", sql, &[&group, &queue, &metadata, &note]).await?.get(0))
 }
 
-pub async fn set_subscription(connections: &Connections, group: &str, since: i64) -> Result<i64, Error> {
+pub async fn set_subscription(
+    connections: &Connections,
+    group: &str,
+    since: i64,
+    note: &str,
+) -> Result<i64, Error> {
     let since = clock::system_time(since);
-    let sql = "select queen.set_subscription($1, $2)";
-    Ok(one(connections, "queen.set_subscription", sql, &[&group, &since]).await?.get(0))
+    let sql = "select queen.set_subscription($1, $2), pg_notify('queen', $3)";
+    Ok(one(connections, "queen.set_subscription", sql, &[&group, &since, &note]).await?.get(0))
 }
 
 /// `partition`: `None` = all; `time`: `None` = to the end.
@@ -116,10 +123,11 @@ pub async fn seek(
     queue: &str,
     partition: Option<&str>,
     time: Option<i64>,
+    note: &str,
 ) -> Result<i64, Error> {
     let time: Option<SystemTime> = time.map(clock::system_time);
-    let sql = "select queen.seek($1, $2, $3, $4, $5)";
-    let parameters: [&(dyn ToSql + Sync); 5] = [&group, &queue, &partition, &time.is_none(), &time];
+    let sql = "select queen.seek($1, $2, $3, $4, $5), pg_notify('queen', $6)";
+    let parameters: [&(dyn ToSql + Sync); 6] = [&group, &queue, &partition, &time.is_none(), &time, &note];
     Ok(one(connections, "queen.seek", sql, &parameters).await?.get(0))
 }
 
@@ -377,4 +385,23 @@ pub async fn life(client: &Client) -> Result<String, Error> {
         coalesce((select extract(epoch from b.stats_reset)::text from pg_stat_bgwriter b), '')";
     let row = client.query_one(sql, &[]).await;
     row.map(|row| row.get(0)).map_err(|error| Error::from_postgres("life", error))
+}
+
+/// The process that serves this client.
+pub async fn backend(client: &Client) -> Result<Backend, Error> {
+    let sql = "select a.pid, a.backend_start from pg_stat_activity a where a.pid = pg_backend_pid()";
+    let row = client.query_one(sql, &[]).await;
+    row.map(|row| Backend { pid: row.get(0), started: row.get(1) })
+        .map_err(|error| Error::from_postgres("pg_stat_activity", error))
+}
+
+/// Whether all of them have ended; one that is not there any more has.
+pub async fn end_backends(client: &Client, backends: &[Backend]) -> Result<bool, tokio_postgres::Error> {
+    let pids: Vec<i32> = backends.iter().map(|backend| backend.pid).collect();
+    let started: Vec<SystemTime> = backends.iter().map(|backend| backend.started).collect();
+    let wait_ms = i64::try_from(ENDS_WITHIN.as_millis()).unwrap_or(i64::MAX);
+    let sql = "select coalesce(bool_and(pg_terminate_backend(a.pid, $3)), true)
+               from unnest($1::int[], $2::timestamptz[]) b (pid, started)
+               join pg_stat_activity a on a.pid = b.pid and a.backend_start = b.started";
+    Ok(client.query_one(sql, &[&pids, &started, &wait_ms]).await?.get(0))
 }

@@ -1,6 +1,7 @@
 //! The database: connections, migrations, and one typed function per procedure. SQL text is called from
 //! `procedures.rs` (message plane), `control.rs` and its neighbours (control plane), and lives in `engine/sql`.
 
+mod backend;
 mod connect;
 mod connections;
 pub mod control;
@@ -20,6 +21,7 @@ mod tls;
 pub mod traces;
 pub mod transaction;
 
+pub use backend::Backend;
 pub use connect::{ConnectError, Connector, error_chain};
 pub use connections::{Checkout, Connection, Connections, Priority, RETRY_PAUSE};
 pub use error::Error;

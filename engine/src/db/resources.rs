@@ -341,8 +341,10 @@ pub async fn clear(
     connections: &Connections,
     queue: &str,
     partition: Option<&str>,
+    note: &str,
 ) -> Result<Option<i64>, Error> {
-    Ok(one(connections, "queen.clear", "select queen.clear($1, $2)", &[&queue, &partition]).await?.get(0))
+    let sql = "select queen.clear($1, $2), pg_notify('queen', $3)";
+    Ok(one(connections, "queen.clear", sql, &[&queue, &partition, &note]).await?.get(0))
 }
 
 /// Where a group stands in a partition.

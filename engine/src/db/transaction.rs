@@ -26,6 +26,7 @@ pub async fn begin_within(db: &Connection, lock_wait: Duration) -> Result<Number
 
 async fn start(db: &Connection, settings: &str) -> Result<Number, Error> {
     let text = format!("begin; {settings} select pg_current_xact_id()::text");
+    db.enter_transaction();
     let begin = db.client.simple_query(&text);
     let answers = match db.within("begin", begin).await {
         Ok(answers) => answers,
@@ -42,10 +43,10 @@ async fn start(db: &Connection, settings: &str) -> Result<Number, Error> {
     Ok(Number(number.unwrap_or_default()))
 }
 
-/// A connection that cannot even roll back is not used again.
+/// A connection that cannot even roll back stays in its transaction, and is closed when it is given back.
 pub async fn rollback(db: &Connection) {
-    if db.within("rollback", db.client.batch_execute("rollback")).await.is_err() {
-        db.spoil();
+    if db.within("rollback", db.client.batch_execute("rollback")).await.is_ok() {
+        db.leave_transaction();
     }
 }
 
@@ -59,7 +60,11 @@ pub async fn commit(
 ) -> Result<(), Error> {
     match db.within("commit", db.client.batch_execute("commit")).await {
         Err(Error::Lost(_)) => confirm(connector, &number.0, &db.life, patience).await,
-        other => other,
+        // A commit that is refused rolls back.
+        answered => {
+            db.leave_transaction();
+            answered
+        }
     }
 }
 

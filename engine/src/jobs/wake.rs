@@ -64,6 +64,9 @@ struct Seen {
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     from: Uuid,
+    /// Part of the commit that it is about. Its sender acts on it as well, because it may never learn of that commit.
+    #[serde(default)]
+    committed: bool,
     #[serde(flatten)]
     hint: Hint,
 }
@@ -128,22 +131,19 @@ impl Wake {
         });
     }
 
-    /// A queue is gone: what this broker and all others keep of it is dropped.
-    pub fn deleted(&self, shared: &Shared, queue: &str) {
-        drop_queue(shared, queue);
-        self.send(Hint::Deleted { queue: queue.to_owned() });
+    /// For a statement to send with its commit: what brokers believe about a queue or a group is no longer true. `None`: about
+    /// all of them.
+    pub fn reset_note(&self, queue: Option<&str>, group: Option<&str>) -> String {
+        self.committed(Hint::Reset { queue: queue.map(str::to_owned), group: group.map(str::to_owned) })
     }
 
-    /// The word that `reset` sends about a queue, for those who send it in a transaction of their own.
-    pub fn reset_note(&self, queue: &str) -> String {
-        let hint = Hint::Reset { queue: Some(queue.to_owned()), group: None };
-        serde_json::to_string(&Note { from: self.broker, hint }).unwrap_or_default()
+    /// The same for a queue that is gone, with everything that is kept of it.
+    pub fn deleted_note(&self, queue: &str) -> String {
+        self.committed(Hint::Deleted { queue: queue.to_owned() })
     }
 
-    /// What this broker and all others believe about a queue or a group is no longer true.
-    pub fn reset(&self, shared: &Shared, queue: Option<&str>, group: Option<&str>) {
-        forget(shared, queue, group);
-        self.send(Hint::Reset { queue: queue.map(str::to_owned), group: group.map(str::to_owned) });
+    fn committed(&self, hint: Hint) -> String {
+        serde_json::to_string(&Note { from: self.broker, committed: true, hint }).unwrap_or_default()
     }
 
     /// Reads what was committed since the last look and marks it ready. A look that began before this call may have
@@ -237,7 +237,8 @@ impl Wake {
         if self.pushed.swap(false, AcqRel) {
             hints.push(Hint::Pushed);
         }
-        let note = |hint| serde_json::to_string(&Note { from: self.broker, hint }).ok();
+        let note =
+            |hint| serde_json::to_string(&Note { from: self.broker, committed: false, hint }).ok();
         hints.into_iter().filter_map(note).collect()
     }
 
@@ -303,10 +304,11 @@ impl Wake {
 
     fn hear(&self, shared: &Arc<Shared>, payload: &str) {
         let Ok(note) = serde_json::from_str::<Note>(payload) else { return };
-        if note.from == self.broker {
+        if note.from != self.broker {
+            self.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(note.from, clock::now());
+        } else if !note.committed {
             return;
         }
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(note.from, clock::now());
         match note.hint {
             Hint::Hello => self.send(Hint::Here),
             Hint::Here => {}
@@ -330,7 +332,8 @@ impl Wake {
     }
 }
 
-fn drop_queue(shared: &Shared, queue: &str) {
+/// Here alone, as `forget`; others have to be told.
+pub fn drop_queue(shared: &Shared, queue: &str) {
     let mut partitions: HashSet<Uuid> = shared.watches.ids(queue).into_iter().collect();
     partitions.extend(shared.directory.ids(queue));
     forget(shared, Some(queue), None);

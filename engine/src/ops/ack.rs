@@ -11,7 +11,6 @@ use super::locate::Locate;
 use super::turn::{Done, Turn};
 use crate::Engine;
 use crate::clock;
-use crate::db::Error as DbError;
 use crate::db::procedures::{self, Acked};
 use crate::error::Error;
 use crate::life::{LookUp, Moved};
@@ -19,6 +18,7 @@ use crate::load::{Kind, Way};
 use crate::log::ids::TransactionHash;
 use crate::pop::leases::Service;
 use crate::shared::Shared;
+use crate::sidecar::landed;
 
 const BAD_LEASE: &str = "Invalid or expired lease";
 
@@ -58,7 +58,7 @@ impl Engine {
         }
         let mut behind = Vec::new();
         for (members, answer) in waiting {
-            match answer.await.unwrap_or(Err(DbError::Stopping))? {
+            match landed(answer).await? {
                 Done::Behind(ack) => behind.push((members, *ack)),
                 done => {
                     let outcome = done.into_ack()?;

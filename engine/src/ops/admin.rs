@@ -34,47 +34,90 @@ impl SeekTo {
     }
 }
 
+/// The broker acts on each change twice: after the commit, so that the caller's next request sees it, and when it hears the
+/// note that is part of the commit, in case the answer never came.
 impl Engine {
     pub async fn configure(&self, configure: &Configure) -> Result<Configured, Error> {
-        let shared = &self.shared;
-        let note = shared.wake.reset_note(&configure.queue);
-        let configured = control::configure(&shared.connections, configure, &note).await?;
-        wake::forget(shared, Some(&configure.queue), None);
-        Ok(Configured {
-            queue_id: configured.id,
-            queue: configure.queue.clone(),
-            namespace: configured.namespace,
-            task: configured.task,
-            options: configured.options,
+        let (engine, configure) = (self.clone(), configure.clone());
+        self.to_its_end(async move {
+            let shared = &engine.shared;
+            let note = shared.wake.reset_note(Some(&configure.queue), None);
+            let configured = control::configure(&shared.connections, &configure, &note).await?;
+            wake::forget(shared, Some(&configure.queue), None);
+            Ok(Configured {
+                queue_id: configured.id,
+                queue: configure.queue,
+                namespace: configured.namespace,
+                task: configured.task,
+                options: configured.options,
+            })
         })
+        .await
     }
 
     /// Whether the queue existed.
     pub async fn delete_queue(&self, queue: &str) -> Result<bool, Error> {
-        let existed = control::delete_queue(&self.shared.connections, queue).await?;
-        self.shared.wake.deleted(&self.shared, queue);
-        Ok(existed)
+        let (engine, queue) = (self.clone(), queue.to_owned());
+        self.to_its_end(async move {
+            let shared = &engine.shared;
+            let note = shared.wake.deleted_note(&queue);
+            let existed = control::delete_queue(&shared.connections, &queue, &note).await?;
+            wake::drop_queue(shared, &queue);
+            Ok(existed)
+        })
+        .await
     }
 
     /// How many partition cursors went. `queue`: `None` = everywhere.
     pub async fn delete_group(&self, group: &str, queue: Option<&str>, metadata: bool) -> Result<i64, Error> {
-        let deleted = control::delete_group(&self.shared.connections, group, queue, metadata).await?;
-        self.shared.wake.reset(&self.shared, queue, Some(group));
-        Ok(deleted)
+        let (engine, group, queue) = (self.clone(), group.to_owned(), queue.map(str::to_owned));
+        self.to_its_end(async move {
+            let (shared, queue) = (&engine.shared, queue.as_deref());
+            let note = shared.wake.reset_note(queue, Some(&group));
+            let deleted = control::delete_group(&shared.connections, &group, queue, metadata, &note).await?;
+            wake::forget(shared, queue, Some(&group));
+            Ok(deleted)
+        })
+        .await
     }
 
     /// How many registrations were moved to the new time (microseconds since 1970).
     pub async fn set_subscription(&self, group: &str, since: i64) -> Result<i64, Error> {
-        let updated = control::set_subscription(&self.shared.connections, group, since).await?;
-        self.shared.wake.reset(&self.shared, None, Some(group));
-        Ok(updated)
+        let (engine, group) = (self.clone(), group.to_owned());
+        self.to_its_end(async move {
+            let shared = &engine.shared;
+            let note = shared.wake.reset_note(None, Some(&group));
+            let updated = control::set_subscription(&shared.connections, &group, since, &note).await?;
+            wake::forget(shared, None, Some(&group));
+            Ok(updated)
+        })
+        .await
     }
 
     /// How many partitions were moved.
     pub async fn seek(&self, group: &str, queue: &str, to: SeekTo) -> Result<i64, Error> {
-        let moved = control::seek(&self.shared.connections, group, queue, None, to.time()).await?;
-        self.shared.wake.reset(&self.shared, Some(queue), Some(group));
-        Ok(moved)
+        self.move_cursors(group, queue, None, to).await
+    }
+
+    /// `partition`: `None` = all.
+    pub(super) async fn move_cursors(
+        &self,
+        group: &str,
+        queue: &str,
+        partition: Option<&str>,
+        to: SeekTo,
+    ) -> Result<i64, Error> {
+        let (engine, group, queue) = (self.clone(), group.to_owned(), queue.to_owned());
+        let partition = partition.map(str::to_owned);
+        self.to_its_end(async move {
+            let shared = &engine.shared;
+            let note = shared.wake.reset_note(Some(&queue), Some(&group));
+            let (connections, partition) = (&shared.connections, partition.as_deref());
+            let moved = control::seek(connections, &group, &queue, partition, to.time(), &note).await?;
+            wake::forget(shared, Some(&queue), Some(&group));
+            Ok(moved)
+        })
+        .await
     }
 
     /// What a seek would do, in all partitions of the queue or in one. Moves nothing.
@@ -87,7 +130,7 @@ impl Engine {
     ) -> Result<SeekForecast, Error> {
         // Where a group reads at all is known from the counts.
         self.freshen(Some(queue)).await?;
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         Ok(control::seek_forecast(connections, group, queue, partition, to.time()).await?)
     }
 }

@@ -64,13 +64,13 @@ struct Found {
 
 impl Engine {
     pub async fn has_queue(&self, queue: &str) -> Result<bool, Error> {
-        Ok(db::has_queue(&self.shared.connections, queue).await?)
+        Ok(db::has_queue(&self.shared.reads, queue).await?)
     }
 
     /// The newest first.
     pub async fn messages(&self, filter: &MessageFilter) -> Result<MessagePage, Error> {
         self.check_open()?;
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         let now = control::now(connections).await?;
         let until = filter.to.unwrap_or(i64::MAX / 2);
         let window = (filter.from.unwrap_or(until.min(now) - HOUR), until);
@@ -105,7 +105,7 @@ impl Engine {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         let places: Vec<(Uuid, i64)> = found.iter().map(|found| (found.partition, found.offset)).collect();
         let rows = db::messages_at(connections, &places).await?;
         let partitions: HashSet<Uuid> = found.iter().map(|found| found.partition).collect();

@@ -16,6 +16,7 @@ use crate::log::Partition;
 use crate::pop::ready::Claim;
 use crate::pop::watch::Watch;
 use crate::shared::Shared;
+use crate::sidecar::landed;
 
 /// Somebody else's lease may end at any time without us hearing of it.
 pub const FOREIGN_LEASE_LOOK: Duration = Duration::from_secs(1);
@@ -37,9 +38,8 @@ pub struct PopClaim {
 }
 
 pub struct Claimed {
-    grants: Vec<Grant>,
-    group: Arc<str>,
-    lease: Option<Uuid>,
+    /// Given back with this answer, if the pop is no longer there to take it.
+    pub grants: Grants,
     /// A row was locked just for the moment.
     pub busy: bool,
     pub gone: bool,
@@ -99,19 +99,15 @@ impl<'a> Claiming<'a> {
 
 impl PopClaim {
     fn settle(&self, shared: &Arc<Shared>, now: Instant, outcomes: Vec<Option<Leased>>) -> Claimed {
-        let mut claimed = Claimed {
-            grants: Vec::new(),
-            group: self.group.clone(),
-            lease: (!self.auto).then_some(self.lease),
-            busy: false,
-            gone: false,
-        };
+        let mut grants = Grants::none(shared);
+        (grants.group, grants.lease) = (self.group.clone(), (!self.auto).then_some(self.lease));
+        let mut claimed = Claimed { grants, busy: false, gone: false };
         for (candidate, outcome) in self.candidates.iter().zip(outcomes) {
             let after = |ms: Option<i64>| now + Duration::from_millis(ms.unwrap_or(0).max(1) as u64);
             let claim = match &outcome {
                 Some(leased) => match leased.status {
                     0 => {
-                        claimed.grants.push(Grant {
+                        claimed.grants.claims.push(Grant {
                             partition: candidate.partition.clone(),
                             watch: candidate.watch.clone(),
                             first: leased.first,
@@ -214,12 +210,6 @@ impl Grants {
         Self { shared: shared.clone(), claims: Vec::new(), group: "".into(), lease: None, life }
     }
 
-    pub fn new(shared: &Arc<Shared>, claimed: Claimed) -> Self {
-        let life = shared.connections.life();
-        let (group, lease) = (claimed.group, claimed.lease);
-        Self { shared: shared.clone(), claims: claimed.grants, group, lease, life }
-    }
-
     pub fn messages(&self) -> i64 {
         self.claims.iter().map(|claim| claim.last - claim.first).sum()
     }
@@ -242,7 +232,7 @@ impl Grants {
             let withdrawn = alone.withdraw_alone(end).await;
             _ = done.send(withdrawn.map(|()| alone));
         });
-        let mut alone = doing.await.unwrap_or(Err(Error::Stopping))?;
+        let mut alone = landed(doing).await?;
         self.claims.splice(index..index, std::mem::take(&mut alone.claims));
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::db::{Connection, Error as DbError, Priority};
 use crate::error::Error;
 use crate::load::Reason;
 use crate::shared::Shared;
-use crate::sidecar::Operation;
+use crate::sidecar::{Operation, landed};
 
 /// As in the contract.
 const SINGLE: (&str, i32) = ("ACK_SINGLE", 4);
@@ -71,7 +71,7 @@ impl Engine {
         }
         let mut refused = Vec::new();
         for (members, ack, id, answer) in waiting {
-            let accepted = answer.await.unwrap_or(Err(DbError::Stopping))?.ok_or(DbError::Busy)?;
+            let accepted = landed(answer).await?.ok_or(DbError::Busy)?;
             if !accepted {
                 refused.push((members, ack));
                 continue;

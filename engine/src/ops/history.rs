@@ -138,49 +138,49 @@ impl Engine {
     pub async fn history(&self, filter: &HistoryFilter) -> Result<HistorySeries, Error> {
         let range = self.history_range(filter, HOUR).await?;
         let points = self.history_points(filter, range).await?;
-        let workers = db::workers(&self.shared.connections, &range.asked(filter)).await?;
+        let workers = db::workers(&self.shared.reads, &range.asked(filter)).await?;
         Ok(HistorySeries { range, total: total(&points), points, workers })
     }
 
     pub async fn history_points(&self, filter: &HistoryFilter, range: Range) -> Result<Vec<Point>, Error> {
-        Ok(db::series(&self.shared.connections, &range.asked(filter)).await?)
+        Ok(db::series(&self.shared.reads, &range.asked(filter)).await?)
     }
 
     /// Step by step, for the busiest queues.
     pub async fn queue_history(&self, filter: &HistoryFilter) -> Result<(Range, Vec<QueuePoint>), Error> {
         let range = self.history_range(filter, HOUR).await?;
         let (asked, step) = (range.asked(filter), Some(range.bucket));
-        let points = db::queue_series(&self.shared.connections, &asked, step, QUEUES_MAX).await?;
+        let points = db::queue_series(&self.shared.reads, &asked, step, QUEUES_MAX).await?;
         Ok((range, points))
     }
 
     /// How many partitions they have now; nothing about a queue that is gone.
     pub async fn partition_counts(&self, queues: &[&str]) -> Result<HashMap<String, u64>, Error> {
         self.freshen(None).await?;
-        Ok(db::partition_counts(&self.shared.connections, queues).await?)
+        Ok(db::partition_counts(&self.shared.reads, queues).await?)
     }
 
     /// The whole range at once, for the busiest queues.
     pub async fn queue_sums(&self, filter: &HistoryFilter, range: Range) -> Result<Vec<QueuePoint>, Error> {
         let asked = range.asked(filter);
-        Ok(db::queue_series(&self.shared.connections, &asked, None, QUEUES_MAX).await?)
+        Ok(db::queue_series(&self.shared.reads, &asked, None, QUEUES_MAX).await?)
     }
 
     pub async fn broker_metrics(&self, filter: &HistoryFilter) -> Result<(Range, Vec<Metric>), Error> {
         let range = self.history_range(filter, HOUR).await?;
-        let metrics = db::broker_metrics(&self.shared.connections, &range.asked(filter)).await?;
+        let metrics = db::broker_metrics(&self.shared.reads, &range.asked(filter)).await?;
         Ok((range, metrics))
     }
 
     pub async fn parked_history(&self, filter: &HistoryFilter) -> Result<(Range, Vec<ParkedPoint>), Error> {
         let range = self.history_range(filter, HOUR).await?;
-        let points = db::parked_series(&self.shared.connections, &range.asked(filter), PARKED_MAX).await?;
+        let points = db::parked_series(&self.shared.reads, &range.asked(filter), PARKED_MAX).await?;
         Ok((range, points))
     }
 
     /// JSON, as the wire has it.
     pub async fn postgres_stats(&self) -> Result<String, Error> {
-        Ok(db::postgres_stats(&self.shared.connections).await?)
+        Ok(db::postgres_stats(&self.shared.reads).await?)
     }
 
     /// What the whole cluster has done, as of the last time something was written, and what this broker did since. Asks

@@ -63,14 +63,14 @@ pub struct DeadLetter {
 impl Engine {
     /// One page, newest failure first, and the number of all that match.
     pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<(Vec<DeadLetter>, i64), Error> {
-        let (ask, connections) = (filter.ask(), &self.shared.connections);
+        let (ask, connections) = (filter.ask(), &self.shared.reads);
         let (rows, total) = letters::dead_letters(connections, &ask, filter.limit, filter.offset).await?;
         Ok((rows.into_iter().filter_map(|row| dead_letter(row, &self.shared.config.keys)).collect(), total))
     }
 
     /// What they failed of, at most `filter.limit` shapes of errors. A shape in the filter does not count, nor does a page.
     pub async fn letter_shapes(&self, filter: &DeadLetterFilter) -> Result<LetterShapes, Error> {
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         Ok(letters::letter_shapes(connections, &filter.ask(), SHAPED_MAX, filter.limit).await?)
     }
 }

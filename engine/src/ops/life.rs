@@ -42,7 +42,7 @@ impl Engine {
     /// `None`: no such message. Events of this broker are complete, those of others a moment late.
     pub async fn life(&self, partition: Uuid, transaction_id: &str) -> Result<Option<MessageLife>, Error> {
         jobs::life::write(&self.shared).await;
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         let spellings = [true, false].map(|chosen| TransactionHash::new(transaction_id, chosen).to_bytes());
         let hashes = spellings.concat();
         let found = life::life_message(connections, partition, transaction_id, &hashes).await?;

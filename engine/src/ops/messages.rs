@@ -119,7 +119,7 @@ impl Engine {
     /// The newest of a transaction; if it has left the log, as its dead letter has it.
     pub async fn message(&self, partition: Uuid, transaction: &str) -> Result<Option<StoredMessage>, Error> {
         self.check_open()?;
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         let stored = db::find_message(connections, partition, &hashes(transaction)).await?;
         let row = match stored {
             Some(offset) => {

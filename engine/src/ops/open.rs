@@ -8,7 +8,7 @@ use crate::db::{Connection, Error, Priority};
 use crate::directory::Known;
 use crate::log::{Partition, ids};
 use crate::shared::Shared;
-use crate::sidecar::Operation;
+use crate::sidecar::{Operation, landed};
 
 /// A partition somebody wants; namespace and task matter only if its queue is new.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ impl Engine {
             }
         }
         for (index, answer) in waiting {
-            found[index] = answer.await.unwrap_or(Err(Error::Stopping))?;
+            found[index] = landed(answer).await?;
         }
         Ok(found)
     }

@@ -11,7 +11,7 @@ use crate::load::{KINDS, LoadCounts};
 impl Engine {
     /// The oldest first.
     pub async fn operations(&self, filter: &Operations<'_>) -> Result<Vec<OperationStatus>, Error> {
-        Ok(control::operations(&self.shared.connections, filter).await?)
+        Ok(control::operations(&self.shared.reads, filter).await?)
     }
 
     pub async fn operation(&self, id: Uuid) -> Result<Option<OperationStatus>, Error> {
@@ -20,8 +20,8 @@ impl Engine {
     }
 
     pub async fn operations_stats(&self) -> Result<(Vec<OperationStats>, SystemHealth), Error> {
-        let stats = control::operations_stats(&self.shared.connections).await?;
-        self.shared.load.feel(&control::pulse(&self.shared.connections).await?);
+        let stats = control::operations_stats(&self.shared.reads).await?;
+        self.shared.load.feel(&control::pulse(&self.shared.reads).await?);
         Ok((stats, self.system_health()))
     }
 

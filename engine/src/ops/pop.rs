@@ -311,7 +311,7 @@ impl Engine {
                 let claimed = self.lease(request, std::mem::take(&mut walk.candidates), lease, share).await?;
                 *gone |= claimed.gone;
                 let busy = claimed.busy;
-                walk.grants = Grants::new(&self.shared, claimed);
+                walk.grants = claimed.grants;
                 if share.partitions > 1 && !walk.grants.claims.is_empty() {
                     self.lease_more(request, places, lease, share, asked, walk).await?;
                 }
@@ -430,8 +430,8 @@ impl Engine {
         // A watch that was reset meanwhile hands out what this pop holds, which would be granted once more.
         candidates.retain(|candidate| !candidate.is_held(&walk.grants));
         if !candidates.is_empty() {
-            let claimed = self.lease(request, candidates, lease, rest).await?;
-            walk.grants.claims.append(&mut Grants::new(&self.shared, claimed).claims);
+            let mut claimed = self.lease(request, candidates, lease, rest).await?;
+            walk.grants.claims.append(&mut claimed.grants.claims);
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::log::Partition;
 use crate::log::frames::write_frame;
 use crate::log::ids::TransactionHash;
 use crate::shared::Shared;
-use crate::sidecar::Operation;
+use crate::sidecar::{Operation, landed};
 
 /// A parcel is cut here, and so is a segment: it is read back in one piece even by a pop of one message.
 const PARCEL_MESSAGES_MAX: usize = 1_000;
@@ -270,7 +270,7 @@ impl Engine {
         let mut outcomes = Vec::with_capacity(waiting.len());
         for (members, partition, answer) in waiting {
             let landed = match answer {
-                Ok(answer) => answer.await.unwrap_or(Err(DbError::Stopping)),
+                Ok(answer) => landed(answer).await,
                 Err(error) => Err(error),
             };
             outcomes.push((members, partition, landed.unwrap_or_else(Outcome::Failed)));

@@ -54,7 +54,15 @@ impl Engine {
         partition: Uuid,
         transaction: &str,
     ) -> Result<Option<Replayed>, Error> {
-        self.check_open()?;
+        let (engine, transaction) = (self.clone(), transaction.to_owned());
+        self.to_its_end(async move { engine.replay_in_rounds(partition, &transaction).await }).await
+    }
+
+    async fn replay_in_rounds(
+        &self,
+        partition: Uuid,
+        transaction: &str,
+    ) -> Result<Option<Replayed>, Error> {
         let started = clock::now();
         let mut rounds = 0;
         while rounds < ROUNDS_MAX {
@@ -179,7 +187,7 @@ impl Engine {
     /// How many dead letters match; `None`: no such queue.
     pub async fn count_redrive(&self, ask: &RedriveAsk) -> Result<Option<i64>, Error> {
         self.check_open()?;
-        Ok(redrive::begin_redrive(&self.shared.connections, None, ask).await?)
+        Ok(redrive::begin_redrive(&self.shared.reads, None, ask).await?)
     }
 
     /// Starts to replay all that match; a job of one of the brokers does it. `None`: no such queue.
@@ -194,12 +202,12 @@ impl Engine {
     }
 
     pub async fn redrive(&self, id: Uuid) -> Result<Option<Redrive>, Error> {
-        Ok(redrive::redrives(&self.shared.connections, Some(id), 1, 0).await?.pop())
+        Ok(redrive::redrives(&self.shared.reads, Some(id), 1, 0).await?.pop())
     }
 
     /// The newest first.
     pub async fn redrives(&self, limit: i64, offset: i64) -> Result<Vec<Redrive>, Error> {
-        Ok(redrive::redrives(&self.shared.connections, None, limit, offset).await?)
+        Ok(redrive::redrives(&self.shared.reads, None, limit, offset).await?)
     }
 
     /// Ends it behind the step under way; one that has ended stays what it is. `None`: there is no such redrive.

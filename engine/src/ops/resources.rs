@@ -14,9 +14,9 @@ use crate::db::resources::{
     QueueFilter, Trouble,
 };
 use crate::db::statistics::Gauges;
-use crate::db::{control, statistics};
+use crate::db::statistics;
 use crate::error::Error;
-use crate::jobs;
+use crate::jobs::{self, wake};
 
 /// A queue with more partitions is not looked through while somebody waits.
 const PARTITIONS_MAX: i32 = 1_000;
@@ -34,7 +34,7 @@ impl Engine {
     /// The newest first.
     pub async fn queues(&self, filter: &QueueFilter) -> Result<Vec<QueueFigures>, Error> {
         self.freshen(filter.name.as_deref()).await?;
-        Ok(resources::queues(&self.shared.connections, filter).await?)
+        Ok(resources::queues(&self.shared.reads, filter).await?)
     }
 
     pub async fn queue(&self, name: &str) -> Result<Option<QueueFigures>, Error> {
@@ -44,12 +44,12 @@ impl Engine {
 
     pub async fn labels(&self, label: Label) -> Result<Vec<LabelFigures>, Error> {
         self.freshen(None).await?;
-        Ok(resources::labels(&self.shared.connections, label).await?)
+        Ok(resources::labels(&self.shared.reads, label).await?)
     }
 
     pub async fn overview(&self) -> Result<Overview, Error> {
         self.freshen(None).await?;
-        Ok(resources::overview(&self.shared.connections).await?)
+        Ok(resources::overview(&self.shared.reads).await?)
     }
 
     /// A page of a queue's partitions, by name; `after`: the last name of the page before.
@@ -60,7 +60,7 @@ impl Engine {
         limit: i64,
         offset: i64,
     ) -> Result<Vec<PartitionFigures>, Error> {
-        Ok(resources::queue_partitions(&self.shared.connections, queue, after, limit, offset).await?)
+        Ok(resources::queue_partitions(&self.shared.reads, queue, after, limit, offset).await?)
     }
 
     /// The most unread messages first. Of a large queue, and of all queues, those that were notable when measured.
@@ -70,7 +70,7 @@ impl Engine {
         group: Option<&str>,
         limit: i64,
     ) -> Result<Vec<PartitionFigures>, Error> {
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         if queue.is_none() {
             self.freshen(None).await?;
         }
@@ -91,7 +91,7 @@ impl Engine {
             self.freshen(None).await?;
         }
         let page = PartitionPage { queue, group, search, limit, offset };
-        Ok(resources::partition_page(&self.shared.connections, &page, PARTITIONS_MAX).await?)
+        Ok(resources::partition_page(&self.shared.reads, &page, PARTITIONS_MAX).await?)
     }
 
     /// What has waited for at least so many seconds, the oldest first, with the group it waits for.
@@ -101,12 +101,12 @@ impl Engine {
         limit: i64,
     ) -> Result<Vec<(String, PartitionFigures)>, Error> {
         self.freshen(None).await?;
-        Ok(resources::lagging_partitions(&self.shared.connections, seconds, limit).await?)
+        Ok(resources::lagging_partitions(&self.shared.reads, seconds, limit).await?)
     }
 
     /// One group in one queue, as the counts have it: for who has just asked for the queue.
     pub async fn group_in(&self, group: &str, queue: &str) -> Result<Option<GroupFigures>, Error> {
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         Ok(resources::groups(connections, Some(group), Some(queue), 1, 0).await?.into_iter().next())
     }
 
@@ -119,7 +119,7 @@ impl Engine {
         offset: i64,
     ) -> Result<Vec<GroupFigures>, Error> {
         self.freshen(queue).await?;
-        Ok(resources::groups(&self.shared.connections, group, queue, limit, offset).await?)
+        Ok(resources::groups(&self.shared.reads, group, queue, limit, offset).await?)
     }
 
     /// What monitoring wants to know of each queue, as of a few seconds ago. Asks nobody.
@@ -128,12 +128,12 @@ impl Engine {
     }
 
     pub async fn trouble(&self) -> Result<Trouble, Error> {
-        Ok(resources::trouble(&self.shared.connections, LETTERS_MAX).await?)
+        Ok(resources::trouble(&self.shared.reads, LETTERS_MAX).await?)
     }
 
     /// `None`: it is gone.
     pub async fn queue_options(&self, queue: Uuid) -> Result<Option<QueueOptions>, Error> {
-        Ok(resources::options(&self.shared.connections, queue).await?)
+        Ok(resources::options(&self.shared.reads, queue).await?)
     }
 
     /// Microseconds since 1970.
@@ -148,7 +148,7 @@ impl Engine {
         group: &str,
         limit: i64,
     ) -> Result<Vec<PartitionFigures>, Error> {
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         Ok(resources::group_partitions(connections, queues, group, limit, PARTITIONS_MAX).await?)
     }
 
@@ -159,9 +159,17 @@ impl Engine {
 
     /// How many messages went; `None`: there is no such queue or partition.
     pub async fn clear(&self, queue: &str, partition: Option<&str>) -> Result<Option<i64>, Error> {
-        let removed = resources::clear(&self.shared.connections, queue, partition).await?;
-        self.shared.wake.reset(&self.shared, Some(queue), None);
-        Ok(removed)
+        let (engine, queue) = (self.clone(), queue.to_owned());
+        let partition = partition.map(str::to_owned);
+        self.to_its_end(async move {
+            let shared = &engine.shared;
+            let note = shared.wake.reset_note(Some(&queue), None);
+            let removed =
+                resources::clear(&shared.connections, &queue, partition.as_deref(), &note).await?;
+            wake::forget(shared, Some(&queue), None);
+            Ok(removed)
+        })
+        .await
     }
 
     /// Which offset it reads next; `None`: there is no such partition.
@@ -172,13 +180,10 @@ impl Engine {
         partition: &str,
         to: SeekTo,
     ) -> Result<Option<i64>, Error> {
-        let connections = &self.shared.connections;
-        let moved = control::seek(connections, group, queue, Some(partition), to.time()).await?;
-        self.shared.wake.reset(&self.shared, Some(queue), Some(group));
-        if moved == 0 {
+        if self.move_cursors(group, queue, Some(partition), to).await? == 0 {
             return Ok(None);
         }
-        Ok(resources::cursor(connections, group, queue, partition).await?)
+        Ok(resources::cursor(&self.shared.reads, group, queue, partition).await?)
     }
 
     /// Measures what may be wrong, as far as it gets.
@@ -200,7 +205,7 @@ impl Engine {
 
     pub(super) async fn freshen(&self, queue: Option<&str>) -> Result<(), Error> {
         jobs::statistics::tell(&self.shared).await?;
-        let connections = &self.shared.connections;
+        let connections = &self.shared.reads;
         let pace = jobs::statistics::pace(&self.shared);
         Ok(statistics::freshen(connections, queue, PARTITIONS_MAX, FRESHEN_FOR, pace).await?)
     }

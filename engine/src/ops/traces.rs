@@ -34,7 +34,7 @@ impl Engine {
         transaction: &str,
         limit: i64,
     ) -> Result<Vec<Trace>, Error> {
-        Ok(db::message_traces(&self.shared.connections, partition, transaction, limit).await?)
+        Ok(db::message_traces(&self.shared.reads, partition, transaction, limit).await?)
     }
 
     /// One page, the newest first, each with the payload of its message while that is stored; and how many there are.
@@ -44,12 +44,12 @@ impl Engine {
         limit: i64,
         offset: i64,
     ) -> Result<(Vec<(NamedTrace, Option<String>)>, i64), Error> {
-        let (traces, total) = db::named_traces(&self.shared.connections, name, limit, offset).await?;
+        let (traces, total) = db::named_traces(&self.shared.reads, name, limit, offset).await?;
         let places: Vec<(Uuid, i64)> =
             traces.iter().filter_map(|trace| Some((trace.partition_id, trace.offset?))).collect();
         let mut rows = match places.is_empty() {
             true => Vec::new(),
-            false => messages::messages_at(&self.shared.connections, &places).await?,
+            false => messages::messages_at(&self.shared.reads, &places).await?,
         }
         .into_iter();
         let keys = &self.shared.config.keys;
@@ -64,6 +64,6 @@ impl Engine {
 
     /// One page, the one used last first, and how many names there are.
     pub async fn trace_names(&self, limit: i64, offset: i64) -> Result<(Vec<TraceName>, i64), Error> {
-        Ok(db::trace_names(&self.shared.connections, limit, offset).await?)
+        Ok(db::trace_names(&self.shared.reads, limit, offset).await?)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::ack::{Ack, AckOutcome};
-use super::claim::{Claimed, Claiming, Grants, PopClaim};
+use super::claim::{Claimed, Claiming, PopClaim};
 use super::settle::Settling;
 use crate::db::procedures::{self, Locked};
 use crate::db::{Connection, Error, Priority};
@@ -116,12 +116,6 @@ impl Operation for Turn {
         patience: Duration,
     ) -> Result<Vec<Done>, Error> {
         settle(shared, db, batch, Locked::WaitFor(patience)).await
-    }
-
-    fn orphaned(shared: &Arc<Shared>, output: Done) {
-        if let Done::Claim(claimed) = output {
-            drop(Grants::new(shared, claimed));
-        }
     }
 }
 

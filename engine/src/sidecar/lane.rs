@@ -5,17 +5,19 @@ mod rest;
 
 use std::future::Future;
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::batcher::{Batcher, Limits};
 use super::slots::Slots;
 use super::stats::{LaneCounts, LaneSpread, LaneStats, Load};
 use crate::clock;
-use crate::db::{Checkout, Connection, Connections, Error, Priority, RETRY_PAUSE};
+use crate::db::{Backend, Checkout, Connection, Connections, Error, Priority, RETRY_PAUSE};
 use crate::tasks::Tasks;
 
 /// One kind of request, and how many of them become one procedure call.
@@ -74,9 +76,6 @@ pub trait Operation: Send + Sync + Sized + 'static {
 
     /// The caller went away before the flight left.
     fn abandoned(self, _context: &Arc<Self::Context>) {}
-
-    /// The caller went away before its answer came.
-    fn orphaned(_context: &Arc<Self::Context>, _output: Self::Output) {}
 }
 
 /// A steady stream of arrivals must not keep a flight on the ground; a round takes 10 to 50 microseconds.
@@ -130,6 +129,8 @@ struct Ticket<O: Operation> {
     tries: u32,
     /// It may have been committed.
     sent: bool,
+    /// Where its last try may still run. It must have ended before the next one begins.
+    unsettled: Option<Backend>,
 }
 
 /// One look at a lane.
@@ -187,17 +188,17 @@ impl<O: Operation> Lane<O> {
     }
 
     /// # Cancel safety
-    /// Dropped before its flight leaves, the operation never runs. Dropped later, it runs, and `orphaned` gets
-    /// the answer.
+    /// Dropped before its flight leaves, the operation never runs. Dropped later, it runs, and its answer is dropped: one
+    /// that holds something must give it back then.
     pub async fn submit(&self, operation: O) -> Result<O::Output, Error> {
-        self.enqueue(operation)?.await.unwrap_or(Err(Error::Stopping))
+        landed(self.enqueue(operation)?).await
     }
 
     /// Queues at once, in the order of the calls; the answer comes through the receiver.
     pub fn enqueue(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         let (key, items, bytes) = (operation.key(), operation.items().max(1), operation.bytes());
-        let ticket = Ticket { reply, started: None, tries: 0, sent: false };
+        let ticket = Ticket { reply, started: None, tries: 0, sent: false, unsettled: None };
         let entry = Entry { operation, ticket, arrived: clock::now() };
         let mut state = self.0.lock();
         if state.batcher.len() >= self.0.waiting_max {
@@ -292,7 +293,7 @@ impl<O: Operation> Inner<O> {
         }
     }
 
-    /// One flight. Its keys land, but for those of entries that were left out: they rest.
+    /// One flight. Its keys land, also if it panics, but for those of entries that were left out: they rest.
     async fn carry(
         self: &Arc<Self>,
         connection: Result<Checkout, Error>,
@@ -304,7 +305,14 @@ impl<O: Operation> Inner<O> {
         gone.for_each(|entry| entry.operation.abandoned(&self.context));
         let left = match entries.is_empty() {
             true => Vec::new(),
-            false => self.fly(connection, entries, waits).await,
+            false => {
+                let flight = AssertUnwindSafe(self.fly(connection, entries, waits)).catch_unwind();
+                // The callers of a flight that panicked see their replies dropped.
+                flight.await.unwrap_or_else(|_| {
+                    error!(op = O::NAME, "flight panicked");
+                    Vec::new()
+                })
+            }
         };
         let mut state = self.lock();
         let resting = self.rest(&mut state, left);
@@ -355,8 +363,19 @@ impl<O: Operation> Inner<O> {
         }
         let result = loop {
             let result = match &connection {
-                Ok(db) if waits => O::call_waiting(&self.context, db, &operations, rest::WAIT).await,
-                Ok(db) => O::call(&self.context, db, &operations).await,
+                Ok(db) => match settle(db, &mut tickets).await {
+                    Ok(()) => {
+                        let result = match waits {
+                            true => O::call_waiting(&self.context, db, &operations, rest::WAIT).await,
+                            false => O::call(&self.context, db, &operations).await,
+                        };
+                        if result.is_err() {
+                            tickets.iter_mut().for_each(|ticket| ticket.unsettled = db.unsettled());
+                        }
+                        result
+                    }
+                    Err(error) => Err(error),
+                },
                 Err(error) => Err(error.clone()),
             };
             let sent = tickets.iter().any(|ticket| ticket.sent);
@@ -426,10 +445,12 @@ impl<O: Operation> Inner<O> {
                 output = output.and_then(|output| O::left(&output).map_or(Ok(output), Err));
             }
             match output {
-                Ok(output) => self.answer(ticket.reply, Ok(output)),
+                Ok(output) => _ = ticket.reply.send(Ok(output)),
                 Err(error) if flies_again(&error, &ticket) => {
                     if error.is_outcome_unknown() {
                         ticket.sent = true;
+                        let db = connection.as_ref().ok();
+                        ticket.unsettled = ticket.unsettled.or(db.and_then(|db| db.unsettled()));
                         operation.again();
                     }
                     ticket.tries += 1;
@@ -446,7 +467,7 @@ impl<O: Operation> Inner<O> {
                         Error::Unreachable(cause) if ticket.sent => Error::Lost(cause),
                         other => other,
                     };
-                    self.answer(ticket.reply, Err(error));
+                    _ = ticket.reply.send(Err(error));
                 }
             }
         }
@@ -476,12 +497,25 @@ impl<O: Operation> Inner<O> {
         loads.retain(|(_, load)| load.entries > 0);
         loads
     }
+}
 
-    fn answer(&self, reply: oneshot::Sender<Result<O::Output, Error>>, result: Result<O::Output, Error>) {
-        if let Err(Ok(output)) = reply.send(result) {
-            O::orphaned(&self.context, output);
+/// The answer to an entry. Without one its flight has panicked, and nobody knows what was committed.
+pub async fn landed<T>(answer: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
+    answer.await.unwrap_or_else(|_| Err(Error::Lost("the flight ended without an answer".to_owned())))
+}
+
+/// No try begins before the last one has ended: its statement may be waiting for a lock, or still be on its way.
+async fn settle<O: Operation>(db: &Connection, tickets: &mut [Ticket<O>]) -> Result<(), Error> {
+    let mut ended: Option<Backend> = None;
+    for ticket in tickets {
+        let Some(backend) = ticket.unsettled else { continue };
+        if ended != Some(backend) {
+            backend.end(db).await?;
+            ended = Some(backend);
         }
+        ticket.unsettled = None;
     }
+    Ok(())
 }
 
 /// An entry that flies again is counted when it lands.

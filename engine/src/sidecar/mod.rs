@@ -6,5 +6,5 @@ mod lane;
 mod slots;
 mod stats;
 
-pub use lane::{Lane, LaneSettings, Operation};
+pub use lane::{Lane, LaneSettings, Operation, landed};
 pub use stats::{LaneCounts, LaneSpread};

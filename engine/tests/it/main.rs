@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails like the test itself: by panicking")]
 
+mod abandoned;
 mod ack;
 mod awkward;
 mod busy;
@@ -34,6 +35,7 @@ mod pop_watch;
 mod purge;
 mod push;
 mod push_retry;
+mod reads;
 mod redrive;
 mod renew;
 mod restart;

@@ -39,6 +39,7 @@ pub fn config(url: &str) -> Config {
         connections: 8,
         connect_timeout: Duration::from_secs(2),
         statement_timeout: Duration::from_secs(10),
+        read_timeout: Duration::from_secs(10),
         lock_timeout: Duration::from_secs(5),
         retry_for: Duration::from_secs(10),
         linger: Duration::ZERO,

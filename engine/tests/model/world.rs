@@ -89,6 +89,7 @@ fn config(url: &str) -> Config {
         flights: 2,
         connect_timeout: Duration::from_secs(5),
         statement_timeout: Duration::from_secs(10),
+        read_timeout: Duration::from_secs(10),
         lock_timeout: Duration::from_secs(5),
         retry_for: Duration::from_secs(10),
         linger: Duration::ZERO,

@@ -209,8 +209,10 @@ pub struct Strain {
     _stuck: JoinSet<()>,
 }
 
-/// Flags with which a short wait is strain enough.
-pub const EASILY_STRAINED: [&str; 2] = ["--opq-patience", "100ms"];
+/// Flags with which a short wait is strain enough, and with which it may last on a slow machine: what waits for a lock waits
+/// until the strain ends.
+pub const EASILY_STRAINED: [&str; 6] =
+    ["--opq-patience", "100ms", "--db-lock-timeout", "100s", "--db-statement-timeout", "120s"];
 
 impl Strain {
     /// Returns once these brokers defer what they are sent.
@@ -240,8 +242,8 @@ impl Strain {
         Self { _session: session, _stuck: stuck }
     }
 
-    /// The same for acknowledgements, which wait for cursors that are locked. Answers the first that was deferred, with
-    /// the message it is about.
+    /// The same for acknowledgements: those of one queue wait, without a lock on a row. Answers the first that was deferred,
+    /// with the message it is about.
     pub async fn on_acks(server: &Server) -> (Self, Reply, Value) {
         let taken = async |queue: &str, n: usize| {
             let partition = format!("p{n}");
@@ -256,9 +258,15 @@ impl Strain {
             probes.push(taken("acks", n).await);
         }
         let session = server.database.client().await;
-        let lock = "begin; select 1 from queen.consumers c join queen.partitions p on p.id = c.partition_id
-                    join queen.queues q on q.id = p.queue_id where q.name = 'stuck' for update of c";
-        session.batch_execute(lock).await.expect("a lock");
+        let slow = "create function queen.slow() returns trigger language plpgsql as
+                    $$ begin perform pg_advisory_xact_lock_shared(77); return new; end $$;
+                    do $$ begin execute (
+                        select 'create trigger slow before update on queen.consumers for each row when (old.partition_id in ('
+                               || string_agg(quote_literal(p.id), ',') || ')) execute function queen.slow()'
+                        from queen.partitions p join queen.queues q on q.id = p.queue_id where q.name = 'stuck');
+                    end $$;
+                    begin; select pg_advisory_xact_lock(77)";
+        session.batch_execute(slow).await.expect("a trigger and a lock");
         let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
         let watcher = server.database.client().await;
         let mut stuck = JoinSet::new();

@@ -1,0 +1,299 @@
+//! Calls whose callers went away, at any moment, and statements whose network lost them for a while: nobody else notices.
+
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use queen_engine::{Config, Engine, SeekTo};
+use queen_protocol::PushStatus;
+use queen_testkit::{Database, Proxy, database};
+use serde_json::json;
+use tokio::time::timeout;
+use tokio_postgres::Client;
+
+use crate::support::*;
+
+/// Much less than any time limit of these engines, much more than a call takes.
+const USUAL: Duration = Duration::from_millis(2_500);
+
+/// Drops a call at its `n`th await, counted from 1. `None` if it was done before.
+async fn dropped_at<T>(n: usize, call: impl Future<Output = T>) -> Option<()> {
+    let mut call = pin!(call);
+    let mut polls = 0;
+    std::future::poll_fn(|context| {
+        if call.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        polls += 1;
+        if polls == n { Poll::Ready(Some(())) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// Few connections, so that the next call gets the one that the last has left behind.
+fn narrow(url: &str) -> Config {
+    Config { connections: 2, ..config(url) }
+}
+
+/// No session of an engine is in a transaction that nobody will end.
+async fn no_transaction_is_left(sql: &Client) {
+    let text = "select count(*) from pg_stat_activity where datname = current_database()
+                and application_name = 'queen' and state like 'idle in transaction%'";
+    eventually("no transaction is left", async || (number(sql, text).await == 0).then_some(())).await;
+}
+
+/// What is answered as stored is stored, as another session sees it.
+async fn a_push_is_committed(broker: &Engine, sql: &Client, id: &str) {
+    let stored = push_ids(broker, "probe", "p", &[id]).await;
+    assert_eq!(stored[0].status, PushStatus::Queued);
+    let text = format!("select count(*) from queen.messages where queue = 'probe' and transaction_id = '{id}'");
+    assert_eq!(number(sql, &text).await, 1, "{id} was answered and is not stored");
+}
+
+/// One message of queue `q`, partition `p`, in the dead letters of group `g`.
+async fn bury(broker: &Engine, id: &str) -> queen_protocol::PushResult {
+    let pushed = push_ids(broker, "q", "p", &[id]).await.remove(0);
+    broker.bury_message(pushed.partition_id, id, "g", None).await.unwrap();
+    pushed
+}
+
+#[tokio::test]
+async fn a_replay_may_be_abandoned_at_any_await() {
+    let db = database().await;
+    let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    pop(&broker, named("q", "p").group("g")).await.unwrap();
+    let mut abandoned = 0;
+    for n in 1.. {
+        let id = format!("dead {n}");
+        let letter = bury(&broker, &id).await;
+        let gone = dropped_at(n, broker.replay_message(letter.partition_id, &id)).await;
+        a_push_is_committed(&broker, &sql, &format!("probe {n}")).await;
+        if gone.is_none() {
+            break;
+        }
+        abandoned += 1;
+        // The work goes on without its caller.
+        let text = format!("select count(*) from queen.dead_letters where transaction_id = '{id}'");
+        eventually("it is replayed", async || (number(&sql, &text).await == 0).then_some(())).await;
+    }
+    assert!(abandoned > 0, "it waits at least once");
+    no_transaction_is_left(&sql).await;
+}
+
+/// Waits until a session of an engine waits for a lock.
+async fn blocked(sql: &Client, sessions: i64) {
+    let text = "select count(*) from pg_stat_activity where datname = current_database()
+                and application_name = 'queen' and wait_event_type = 'Lock'";
+    eventually("a call is blocked", async || (number(sql, text).await == sessions).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_replay_that_is_abandoned_inside_its_transaction_takes_nobody_along() {
+    let db = database().await;
+    let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    pop(&broker, named("q", "p").group("g")).await.unwrap();
+    let letter = bury(&broker, "dead").await;
+    let holder = db.client().await;
+    holder.batch_execute("begin; select from queen.heads for update").await.unwrap();
+    let replay = tokio::spawn({
+        let broker = broker.clone();
+        async move { broker.replay_message(letter.partition_id, "dead").await }
+    });
+    blocked(&sql, 1).await;
+    replay.abort();
+    assert!(replay.await.unwrap_err().is_cancelled());
+    holder.batch_execute("rollback").await.unwrap();
+    for n in 0..20 {
+        a_push_is_committed(&broker, &sql, &format!("probe {n}")).await;
+    }
+    no_transaction_is_left(&sql).await;
+}
+
+#[tokio::test]
+async fn a_rewind_that_is_abandoned_is_heard_by_the_broker_itself() {
+    let db = database().await;
+    let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
+    listening(&sql, 1).await;
+    push(&broker, "q", "p", 0..3).await;
+    for n in 1.. {
+        drain(&broker, "q", "p", "g").await;
+        assert!(pop(&broker, any("q").group("g")).await.is_none());
+        let gone = dropped_at(n, broker.seek("g", "q", SeekTo::Time(0))).await;
+        let text = "select cursor from queen.consumers where consumer_group = 'g'";
+        eventually("the cursor is moved", async || (number(&sql, text).await == 0).then_some(())).await;
+        eventually("it is read again", async || pop(&broker, any("q").group("g")).await).await;
+        broker.seek("g", "q", SeekTo::Time(0)).await.unwrap();
+        if gone.is_none() {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_is_lost_is_heard_by_the_broker_itself() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let broker = engine_with(Config { retry_for: Duration::ZERO, ..config(proxy.url()) }).await;
+    let sql = db.client().await;
+    listening(&sql, 1).await;
+    push(&broker, "q", "p", 0..3).await;
+    drain(&broker, "q", "p", "rewound").await;
+    assert!(pop(&broker, any("q").group("rewound")).await.is_none());
+    proxy.cut_before_reply(Some(b"rewound"));
+    assert!(broker.seek("rewound", "q", SeekTo::Time(0)).await.is_err());
+    assert_eq!(number(&sql, "select cursor from queen.consumers").await, 0, "it was committed");
+    eventually("it is read again", async || pop(&broker, any("q").group("rewound")).await).await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_abandoned_while_it_is_blocked_delays_nobody_and_is_ended() {
+    let db = database().await;
+    let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    let holder = db.client().await;
+    holder.batch_execute("begin; lock table queen.traces in access exclusive mode").await.unwrap();
+    for n in 0..5 {
+        let read = tokio::spawn({
+            let broker = broker.clone();
+            async move { broker.named_traces("t", 10, 0).await.map(drop) }
+        });
+        blocked(&sql, 1).await;
+        read.abort();
+        assert!(read.await.unwrap_err().is_cancelled());
+        let probe = format!("probe {n}");
+        timeout(USUAL, a_push_is_committed(&broker, &sql, &probe)).await.expect("in its usual time");
+        blocked(&sql, 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_seek_that_is_abandoned_while_it_is_blocked_delays_nobody() {
+    let db = database().await;
+    let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    pop(&broker, named("q", "p").group("g")).await.unwrap();
+    let holder = db.client().await;
+    holder.batch_execute("begin; select from queen.consumers for update").await.unwrap();
+    let seek = tokio::spawn({
+        let broker = broker.clone();
+        async move { broker.seek("g", "q", SeekTo::Time(0)).await }
+    });
+    blocked(&sql, 1).await;
+    seek.abort();
+    assert!(seek.await.unwrap_err().is_cancelled());
+    timeout(USUAL, a_push_is_committed(&broker, &sql, "probe")).await.expect("in its usual time");
+}
+
+#[tokio::test]
+async fn what_an_abandoned_pop_has_claimed_is_given_back() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    for n in 1.. {
+        let gone = dropped_at(n, pop(&broker, named("q", "p").group("g"))).await;
+        if gone.is_none() {
+            break;
+        }
+        let popped = eventually("it is given back", async || pop(&broker, named("q", "p").group("g")).await);
+        let popped = timeout(USUAL, popped).await.expect("long before its lease ends");
+        complete(&broker, &popped).await;
+        push(&broker, "q", "p", 0..1).await;
+    }
+    no_transaction_is_left(&sql).await;
+}
+
+#[tokio::test]
+async fn any_call_may_be_abandoned_at_any_await() {
+    let db = database().await;
+    let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
+    let mut probes = 0;
+    for call in 0..6 {
+        for n in 1.. {
+            push(&broker, "q", "p", n..n + 1).await;
+            let gone = match call {
+                0 => dropped_at(n, push(&broker, "q", "new", 0..1)).await,
+                1 => dropped_at(n, drain(&broker, "q", "p", "g")).await,
+                2 => dropped_at(n, broker.delete_group("g", Some("q"), true)).await,
+                3 => dropped_at(n, broker.clear("q", None)).await,
+                4 => dropped_at(n, configure(&broker, "q", json!({"leaseTime": 60}))).await,
+                _ => dropped_at(n, broker.delete_queue("q")).await,
+            };
+            probes += 1;
+            a_push_is_committed(&broker, &sql, &format!("probe {probes}")).await;
+            if gone.is_none() {
+                break;
+            }
+        }
+    }
+    no_transaction_is_left(&sql).await;
+}
+
+/// An engine with one connection, whose deadline passes within the test, and the process that serves it.
+async fn impatient(db: &Database) -> (Engine, Proxy, Client, i64) {
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let patience = (Duration::from_millis(200), Duration::from_secs(60));
+    let narrow = Config { connections: 1, ..config(proxy.url()) };
+    let broker = engine_with(Config { statement_timeout: patience.0, retry_for: patience.1, ..narrow }).await;
+    configure(&broker, "q", json!({"dedupWindowSeconds": 0})).await;
+    push_ids(&broker, "q", "p", &["first", "second"]).await;
+    let first = pop(&broker, named("q", "p").group("g").batch(1)).await.unwrap();
+    complete(&broker, &first).await;
+    let sql = db.client().await;
+    let text = "select pid::bigint from pg_stat_activity where datname = current_database()
+                and application_name = 'queen' and query !~* 'listen|inbox'";
+    let pids = sql.query(text, &[]).await.unwrap();
+    assert_eq!(pids.len(), 1, "one connection");
+    (broker, proxy, sql, pids[0].get(0))
+}
+
+/// What was held back arrives, and what it arrived at has ended.
+async fn arrives(proxy: &Proxy, sql: &Client, pid: i64) {
+    proxy.release();
+    let text = format!("select count(*) from pg_stat_activity where pid = {pid}");
+    eventually("the session has ended", async || (number(sql, &text).await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_push_that_arrives_after_its_retry_is_not_stored_again() {
+    let db = database().await;
+    let (broker, proxy, sql, pid) = impatient(&db).await;
+    proxy.strand();
+    let pushed = push_ids(&broker, "q", "p", &["third"]).await;
+    assert_eq!(pushed[0].status, PushStatus::Queued);
+    arrives(&proxy, &sql, pid).await;
+    let text = "select count(*) from queen.messages where queue = 'q' and transaction_id = 'third'";
+    assert_eq!(number(&sql, text).await, 1);
+}
+
+#[tokio::test]
+async fn a_claim_that_arrives_after_its_retry_leases_nothing() {
+    let db = database().await;
+    let (broker, proxy, sql, pid) = impatient(&db).await;
+    push_ids(&broker, "q", "p", &["third"]).await;
+    proxy.strand();
+    let second = pop(&broker, named("q", "p").group("g").batch(1)).await.expect("the retry finds it");
+    complete(&broker, &second).await;
+    arrives(&proxy, &sql, pid).await;
+    assert!(pop(&broker, named("q", "p").group("g").batch(1)).await.is_some(), "the third is leased to nobody");
+}
+
+#[tokio::test]
+async fn a_flight_that_panics_lets_go_of_its_keys() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    let popped = pop(&broker, named("q", "p").group("g")).await.unwrap();
+    let definition = "select pg_get_functiondef('queen.renew_unlocked'::regproc)";
+    let definition: String = sql.query_one(definition, &[]).await.unwrap().get(0);
+    let nonsense = "create or replace function queen.renew_unlocked(
+                        p_leases uuid[], p_numbers bigint[], p_seconds int[], p_wait int)
+                    returns table (lease_id uuid, lease_until timestamptz)
+                    language sql as $$ select null::uuid, null::timestamptz $$";
+    sql.batch_execute(nonsense).await.unwrap();
+    assert!(broker.renew(&popped.lease_id, 60).await.is_err(), "nobody can make sense of the answer");
+    sql.batch_execute(&definition).await.unwrap();
+    let renewed = timeout(USUAL, broker.renew(&popped.lease_id, 60)).await.expect("its key is free");
+    assert_eq!(renewed.unwrap().renewed, 1);
+}

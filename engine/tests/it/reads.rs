@@ -1,0 +1,54 @@
+//! Lists and figures that somebody looks at: however slow they are and however many, messages flow beside them.
+
+use std::time::Duration;
+
+use queen_engine::Config;
+use queen_testkit::database;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::support::*;
+
+/// Much less than any time limit of these engines, much more than a call takes.
+const USUAL: Duration = Duration::from_millis(2_500);
+
+#[tokio::test]
+async fn lists_that_take_long_keep_no_connection_from_messages() {
+    let db = database().await;
+    let broker = engine_with(Config { connections: 2, ..config(db.url()) }).await;
+    push(&broker, "q", "p", 0..1).await;
+    let holder = db.client().await;
+    holder.batch_execute("begin; lock table queen.traces in access exclusive mode").await.unwrap();
+    let mut lists = JoinSet::new();
+    for _ in 0..10 {
+        let broker = broker.clone();
+        lists.spawn(async move { broker.trace_names(10, 0).await.map(drop) });
+    }
+    let sql = db.client().await;
+    let text = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("all that may wait", async || (number(&sql, text).await == 2).then_some(())).await;
+    for n in 1..20 {
+        timeout(USUAL, push(&broker, "q", "p", n..n + 1)).await.expect("in its usual time");
+    }
+    holder.batch_execute("rollback").await.unwrap();
+    while let Some(list) = lists.join_next().await {
+        list.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_takes_too_long_is_cancelled_and_a_message_may_take_longer() {
+    let db = database().await;
+    let broker = engine_with(Config { read_timeout: Duration::from_millis(300), ..config(db.url()) }).await;
+    push(&broker, "q", "p", 0..1).await;
+    let holder = db.client().await;
+    holder.batch_execute("begin; lock table queen.traces, queen.segments in access exclusive mode").await.unwrap();
+    let pushed = tokio::spawn({
+        let broker = broker.clone();
+        async move { push(&broker, "q", "p", 1..2).await }
+    });
+    let refused = broker.trace_names(10, 0).await.map(drop).unwrap_err();
+    assert!(refused.to_string().contains("57014"), "cancelled by its timeout: {refused}");
+    holder.batch_execute("rollback").await.unwrap();
+    pushed.await.unwrap();
+}
