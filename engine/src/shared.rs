@@ -7,8 +7,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::clock;
 use crate::config::Config;
-use crate::db::{self, Connections};
 use crate::db::statistics::Gauges;
+use crate::db::{self, Connections};
 use crate::directory::Directory;
 use crate::doctor::Examination;
 use crate::error::Error;

@@ -21,11 +21,11 @@ pub async fn begin(db: &Connection) -> Result<Number, Error> {
 
 /// None of its statements waits longer than this for a lock.
 pub async fn begin_within(db: &Connection, lock_wait: Duration) -> Result<Number, Error> {
-    start(db, &format!("set local lock_timeout = {};", lock_wait.as_millis().max(1))).await
+    start(db, &format!("set local lock_timeout = {}; ", lock_wait.as_millis().max(1))).await
 }
 
 async fn start(db: &Connection, settings: &str) -> Result<Number, Error> {
-    let text = format!("begin; {settings} select pg_current_xact_id()::text");
+    let text = format!("begin; {settings}select pg_current_xact_id()::text");
     db.enter_transaction();
     let begin = db.client.simple_query(&text);
     let answers = match db.within("begin", begin).await {

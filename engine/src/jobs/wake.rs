@@ -237,8 +237,7 @@ impl Wake {
         if self.pushed.swap(false, AcqRel) {
             hints.push(Hint::Pushed);
         }
-        let note =
-            |hint| serde_json::to_string(&Note { from: self.broker, committed: false, hint }).ok();
+        let note = |hint| serde_json::to_string(&Note { from: self.broker, committed: false, hint }).ok();
         hints.into_iter().filter_map(note).collect()
     }
 

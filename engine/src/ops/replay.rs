@@ -58,11 +58,7 @@ impl Engine {
         self.to_its_end(async move { engine.replay_in_rounds(partition, &transaction).await }).await
     }
 
-    async fn replay_in_rounds(
-        &self,
-        partition: Uuid,
-        transaction: &str,
-    ) -> Result<Option<Replayed>, Error> {
+    async fn replay_in_rounds(&self, partition: Uuid, transaction: &str) -> Result<Option<Replayed>, Error> {
         let started = clock::now();
         let mut rounds = 0;
         while rounds < ROUNDS_MAX {

@@ -13,8 +13,8 @@ use crate::db::resources::{
     self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, PartitionPage, QueueFigures,
     QueueFilter, Trouble,
 };
-use crate::db::statistics::Gauges;
 use crate::db::statistics;
+use crate::db::statistics::Gauges;
 use crate::error::Error;
 use crate::jobs::{self, wake};
 
@@ -164,8 +164,7 @@ impl Engine {
         self.to_its_end(async move {
             let shared = &engine.shared;
             let note = shared.wake.reset_note(Some(&queue), None);
-            let removed =
-                resources::clear(&shared.connections, &queue, partition.as_deref(), &note).await?;
+            let removed = resources::clear(&shared.connections, &queue, partition.as_deref(), &note).await?;
             wake::forget(shared, Some(&queue), None);
             Ok(removed)
         })

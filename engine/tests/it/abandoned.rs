@@ -46,7 +46,8 @@ async fn no_transaction_is_left(sql: &Client) {
 async fn a_push_is_committed(broker: &Engine, sql: &Client, id: &str) {
     let stored = push_ids(broker, "probe", "p", &[id]).await;
     assert_eq!(stored[0].status, PushStatus::Queued);
-    let text = format!("select count(*) from queen.messages where queue = 'probe' and transaction_id = '{id}'");
+    let text =
+        format!("select count(*) from queen.messages where queue = 'probe' and transaction_id = '{id}'");
     assert_eq!(number(sql, &text).await, 1, "{id} was answered and is not stored");
 }
 
@@ -276,7 +277,10 @@ async fn a_claim_that_arrives_after_its_retry_leases_nothing() {
     let second = pop(&broker, named("q", "p").group("g").batch(1)).await.expect("the retry finds it");
     complete(&broker, &second).await;
     arrives(&proxy, &sql, pid).await;
-    assert!(pop(&broker, named("q", "p").group("g").batch(1)).await.is_some(), "the third is leased to nobody");
+    assert!(
+        pop(&broker, named("q", "p").group("g").batch(1)).await.is_some(),
+        "the third is leased to nobody"
+    );
 }
 
 #[tokio::test]

@@ -42,7 +42,10 @@ async fn a_list_that_takes_too_long_is_cancelled_and_a_message_may_take_longer()
     let broker = engine_with(Config { read_timeout: Duration::from_millis(300), ..config(db.url()) }).await;
     push(&broker, "q", "p", 0..1).await;
     let holder = db.client().await;
-    holder.batch_execute("begin; lock table queen.traces, queen.segments in access exclusive mode").await.unwrap();
+    holder
+        .batch_execute("begin; lock table queen.traces, queen.segments in access exclusive mode")
+        .await
+        .unwrap();
     let pushed = tokio::spawn({
         let broker = broker.clone();
         async move { push(&broker, "q", "p", 1..2).await }

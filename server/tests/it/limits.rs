@@ -326,6 +326,37 @@ async fn parked(server: &Server, http: &reqwest::Client, count: u64, total: u64)
 }
 
 #[tokio::test]
+async fn one_list_too_many_at_once_is_refused_and_a_neighbours_and_messages_are_not() {
+    let server = Server::start_with(&["--max-reads-per-client", "2"]).await;
+    let holder = server.database.client().await;
+    holder.batch_execute("begin; lock table queen.traces in access exclusive mode").await.unwrap();
+    let names = format!("{}/api/v1/traces/names", server.url);
+    let mut lists = JoinSet::new();
+    for _ in 0..2 {
+        let list = server.http.get(&names);
+        lists.spawn(async move { list.send().await.unwrap().status().as_u16() });
+    }
+    let text = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    let watcher = server.database.client().await;
+    eventually("they are under way", async || {
+        (watcher.query_one(text, &[]).await.unwrap().get::<_, i64>(0) == 2).then_some(())
+    })
+    .await;
+    let refusal = server.get("/api/v1/traces/names").await;
+    assert!(refusal.is_error(429, "rate_limited"), "{}", refusal.text);
+    assert_eq!(refusal.headers["retry-after"], "1");
+    assert_eq!(neighbour().get(format!("{}/api/v1/whoami", server.url)).send().await.unwrap().status(), 200);
+    server.push("q", "p", &[json!(1)]).await;
+    assert_eq!(server.pop("/queue/q").await.unwrap().messages.len(), 1, "messages are no list");
+    holder.batch_execute("rollback").await.unwrap();
+    while let Some(status) = lists.join_next().await {
+        assert_eq!(status.unwrap(), 200);
+    }
+    assert_eq!(server.get("/api/v1/traces/names").await.status, 200, "its places are free");
+    assert_eq!(refused(&server, "client_reads").await, 1);
+}
+
+#[tokio::test]
 async fn one_waiting_pop_too_many_does_not_wait_and_a_neighbours_do() {
     let server = Server::start_with(&["--max-parked-per-client", "2"]).await;
     let mut pops = parked(&server, &server.http, 2, 2).await;
