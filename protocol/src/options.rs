@@ -25,7 +25,6 @@ macro_rules! options {
                     Some(Value::Null) => self.$field = $default,
                     Some(value) => self.$field = <$kind as OptionValue>::read($wire, value)?,
                 })*
-                self.min_pop_wait_time = self.min_pop_wait_time.min(60_000);
                 Ok(())
             }
         }
@@ -52,7 +51,7 @@ options! {
     max_wait_time_seconds: i32 = 0, "maxWaitTimeSeconds";
     encryption_enabled: bool = false, "encryptionEnabled";
     dedup_window_seconds: i32 = 3600, "dedupWindowSeconds";
-    /// Milliseconds.
+    /// Milliseconds, brought into the range from 0 to `MIN_POP_WAIT_TIME_MAX`.
     min_pop_wait_time: i32 = 0, "minPopWaitTime";
 }
 
@@ -66,16 +65,18 @@ impl OptionValue for bool {
     }
 }
 
+const MIN_POP_WAIT_TIME_MAX: i64 = 60_000;
+
+/// JavaScript clients may send 60.0 for 60.
+fn whole(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| {
+        value.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15).map(|float| float as i64)
+    })
+}
+
 impl OptionValue for i64 {
     fn read(name: &str, value: &Value) -> Result<Self, BadRequest> {
-        // JavaScript clients may send 60.0 for 60.
-        let number = value.as_i64().or_else(|| {
-            value
-                .as_f64()
-                .filter(|float| float.fract() == 0.0 && float.abs() < 9e15)
-                .map(|float| float as Self)
-        });
-        match number {
+        match whole(value) {
             Some(number) if number >= 0 => Ok(number),
             _ => Err(BadRequest(format!("option {name} must be a whole number, 0 or more"))),
         }
@@ -88,6 +89,11 @@ impl OptionValue for i32 {
             && let Some(number) = value.as_i64()
         {
             return Self::try_from(number).map_err(|_| BadRequest(format!("option {name} is out of range")));
+        }
+        if name == "minPopWaitTime"
+            && let Some(number) = whole(value)
+        {
+            return Ok(number.clamp(0, MIN_POP_WAIT_TIME_MAX) as Self);
         }
         let number = i64::read(name, value)?;
         Self::try_from(number).map_err(|_| BadRequest(format!("option {name} is out of range")))
@@ -156,12 +162,18 @@ mod tests {
                 .unwrap();
         options.merge(&configure.changes).unwrap();
         assert_eq!((options.lease_time, options.retry_limit, options.ttl, options.priority), (7, 3, 36, -2));
+        for (sent, kept) in [("-1", 0), ("-1e12", 0), ("60001", 60_000), ("1e12", 60_000), ("7.0", 7)] {
+            let body = format!(r#"{{"queue":"q","minPopWaitTime":{sent}}}"#);
+            options.merge(&Configure::parse(body.as_bytes()).unwrap().changes).unwrap();
+            assert_eq!(options.min_pop_wait_time, kept, "{sent}");
+        }
         let odd = Configure::parse(br#"{"queue":"q","a\u0000":1,"options":{"b":"\u0000","ttl":1}}"#).unwrap();
         assert_eq!(odd.changes.keys().collect::<Vec<_>>(), ["ttl"]);
         for body in [
             r#"{"queue":"q","options":{"leaseTime":"long"}}"#,
             r#"{"queue":"q","options":{"leaseTime":-1}}"#,
             r#"{"queue":"q","options":{"leaseTime":1e12}}"#,
+            r#"{"queue":"q","options":{"minPopWaitTime":0.5}}"#,
             r#"{"queue":"q","options":{"retentionEnabled":1}}"#,
             r#"{"queue":null}"#,
             r#"{"queue":"q","namespace":5}"#,

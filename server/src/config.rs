@@ -250,7 +250,8 @@ pub struct Settings {
     #[arg(long, env = "OPERATION_QUEUE_ENABLED", value_name = "BOOL", num_args = 0..=1, default_value = "true",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = LOAD)]
     pub operation_queue_enabled: bool,
-    /// Busy connections by all, or calls of the push lane by those it may have, above which pushes may be deferred.
+    /// Busy connections by all, or calls of the push lane by those it may have, above which pushes may be deferred. With `0`, and
+    /// `OPQ_PATIENCE_MS` at `0` as well, every push is deferred.
     #[arg(long, env = "OPQ_PUSH_UTILIZATION", default_value_t = 0.7, value_name = "SHARE",
           value_parser = share, help_heading = LOAD)]
     pub opq_push_utilization: f64,

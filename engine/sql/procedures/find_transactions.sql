@@ -35,3 +35,55 @@ begin
       on n.hash = substr(s.hashes, o.place * 16 + 1, 16)
     order by n.index, s.base_offset + o.place;
 end $$;
+
+-- queen.find_accepted: which messages were stored already when they were accepted, and have left the window since.
+-- in:     p_partitions uuid[], p_accepted timestamptz[] (when the first message for each was accepted), p_windows int[]
+--         (seconds, of their queues), p_transactions bytea[] (16 bytes a message)
+-- out:    one row of arrays, an element per message found: dup_positions (of its partition), dup_indexes (0-based),
+--         dup_offsets, dup_created_at (the latest match of each), dup_ids (the id it was promised, or null)
+-- locks:  none: nobody writes into the past
+-- raises: never
+-- A push that could not be stored at once waited in a spool, the deferred queue or the inbox. Its window ends when it was
+-- accepted; what is in the window now is left to queen.push_unlocked. So this reads as much of the log as was written in
+-- the time it waited, and nothing after a wait of less than a second.
+create or replace function queen.find_accepted(
+    p_partitions uuid[], p_accepted timestamptz[], p_windows int[], p_transactions bytea[],
+    out dup_positions int[], out dup_indexes int[], out dup_offsets bigint[], out dup_created_at timestamptz[],
+    out dup_ids uuid[])
+language plpgsql
+set enable_bitmapscan = on set enable_hashjoin = on set enable_sort = on set jit = off
+set plan_cache_mode = force_custom_plan as $$
+declare
+    v_now timestamptz := queen.now();
+    v_since timestamptz;
+    v_until timestamptz;
+    v_extent int;
+    v_tail bigint;
+begin
+    for i in 1 .. cardinality(p_partitions) loop
+        continue when p_accepted[i] > v_now - interval '1 second';
+        v_since := p_accepted[i] - make_interval(secs => p_windows[i]);
+        -- A minute's margin: the push looks at the clock later.
+        v_until := v_now - make_interval(secs => p_windows[i]) + interval '1 minute';
+        v_extent := coalesce((select max(e.number) from queen.extents e
+                              where e.created_at < v_since - interval '1 minute'), 0);
+        -- What was cleared may be pushed again.
+        v_tail := (select h.tail from queen.head_of(p_partitions[i]) h);
+        select dup_positions || array_agg(i), dup_indexes || array_agg(d.index),
+               dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at),
+               dup_ids || queen.promised_ids(p_partitions[i], array_agg(d.message_offset))
+        into dup_positions, dup_indexes, dup_offsets, dup_created_at, dup_ids
+        from (select distinct on (n.index) n.index, s.base_offset + o.place as message_offset, s.created_at
+              from (select g.base_offset, g.count, g.created_at, g.transactions || ''::bytea as hashes
+                    from queen.segments g
+                    where g.partition_id = p_partitions[i] and g.extent >= v_extent
+                      and g.created_at >= v_since and g.created_at < v_until
+                    offset 0) s
+              cross join lateral generate_series(0, s.count - 1) o (place)
+              join (select x.index, substr(p_transactions[i], x.index * 16 + 1, 16) as hash
+                    from generate_series(0, length(p_transactions[i]) / 16 - 1) x (index)) n
+                on n.hash = substr(s.hashes, o.place * 16 + 1, 16)
+              where s.base_offset + o.place >= v_tail
+              order by n.index, s.base_offset + o.place desc) d;
+    end loop;
+end $$;

@@ -4,7 +4,8 @@
 -- How the broker learns of it. While there is traffic it looks every 10 ms, by transaction number, as
 -- discover.sql does: a look costs what was committed since the last one, however many old rows a forgotten transaction
 -- keeps in the table. After a second without any it rests: it holds the lock "queen.inbox.rest", which pushers see during
--- their commit (queen.number_commit) and then, and only then, notify. The lock rather than a row says so, because a
+-- their commit (queen.number_commit) and then, and only then, notify. A transaction that is prepared cannot, and is found by the
+-- looks that a resting broker takes every second. The lock rather than a row says so, because a
 -- transaction of a higher isolation level would not see the row change, and because it goes with the broker.
 
 -- queen.put_in_inbox: the common part of queen.push and queen.push_json. Not for applications.

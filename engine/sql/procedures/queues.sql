@@ -60,7 +60,7 @@ begin
             dedup_window_seconds =
                 coalesce((v_set ->> 'dedupWindowSeconds')::numeric::int, q.dedup_window_seconds),
             min_pop_wait_time =
-                least(coalesce((v_set ->> 'minPopWaitTime')::numeric::int, q.min_pop_wait_time), 60000)
+                least(greatest(coalesce((v_set ->> 'minPopWaitTime')::numeric, q.min_pop_wait_time), 0), 60000)::int
         where q.name = p_queue
         returning q.id, q.namespace, q.task, q.lease_time, q.retry_limit, q.retry_delay, q.ttl, q.max_size,
                   q.priority, q.delayed_processing, q.window_buffer, q.dead_letter_queue,

@@ -30,6 +30,7 @@ macro_rules! statements {
 statements! {
     open: "select * from queen.open_with_options($1, $2, $3, $4, $5, $6)",
     push: "select * from queen.push_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    find_accepted: "select * from queen.find_accepted($1, $2, $3, $4)",
     defer_pushes: "select * from queen.defer_pushes_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     defer_acks: "select * from queen.defer_acks_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     claim_deferred: "select * from queen.claim_deferred($1, $2)",
@@ -239,6 +240,25 @@ pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error>
         Pushed { position: zero_based(positions[index]), outcome, unseen: unseen[index].take() }
     };
     Ok((0..positions.len()).map(pushed).collect())
+}
+
+/// Messages that were accepted before they could be stored, by partition.
+#[derive(Default)]
+pub struct Accepted<'a> {
+    pub partitions: Vec<Uuid>,
+    /// When the first of them was.
+    pub times: Vec<SystemTime>,
+    /// Of their queues, in seconds.
+    pub windows: Vec<i32>,
+    pub transactions: Vec<&'a [u8]>,
+}
+
+/// What of them was in the log by then and has left the window since, by position in the question.
+pub async fn find_accepted(db: &Connection, ask: &Accepted<'_>) -> Result<Vec<Vec<Stored>>, Error> {
+    let parameters: [&(dyn ToSql + Sync); 4] = [&ask.partitions, &ask.times, &ask.windows, &ask.transactions];
+    let row = row(db, "queen.find_accepted", &db.statements.find_accepted, &parameters).await?;
+    let stored = AllStored::read(&row, 0);
+    Ok((1..=ask.partitions.len() as i32).map(|position| stored.of(position)).collect())
 }
 
 /// A message that is in the log already.

@@ -277,6 +277,7 @@ fn parcel(lane: &DeferredLane, taken: &Taken) -> Parcel {
         deferral: OnceLock::new(),
         recheck: false,
         floor: AtomicI64::new(-1),
+        failure: None,
     }
 }
 

@@ -95,42 +95,49 @@ async fn sweep(shared: &Shared) -> Result<(), Error> {
 
 impl Retention {
     async fn run(&mut self, shared: &Shared, kinds: &[&str], batch: i32) -> Result<i64, Error> {
-        let connections = &shared.connections;
-        let mut policies = control::retention_policies(connections).await?;
+        let mut policies = control::retention_policies(&shared.connections).await?;
         policies.retain(|policy| kinds.contains(&policy.kind.as_str()));
-        self.progress.retain(|(queue, kind), progress| {
-            policies.iter().any(|p| p.queue == *queue && p.kind == *kind && p.seconds == progress.seconds)
-        });
+        self.forget_all_but(&policies);
         let mut removed = 0;
         for (seen, group) in self.groups(policies) {
             let Some(first) = group.first() else { continue };
-            let queues: Vec<Uuid> = group.iter().map(|policy| policy.queue).collect();
             let mut due: HashMap<Uuid, i64> = HashMap::new();
             for policy in &group {
                 due.extend(std::mem::take(&mut self.progress_of(policy).waiting));
             }
-            let (from, seen) = Seen::next(seen, first.cutoff);
-            due.extend(control::expired(connections, &queues, from, first.cutoff).await?);
-            let mut due: Vec<(Uuid, i64)> = due.into_iter().collect();
-            due.sort_unstable();
-            let mut waiting = HashMap::new();
-            for chunk in due.chunks(batch.max(1) as usize) {
-                let (gone, stay) = control::expire(connections, &first.kind, chunk).await?;
-                removed += gone;
-                shared.history.expired(&first.kind, u64::try_from(gone).unwrap_or(0));
-                waiting.extend(stay);
-            }
-            let overflow = waiting.len() > WAITING_MAX;
+            let (from, next) = Seen::next(seen, first.cutoff);
+            let result = expire(shared, &group, from, batch, &mut due).await;
+            let seen = if result.is_ok() { Some(next) } else { seen };
+            let overflow = due.len() > WAITING_MAX;
             for (index, policy) in group.iter().enumerate() {
                 let progress = self.progress_of(policy);
-                progress.seen = (!overflow).then_some(seen);
+                progress.seen = seen.filter(|_| !overflow);
                 // Kept with one queue of the group, which is handed in together next time.
                 if index == 0 && !overflow {
-                    progress.waiting = std::mem::take(&mut waiting);
+                    progress.waiting = std::mem::take(&mut due);
                 }
             }
+            removed += result?;
         }
         Ok(removed)
+    }
+
+    /// A queue whose policy is gone may have kept what waits in others: they are looked at anew.
+    fn forget_all_but(&mut self, policies: &[Policy]) {
+        let stays = |(queue, kind): &(Uuid, String), progress: &Progress| {
+            policies.iter().any(|p| p.queue == *queue && p.kind == *kind && p.seconds == progress.seconds)
+        };
+        let lost: Vec<(String, i32)> = self
+            .progress
+            .extract_if(|key, progress| !stays(key, progress))
+            .filter(|(_, progress)| !progress.waiting.is_empty())
+            .map(|((_, kind), progress)| (kind, progress.seconds))
+            .collect();
+        for ((_, kind), progress) in &mut self.progress {
+            if lost.iter().any(|(lost, seconds)| lost == kind && *seconds == progress.seconds) {
+                progress.seen = None;
+            }
+        }
     }
 
     /// Policies that can share a look: the same kind, age and progress.
@@ -148,6 +155,33 @@ impl Retention {
         progress.seconds = policy.seconds;
         progress
     }
+}
+
+/// Lets go what came of age since `from`, and what is due from earlier looks. What is not gone by the end stays in `due`, also
+/// after an error.
+async fn expire(
+    shared: &Shared,
+    group: &[Policy],
+    from: Option<SystemTime>,
+    batch: i32,
+    due: &mut HashMap<Uuid, i64>,
+) -> Result<i64, Error> {
+    let Some(Policy { kind, cutoff, .. }) = group.first() else { return Ok(0) };
+    let queues: Vec<Uuid> = group.iter().map(|policy| policy.queue).collect();
+    due.extend(control::expired(&shared.connections, &queues, from, *cutoff).await?);
+    let mut pairs: Vec<(Uuid, i64)> = due.iter().map(|(partition, offset)| (*partition, *offset)).collect();
+    pairs.sort_unstable();
+    let mut removed = 0;
+    for chunk in pairs.chunks(batch.max(1) as usize) {
+        let (gone, stay) = control::expire(&shared.connections, kind, chunk).await?;
+        removed += gone;
+        shared.history.expired(kind, u64::try_from(gone).unwrap_or(0));
+        for (partition, _) in chunk {
+            due.remove(partition);
+        }
+        due.extend(stay);
+    }
+    Ok(removed)
 }
 
 #[cfg(test)]

@@ -36,6 +36,13 @@ pub struct Thresholds {
     pub depth_max: u64,
 }
 
+impl Thresholds {
+    /// Any utilisation is too high, and any wait too long: there is nothing to measure.
+    pub fn always(&self) -> bool {
+        self.utilisation <= 0.0 && self.patience.is_zero()
+    }
+}
+
 /// One busy moment is not load.
 const SUSTAINED: Duration = Duration::from_millis(250);
 
@@ -66,7 +73,7 @@ pub struct Pressure {
 
 impl Pressure {
     pub fn new(thresholds: Thresholds) -> Self {
-        Self { thresholds, deferring: false, turning: None }
+        Self { thresholds, deferring: thresholds.always(), turning: None }
     }
 
     pub fn observe(&mut self, now: Instant, reading: &Reading) -> Decision {
@@ -105,7 +112,7 @@ impl Reading {
         let busy = self.pool.max(self.lane) > thresholds.utilisation * part;
         let late = self.oldest >= thresholds.patience.mul_f64(part);
         let many = self.waiting as f64 >= WAITING_MANY as f64 * part;
-        busy && late || many
+        busy && late || many || thresholds.always()
     }
 }
 
@@ -184,6 +191,18 @@ mod tests {
         assert_eq!(after(&mut pressure, &mut now, between, long), Decision::Defer);
         let (mut pressure, mut now) = (Pressure::new(PUSH), crate::clock::now());
         assert_eq!(after(&mut pressure, &mut now, between, long), Decision::Execute);
+    }
+
+    #[test]
+    fn with_thresholds_of_0_it_defers_from_the_first_look_on_and_for_ever() {
+        let thresholds = Thresholds { utilisation: 0.0, patience: Duration::ZERO, depth_max: 10 };
+        let (mut pressure, mut now) = (Pressure::new(thresholds), crate::clock::now());
+        let idle = Reading { pool: 0.0, lane: 0.0, waiting: 0, oldest: Duration::ZERO, depth: 0 };
+        for _ in 0..3 {
+            let decision = after(&mut pressure, &mut now, idle, BACKLOG_RELAXED);
+            assert_eq!(decision, Decision::Defer);
+        }
+        assert_eq!(pressure.observe(now, &Reading { depth: 10, ..idle }), Decision::Reject);
     }
 
     #[test]

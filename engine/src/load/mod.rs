@@ -117,7 +117,7 @@ pub struct LoadCounts {
 
 impl Load {
     pub fn new(settings: Deferring) -> Self {
-        Self {
+        let load = Self {
             settings,
             decisions: Default::default(),
             told: Default::default(),
@@ -130,7 +130,14 @@ impl Load {
             maintenance: AtomicBool::new(false),
             pop_maintenance: AtomicBool::new(false),
             latency_us: AtomicU64::new(0),
+        };
+        // Also for requests that come before the first look.
+        for kind in KINDS {
+            if load.settings.enabled && load.thresholds(kind).always() {
+                load.decide(kind, Decision::Defer);
+            }
         }
+        load
     }
 
     pub fn thresholds(&self, kind: Kind) -> Thresholds {

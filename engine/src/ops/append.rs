@@ -34,6 +34,29 @@ pub struct Parcel {
     pub recheck: bool,
     /// The head before the first try: where that may have landed. -1: not tried yet.
     pub floor: AtomicI64,
+    /// Shared by the parcels of one request for one partition, if there are several: why an earlier one failed. Those
+    /// behind it fail as well, instead of overtaking it.
+    pub failure: Option<Arc<OnceLock<Error>>>,
+}
+
+impl Parcel {
+    /// Fails those of its request and partition that come behind it.
+    pub fn fail_next(&self, error: &Error) {
+        if let Some(failure) = &self.failure {
+            let _ = failure.set(error.clone());
+        }
+    }
+
+    /// When a message was accepted, if that was before it could be stored: microseconds since 1970.
+    fn accepted(&self, message: usize) -> Option<i64> {
+        let (seconds, nanos) = self.promised.get(message)?.get_timestamp()?.to_unix();
+        Some(seconds as i64 * 1_000_000 + i64::from(nanos) / 1_000)
+    }
+
+    /// Why an earlier one of its request and partition failed.
+    pub fn failed_before(&self) -> Option<Error> {
+        self.failure.as_ref()?.get().cloned()
+    }
 }
 
 /// Where a message ended up.
@@ -109,6 +132,7 @@ pub async fn append(
     published: &mut Vec<Publication>,
 ) -> Result<Vec<Landed>, Error> {
     let mut drafts = drafts(parcels);
+    drop_accepted(db, &mut drafts).await?;
     rounds(shared, db, &mut drafts, (turn, Locked::Wait), published).await?;
     Ok(drafts.into_iter().flat_map(Draft::into_landed).collect())
 }
@@ -152,6 +176,33 @@ fn drafts<'a>(parcels: &[&'a Parcel]) -> Vec<Draft<'a>> {
         draft.start();
     }
     drafts
+}
+
+/// A message that was accepted long ago may repeat one that has left the window since. Its own window ends when it was
+/// accepted; with what is in the window now, every round compares.
+async fn drop_accepted(db: &Connection, drafts: &mut [Draft<'_>]) -> Result<(), Error> {
+    let mut ask = procedures::Accepted::default();
+    let mut asked = Vec::new();
+    for (index, draft) in drafts.iter_mut().enumerate() {
+        let Some(accepted) = draft.accepted() else { continue };
+        draft.write();
+        asked.push((index, accepted));
+    }
+    if asked.is_empty() {
+        return Ok(());
+    }
+    for &(index, accepted) in &asked {
+        let draft = &drafts[index];
+        ask.partitions.push(draft.partition().id);
+        ask.times.push(clock::system_time(accepted));
+        ask.windows.push(draft.parcels[0].dedup_seconds);
+        ask.transactions.push(&draft.transactions);
+    }
+    let stored = procedures::find_accepted(db, &ask).await?;
+    for ((index, _), stored) in asked.into_iter().zip(stored) {
+        drafts[index].drop_accepted(&stored);
+    }
+    Ok(())
 }
 
 async fn rounds(
@@ -392,6 +443,37 @@ impl<'a> Draft<'a> {
             }
             let duplicate = repeated.is_some();
             self.placed[parcel][message] = Some(Placed { offset, created_at, duplicate, promised });
+        }
+    }
+
+    /// When the first message that needs comparing was accepted, if any was accepted before it could be stored.
+    fn accepted(&self) -> Option<i64> {
+        if self.parcels[0].dedup_seconds <= 0 {
+            return None;
+        }
+        let chosen = self
+            .pending
+            .iter()
+            .filter(|(parcel, message)| self.parcels[*parcel].hashes[*message].is_chosen());
+        chosen.filter_map(|(parcel, message)| self.parcels[*parcel].accepted(*message)).min()
+    }
+
+    /// `stored`: older than the window, but for some of these messages it was in it when they were accepted.
+    fn drop_accepted(&mut self, stored: &[Stored]) {
+        let stored: HashMap<TransactionHash, &Stored> =
+            stored.iter().map(|stored| (self.hashes[stored.index], stored)).collect();
+        let window = i64::from(self.parcels[0].dedup_seconds) * 1_000_000;
+        for (parcel, message) in std::mem::take(&mut self.pending) {
+            let hash = self.parcels[parcel].hashes[message];
+            let accepted = self.parcels[parcel].accepted(message).filter(|_| hash.is_chosen());
+            let repeats = |stored: &&&Stored| accepted.is_some_and(|at| stored.created_at >= at - window);
+            match stored.get(&hash).filter(repeats) {
+                Some(&&Stored { offset, created_at, promised, .. }) => {
+                    self.placed[parcel][message] =
+                        Some(Placed { offset, created_at, duplicate: true, promised });
+                }
+                None => self.pending.push((parcel, message)),
+            }
         }
     }
 

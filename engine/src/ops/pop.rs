@@ -758,7 +758,12 @@ async fn named(places: &[Place]) -> Option<Candidate> {
     loop {
         match place.watch.begin(&partition) {
             Ok(()) => return Some(Candidate::new(place.watch.clone(), partition)),
-            Err(turn) => drop(turn.await),
+            Err(turn) => {
+                if let Ok(handover) = turn.await {
+                    handover.accept();
+                    return Some(Candidate::new(place.watch.clone(), partition));
+                }
+            }
         }
     }
 }

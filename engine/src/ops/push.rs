@@ -131,7 +131,8 @@ pub(super) fn mint(item: &PushItem<'_>) -> String {
 
 impl Engine {
     /// # Cancel safety
-    /// Once queued the messages are appended even if the caller goes away; only the answer is dropped.
+    /// What has left in a flight is appended even if the caller goes away; the rest is not. So of each partition a beginning of
+    /// its messages is stored, which may be all or none.
     pub async fn push(
         &self,
         items: &[PushItem<'_>],
@@ -154,6 +155,7 @@ impl Engine {
             false => self.store(&messages, &mut told, &mut unsent, &mut refused).await.err(),
         };
         if !unsent.is_empty() && self.shared.spool.is_some() {
+            unsent.sort_unstable();
             let spooled = self.spool(&messages, &unsent, &mut told).await;
             failure = spooled.err().or(failure);
         }
@@ -247,12 +249,14 @@ impl Engine {
                         }
                     }
                     Outcome::Gone => open.extend(members),
-                    Outcome::Refused => failure = Some(self.overloaded(Kind::Push)),
+                    Outcome::Refused => {
+                        failure.get_or_insert_with(|| self.overloaded(Kind::Push));
+                    }
                     Outcome::Failed(error) | Outcome::Left(error) => {
                         if matches!(error, DbError::Unreachable(_)) {
                             unsent.extend(members);
                         }
-                        failure = Some(error.into());
+                        failure.get_or_insert(error.into());
                     }
                 }
             }
@@ -262,10 +266,15 @@ impl Engine {
     }
 
     async fn append(&self, parcels: Vec<(Vec<usize>, Parcel)>) -> Vec<(Vec<usize>, Arc<Partition>, Outcome)> {
-        let mut waiting = Vec::with_capacity(parcels.len());
+        let mut waiting: Vec<(_, Arc<Partition>, Result<_, DbError>)> = Vec::with_capacity(parcels.len());
         for (members, parcel) in parcels {
             let partition = parcel.partition.clone();
-            waiting.push((members, partition, self.lanes.push.enqueue(parcel)));
+            let answer = match waiting.last() {
+                // There may be room again, but not before the one that found none.
+                Some((_, last, Err(error))) if last.id == partition.id => Err(error.clone()),
+                _ => self.lanes.push.enqueue(parcel),
+            };
+            waiting.push((members, partition, answer));
         }
         let mut outcomes = Vec::with_capacity(waiting.len());
         for (members, partition, answer) in waiting {
@@ -355,7 +364,9 @@ impl Engine {
                 let full =
                     current.0.len() >= PARCEL_MESSAGES_MAX || current.1.frames.len() >= PARCEL_BYTES_MAX;
                 if full {
-                    parcels.push(std::mem::replace(&mut current, (Vec::new(), empty(&known))));
+                    let failure = current.1.failure.get_or_insert_default().clone();
+                    let next = Parcel { failure: Some(failure), ..empty(&known) };
+                    parcels.push(std::mem::replace(&mut current, (Vec::new(), next)));
                 }
                 add(&mut current.1, &messages[index], known.encrypted, &self.shared.config.keys)?;
                 current.0.push(index);
@@ -378,6 +389,7 @@ fn empty(known: &Known) -> Parcel {
         deferral: OnceLock::new(),
         recheck: false,
         floor: AtomicI64::new(-1),
+        failure: None,
     }
 }
 
@@ -496,6 +508,13 @@ impl Operation for Parcel {
         }
     }
 
+    fn ended(&self, error: &DbError) {
+        // What PostgreSQL cannot store is no reason to refuse its neighbors.
+        if !error.is_data() {
+            self.fail_next(error);
+        }
+    }
+
     async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Outcome>, DbError> {
         store(shared, db, batch, Locked::Skip).await
     }
@@ -516,7 +535,10 @@ async fn store(
     batch: &[Parcel],
     locked: Locked,
 ) -> Result<Vec<Outcome>, DbError> {
-    let parcels: Vec<&Parcel> = batch.iter().collect();
+    // An earlier parcel of their request may have failed while these waited.
+    let failed: Vec<Option<DbError>> = batch.iter().map(Parcel::failed_before).collect();
+    let parcels: Vec<&Parcel> =
+        batch.iter().zip(&failed).filter(|(_, failed)| failed.is_none()).map(|(parcel, _)| parcel).collect();
     let mut published = Vec::new();
     let appended = append::append_alone(shared, db, &parcels, locked, &mut published).await;
     append::publish(shared, db, &published);
@@ -528,7 +550,15 @@ async fn store(
     }
     let mut outcomes = Vec::with_capacity(batch.len());
     let mut behind = Vec::new();
-    for (parcel, landed) in batch.iter().zip(appended?) {
+    let mut appended = appended?.into_iter();
+    for (parcel, failed) in batch.iter().zip(failed) {
+        let landed = match failed {
+            Some(error) => {
+                outcomes.push(Some(Outcome::Failed(error)));
+                continue;
+            }
+            None => appended.next().unwrap_or(Ok(Landed::Gone)),
+        };
         outcomes.push(match landed {
             Ok(Landed::Placed(placed)) => Some(Outcome::Placed(placed)),
             Ok(Landed::Gone) => Some(Outcome::Gone),
@@ -547,6 +577,11 @@ async fn store(
             Err(error) => behind.iter().map(|_| Outcome::Left(error.clone())).collect(),
         },
     };
+    for (outcome, (parcel, _)) in deferred.iter().zip(&behind) {
+        if matches!(outcome, Outcome::Refused) {
+            parcel.fail_next(&DbError::Full);
+        }
+    }
     let mut deferred = deferred.into_iter();
     let outcome = |settled: Option<Outcome>| settled.or_else(|| deferred.next()).unwrap_or(Outcome::Gone);
     Ok(outcomes.into_iter().map(outcome).collect())

@@ -55,7 +55,7 @@ struct State {
     parked: VecDeque<Arc<Waiter>>,
     parked_by_name: HashMap<Arc<str>, VecDeque<Arc<Waiter>>>,
     /// Pops by name waiting for this broker's own claim on the partition to end.
-    turns: HashMap<Uuid, VecDeque<oneshot::Sender<()>>>,
+    turns: HashMap<Uuid, VecDeque<oneshot::Sender<Handover>>>,
     gone: usize,
     armed: Option<Instant>,
 }
@@ -94,6 +94,25 @@ impl Waiter {
 
     fn is_waiting(&self) -> bool {
         self.state.load(Acquire) == WAITING
+    }
+}
+
+/// A partition that is handed from the claim that has ended to the pop that has waited longest for it: nobody gets ahead of
+/// that one. If it has gone away meanwhile, the next one gets it.
+pub struct Handover(Option<(Arc<Watch>, Arc<Partition>)>);
+
+impl Handover {
+    /// It is being claimed from now on, until `Watch::finish`.
+    pub fn accept(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        if let Some((watch, partition)) = self.0.take() {
+            watch.finish(&partition, Claim::Unused);
+        }
     }
 }
 
@@ -192,8 +211,9 @@ impl Watch {
         self.yields.store(messages / partitions.max(1) as i64, Relaxed);
     }
 
-    /// Claims a named partition, or says how to wait for this broker's other claim on it to end.
-    pub fn begin(&self, partition: &Arc<Partition>) -> Result<(), oneshot::Receiver<()>> {
+    /// Claims a named partition, or says how to get it from this broker's other claim on it. An error there means that the list
+    /// was emptied: begin again.
+    pub fn begin(&self, partition: &Arc<Partition>) -> Result<(), oneshot::Receiver<Handover>> {
         let mut state = self.lock();
         if state.ready.begin(partition) {
             return Ok(());
@@ -206,10 +226,11 @@ impl Watch {
     pub fn finish(self: &Arc<Self>, partition: &Arc<Partition>, claim: Claim) {
         let mut state = self.lock();
         let ready = state.ready.finish(partition, claim);
-        if ready {
+        if state.next_turn(self, partition) {
+            state.ready.begin(partition);
+        } else if ready {
             state.wake_for(&partition.name);
         }
-        state.next_turn(partition.id);
         self.arm(&mut state);
     }
 
@@ -416,15 +437,17 @@ impl State {
         false
     }
 
-    fn next_turn(&mut self, partition: Uuid) {
-        if let Some(queue) = self.turns.get_mut(&partition) {
-            while let Some(turn) = queue.pop_front() {
-                if turn.send(()).is_ok() {
-                    return;
-                }
+    /// True if a pop gets the partition. It may go away at once, but can say so only when the lock is free.
+    fn next_turn(&mut self, watch: &Arc<Watch>, partition: &Arc<Partition>) -> bool {
+        let Some(queue) = self.turns.get_mut(&partition.id) else { return false };
+        while let Some(turn) = queue.pop_front() {
+            match turn.send(Handover(Some((watch.clone(), partition.clone())))) {
+                Ok(()) => return true,
+                Err(handover) => handover.accept(),
             }
-            self.turns.remove(&partition);
         }
+        self.turns.remove(&partition.id);
+        false
     }
 
     /// Pops that went away are dropped in bulk, once they are the majority.
@@ -467,6 +490,27 @@ mod tests {
 
     fn woken(waiter: &Waiter) -> bool {
         waiter.state.load(Acquire) == WOKEN
+    }
+
+    #[test]
+    fn a_partition_goes_to_the_pop_that_has_waited_longest_for_it_and_past_those_that_went_away() {
+        let (watch, wanted) = (watch(), partition(1));
+        assert!(watch.begin(&wanted).is_ok());
+        let [gone, early, late] = [(); 3].map(|()| watch.begin(&wanted).unwrap_err());
+        drop(gone);
+        watch.finish(&wanted, Claim::Nothing);
+        let mut last = watch.begin(&wanted).expect_err("nobody gets ahead of those that wait");
+        let mut late = late;
+        assert!(late.try_recv().is_err());
+        drop(early);
+        late.try_recv().expect("the one before went away with the partition in its hands").accept();
+        assert!(last.try_recv().is_err(), "it is being claimed");
+        watch.finish(&wanted, Claim::Committed { more: true });
+        last.try_recv().unwrap().accept();
+        let parked = park(&watch, Interest::Partition("1"));
+        watch.finish(&wanted, Claim::Committed { more: true });
+        assert!(woken(&parked), "nobody waits for it any more");
+        assert!(watch.begin(&wanted).is_ok());
     }
 
     #[test]
@@ -549,7 +593,7 @@ mod tests {
         let timers: Arc<Timers> = Arc::default();
         let watch = Watch::new("q".into(), "g".into(), timers.clone());
         let p = partition(1);
-        watch.begin(&p).unwrap();
+        assert!(watch.begin(&p).is_ok());
         watch.finish(&p, Claim::Granted { until: clock::now() + Duration::from_millis(20) });
         let waiter = park(&watch, Interest::Any);
         tokio::select! {

@@ -74,8 +74,9 @@ pub trait Operation: Send + Sync + Sized + 'static {
         None
     }
 
-    /// The caller went away before the flight left.
-    fn abandoned(self, _context: &Arc<Self::Context>) {}
+    /// It failed and does not fly again, or its caller went away before its flight left. Called before another entry of
+    /// its key may fly.
+    fn ended(&self, _error: &Error) {}
 }
 
 /// A steady stream of arrivals must not keep a flight on the ground; a round takes 10 to 50 microseconds.
@@ -302,7 +303,7 @@ impl<O: Operation> Inner<O> {
         waits: bool,
     ) {
         let gone = entries.extract_if(.., |entry| entry.ticket.reply.is_closed());
-        gone.for_each(|entry| entry.operation.abandoned(&self.context));
+        gone.for_each(|entry| entry.operation.ended(&Error::Stopping));
         let left = match entries.is_empty() {
             true => Vec::new(),
             false => {
@@ -461,12 +462,12 @@ impl<O: Operation> Inner<O> {
                         self.stats[operation.kind()].failed();
                         warn!(op = O::NAME, %error, "operation failed");
                     }
-                    operation.abandoned(&self.context);
                     let error = match error {
                         // Not reached this time; but it may have been committed before.
                         Error::Unreachable(cause) if ticket.sent => Error::Lost(cause),
                         other => other,
                     };
+                    operation.ended(&error);
                     _ = ticket.reply.send(Err(error));
                 }
             }

@@ -405,3 +405,20 @@ async fn a_pop_that_does_not_wait_outlasts_a_moment_s_lock() {
         assert_eq!(popped, [1]);
     }
 }
+
+#[tokio::test]
+async fn what_comes_behind_a_part_of_a_request_that_was_given_up_is_given_up_as_well() {
+    let db = database().await;
+    let broker = engine_with(Config { retry_for: Duration::from_millis(500), ..config(db.url()) }).await;
+    push(&broker, "q", "p", 0..1).await;
+    let held = lock(&db, "heads", "p").await;
+    let items = large("q", "p", 3);
+    let others = async {
+        eventually("the first part is given up", async || (lane(&broker, "push").errors > 0).then_some(()))
+            .await;
+        unlock(&held).await;
+    };
+    let (pushed, ()) = tokio::join!(send(&broker, &items), others);
+    assert!(pushed.is_err(), "{pushed:?}");
+    assert_eq!(drain(&broker, "q", "p", "g").await.len(), 1);
+}

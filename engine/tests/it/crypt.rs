@@ -116,7 +116,7 @@ async fn every_way_in_encrypts() {
     let sql = db.client().await;
     let busy = {
         let mut config = with(idle(db.url()), Some(ONE), None);
-        config.deferring.push_utilisation = -1.0;
+        config.deferring.push_utilisation = 0.0;
         config.deferring.patience = Duration::ZERO;
         engine_with(config).await
     };

@@ -14,20 +14,14 @@ use crate::support::*;
 /// Believes that its database cannot keep up.
 fn strained(url: &str) -> Config {
     let mut config = idle(url);
-    config.deferring.push_utilisation = -1.0;
+    config.deferring.push_utilisation = 0.0;
     config.deferring.patience = Duration::ZERO;
     config
 }
 
 /// An engine that defers every push and works off none.
 pub async fn deferring(url: &str) -> Engine {
-    let engine = engine_with(strained(url)).await;
-    eventually("it defers", async || {
-        let pushed = push(&engine, "probe", "p", 0..1).await;
-        pushed[0].ticket.as_ref().filter(|ticket| ticket.reason == "system_busy").map(drop)
-    })
-    .await;
-    engine
+    engine_with(strained(url)).await
 }
 
 #[tokio::test]
@@ -73,6 +67,38 @@ async fn a_deferred_push_lands_with_the_ids_it_was_promised_and_says_so() {
     let again = push_ids(&worker, "q", "a", &["x"]).await;
     assert_eq!((again[0].status, again[0].message_id), (Duplicate, pushed[0].message_id));
     assert!(again[0].ticket.is_none());
+}
+
+#[tokio::test]
+async fn a_push_that_was_accepted_within_the_window_is_a_duplicate_however_long_it_waits() {
+    let db = database().await;
+    let (busy, calm) = (deferring(db.url()).await, engine_with(idle(db.url())).await);
+    configure(&calm, "q", json!({"dedupWindowSeconds": 3600})).await;
+    let first = push_ids(&calm, "q", "p", &["x"]).await;
+    let again = push_ids(&busy, "q", "p", &["x", "y"]).await;
+    travel(&db.client().await, "2 hours").await;
+    let worker = engine(db.url()).await;
+    let done = landed(&worker, &again[0].ticket).await;
+    let result: serde_json::Value = serde_json::from_str(done.result.unwrap().get()).unwrap();
+    assert_eq!(result[0]["message_id"], first[0].message_id.to_string());
+    assert_eq!((&result[0]["status"], &result[1]["status"]), (&json!("duplicate"), &json!("queued")));
+    let ids: Vec<_> =
+        drain(&worker, "q", "p", "g").await.into_iter().map(|message| message.transaction_id).collect();
+    assert_eq!(ids, ["x", "y"]);
+}
+
+#[tokio::test]
+async fn with_no_utilisation_and_no_patience_every_push_is_deferred() {
+    let db = database().await;
+    let mut config = idle(db.url());
+    config.deferring.push_utilisation = 0.0;
+    config.deferring.patience = Duration::ZERO;
+    let broker = engine_with(config).await;
+    for n in 0..3 {
+        let pushed = push(&broker, "q", "p", n..n + 1).await;
+        let reason = pushed[0].ticket.as_ref().map(|ticket| ticket.reason.to_string());
+        assert_eq!(reason.as_deref(), Some("system_busy"), "push {n}");
+    }
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::support::*;
 /// Believes that its database cannot keep up with acknowledgements.
 fn strained(url: &str) -> Config {
     let mut config = idle(url);
-    config.deferring.ack_utilisation = -1.0;
+    config.deferring.ack_utilisation = 0.0;
     config.deferring.patience = Duration::ZERO;
     config
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use queen_engine::{Config, SpoolConfig};
 use queen_protocol::PopRequest;
-use queen_testkit::{Database, Proxy, database};
+use queen_testkit::{Database, Proxy, cluster_with, database};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -12,8 +12,8 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::support::{
-    Ask, Message, any, config, configure, disconnected, drain, engine, engine_with, eventually, idle, named,
-    number, numbers, parked, pop, push_ids, send, twins,
+    Ask, Message, any, complete, config, configure, disconnected, drain, engine, engine_with, eventually,
+    idle, named, number, numbers, parked, pop, push_ids, send, travel, twins,
 };
 
 const LONG: Duration = Duration::from_secs(12);
@@ -131,6 +131,55 @@ async fn the_order_of_commits_is_the_order_of_messages() {
     run(&early, "commit").await;
     moved(&sql).await;
     assert_eq!(payloads(&drain(&broker, "q", "r", "g").await), numbers(1..4));
+}
+
+#[tokio::test]
+async fn a_message_that_was_pushed_within_the_window_is_a_duplicate_however_long_it_waits_for_a_broker() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    configure(&broker, "q", json!({"dedupWindowSeconds": 3600})).await;
+    push_ids(&broker, "q", "p", &["x"]).await;
+    broker.stop().await;
+    run(&sql, "select queen.push('q', 'p', '1', 'x'), queen.push('q', 'p', '2', 'y')").await;
+    travel(&sql, "2 hours").await;
+    let broker = engine(db.url()).await;
+    moved(&sql).await;
+    let ids: Vec<_> = drain(&broker, "q", "p", "g").await.into_iter().map(|m| m.transaction_id).collect();
+    assert_eq!(ids, ["x", "y"]);
+}
+
+/// A transaction that notifies cannot be prepared, and pushers notify a broker that rests.
+#[tokio::test]
+async fn a_transaction_that_pushes_may_be_prepared_also_while_the_broker_rests() {
+    let cluster = cluster_with(&[("max_prepared_transactions", "5"), ("fsync", "off")]).await;
+    let url = cluster.url();
+    let (broker, sql) = (engine(&url).await, cluster.client().await);
+    resting(&sql, true).await;
+    run(&sql, "begin; select queen.push('q', 'p', '1')").await;
+    run(&sql, "prepare transaction 'alone'").await;
+    run(&sql, "begin; select queen.push('q', 'p', '2'); PREPARE /* for\ngood */ TRANSACTION 'with others'")
+        .await;
+    run(&sql, "begin; select queen.push('q', 'p', '3')").await;
+    sql.execute("prepare transaction 'by the extended protocol'", &[]).await.unwrap();
+    run(&sql, "begin; select queen.push('q', 'p', '4'); prepare transaction 'given up'").await;
+    assert_eq!(holders(&sql, "queen.inbox.rest").await, 1, "nobody was woken");
+    // This one wakes it, and from here on those that are prepared find it awake.
+    let waiting = parked(&broker, named("q", "other").wait(LONG)).await;
+    run(&sql, "begin; select queen.push('q', 'other', '5'); commit").await;
+    assert_eq!(waiting.answer().await.unwrap().data(), [5]);
+    run(&sql, "begin; select queen.push('q', 'p', '6'); prepare transaction 'awake'").await;
+    assert!(pop(&broker, named("q", "p")).await.is_none(), "none of them is committed");
+    run(&sql, "rollback prepared 'given up'").await;
+    let mut popped = Vec::new();
+    for transaction in ["awake", "by the extended protocol", "with others", "alone"] {
+        let waiting = parked(&broker, named("q", "p").wait(LONG)).await;
+        run(&sql, &format!("commit prepared '{transaction}'")).await;
+        let found = waiting.answer().await.expect("the message");
+        popped.extend(found.data());
+        complete(&broker, &found).await;
+    }
+    assert_eq!(popped, [6, 3, 2, 1]);
+    moved(&sql).await;
 }
 
 #[tokio::test]
@@ -257,7 +306,7 @@ async fn a_transaction_that_stays_open_holds_up_nobody() {
         push(&sql, "q", "p", n).await;
         let popped = waiting.answer().await.expect("those of others");
         assert_eq!(popped.data(), [n]);
-        crate::support::complete(&broker, &popped).await;
+        complete(&broker, &popped).await;
         // Over HTTP neither.
         push_ids(&broker, "q", "other", &[&n.to_string()]).await;
     }
@@ -277,7 +326,7 @@ async fn a_locked_partition_holds_up_its_own_rows_only_and_keeps_their_order() {
         run(&sql, &format!("select queen.push('q', 'p', '{n}'), queen.push('q', 'free', '{n}')")).await;
         let popped = pop(&broker, named("q", "free").wait(LONG)).await.expect("the other partition");
         assert_eq!(popped.data(), [n]);
-        crate::support::complete(&broker, &popped).await;
+        complete(&broker, &popped).await;
     }
     assert_eq!(number(&sql, "select count(*) from queen.inbox where partition = 'p'").await, 6);
     run(&locker, "rollback").await;
@@ -554,7 +603,9 @@ async fn a_commit_whose_answer_is_lost_is_not_repeated() {
     let proxy = Proxy::to_postgres(db.url()).await;
     let _broker = engine(proxy.url()).await;
     under_harm(&db, async || {
-        for (round, pattern) in ["commit", "commit", "begin; select", "rollback"].into_iter().enumerate() {
+        for (round, pattern) in
+            ["commit", "commit", "select pg_current_xact_id", "rollback"].into_iter().enumerate()
+        {
             if pattern == "rollback" {
                 proxy.cut();
                 continue;

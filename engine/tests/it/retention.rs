@@ -79,6 +79,50 @@ async fn completed_messages_stay_for_the_slowest_group() {
     becomes(&sql, "q", 3).await;
 }
 
+/// A group has read the first of three messages, which is gone; the others are old enough and wait for the group.
+async fn waiting_for_a_group(broker: &Engine, sql: &Client, queue: &str) {
+    push(broker, queue, "p", 0..3).await;
+    complete(broker, &pop(broker, named(queue, "p").group("slow")).await.unwrap()).await;
+    travel(sql, "61 seconds").await;
+    becomes(sql, queue, 2).await;
+}
+
+async fn read_by_all(broker: &Engine, sql: &Client, queue: &str) {
+    complete(broker, &pop(broker, named(queue, "p").group("slow").batch(9)).await.unwrap()).await;
+    becomes(sql, queue, 0).await;
+}
+
+#[tokio::test]
+async fn messages_that_wait_for_a_group_are_looked_at_again_after_an_error() {
+    let (_db, broker, sql) = tidy().await;
+    configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    waiting_for_a_group(&broker, &sql, "q").await;
+    let text = "select pg_get_functiondef('queen.expire(text, uuid[], bigint[])'::regprocedure)";
+    let whole: String = sql.query_one(text, &[]).await.unwrap().get(0);
+    let broken = "create sequence public.errors;
+        create or replace function queen.expire(p_kind text, p_partitions uuid[], p_offsets bigint[])
+        returns table (\"position\" int, removed bigint, waiting boolean) language plpgsql as $$
+        begin perform nextval('public.errors'); raise 'broken'; end $$";
+    sql.batch_execute(broken).await.unwrap();
+    let errors = "select case when is_called then last_value else 0 end from public.errors";
+    eventually("they are handed in again", async || (number(&sql, errors).await > 2).then_some(())).await;
+    sql.batch_execute(&whole).await.unwrap();
+    read_by_all(&broker, &sql, "q").await;
+}
+
+#[tokio::test]
+async fn messages_that_wait_for_a_group_are_looked_at_again_after_another_queue_is_deleted() {
+    let (_db, broker, sql) = tidy().await;
+    for queue in ["a", "b", "c", "q"] {
+        configure(&broker, queue, json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    }
+    waiting_for_a_group(&broker, &sql, "q").await;
+    for queue in ["a", "b", "c"] {
+        broker.delete_queue(queue).await.unwrap();
+    }
+    read_by_all(&broker, &sql, "q").await;
+}
+
 #[tokio::test]
 async fn completed_messages_stay_for_a_registered_group_that_was_away_when_their_partition_was_created() {
     let (_db, broker, sql) = tidy().await;

@@ -78,6 +78,64 @@ async fn a_client_that_repeats_itself_during_an_outage_is_heard_once() {
     assert_eq!(ids, ["before", "x", "y"]);
 }
 
+#[tokio::test]
+async fn a_request_that_finds_the_database_back_halfway_goes_behind_its_own_beginning() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    // Long enough to break the network before a flight and mend it before the next one.
+    let mut config = Config { linger: Duration::from_millis(300), ..spooling(proxy.url(), dir.path()) };
+    config.spool.as_mut().unwrap().bytes_max = 16 << 20;
+    let broker = engine_with(config).await;
+    push(&broker, "q", "p", 0..1).await;
+    let items = large("q", "p", 4);
+    let network = async {
+        eventually("the request waits for its flight", async || {
+            broker.waiting().contains(&("push", 4)).then_some(())
+        })
+        .await;
+        cut_off(&proxy);
+        eventually("its first part cannot be sent", async || {
+            (lane(&broker, "push").errors > 0).then_some(())
+        })
+        .await;
+        proxy.refuse(false);
+    };
+    let (pushed, ()) = tokio::join!(send(&broker, &items), network);
+    assert!(pushed.unwrap().iter().all(|result| result.status == PushStatus::Buffered));
+    emptied(&broker).await;
+    let found: Vec<_> = drain(&broker, "q", "p", "g").await.iter().map(|m| m.json()["n"].clone()).collect();
+    assert_eq!(found, [json!(null), json!(0), json!(1), json!(2), json!(3)]);
+}
+
+/// The window counts from when a push was accepted, not from when the database was back.
+#[tokio::test]
+async fn a_client_that_repeats_itself_within_the_window_is_heard_once_however_long_the_outage() {
+    let db = database().await;
+    let sql = db.client().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let broker = engine_with(spooling(proxy.url(), dir.path())).await;
+    configure(&broker, "q", json!({"dedupWindowSeconds": 3600})).await;
+    push_ids(&broker, "q", "late", &["x"]).await;
+    sql.batch_execute("update queen.segments set created_at = created_at - interval '61 minutes'")
+        .await
+        .unwrap();
+    push_ids(&broker, "q", "p", &["x"]).await;
+    cut_off(&proxy);
+    buffered(&broker).await;
+    push_ids(&broker, "q", "late", &["x"]).await;
+    push_ids(&broker, "q", "p", &["x", "y"]).await;
+    travel(&sql, "2 hours").await;
+    proxy.refuse(false);
+    emptied(&broker).await;
+    let ids = async |partition| -> Vec<_> {
+        drain(&broker, "q", partition, "g").await.into_iter().map(|message| message.transaction_id).collect()
+    };
+    assert_eq!(ids("p").await, ["x", "y"]);
+    assert_eq!(ids("late").await, ["x", "x"], "its window was over when it came again");
+}
+
 /// A process that dies between the commit and the removal of the file must not hand it in again.
 #[tokio::test]
 async fn what_was_handed_in_is_not_handed_in_again_by_the_next_process() {

@@ -183,6 +183,13 @@ pub async fn push(engine: &Engine, queue: &str, partition: &str, numbers: Range<
     send(engine, &items.collect()).await.unwrap()
 }
 
+/// Messages numbered from 0, each larger than what a flight takes of one partition: they are sent one by one.
+pub fn large(queue: &str, partition: &str, count: usize) -> Value {
+    let filler = "x".repeat(256 << 10);
+    let item = |n| json!({"queue": queue, "partition": partition, "payload": {"n": n, "filler": filler}});
+    (0..count).map(item).collect()
+}
+
 /// One message per id, which is also its payload.
 pub async fn push_ids(engine: &Engine, queue: &str, partition: &str, ids: &[&str]) -> Vec<PushResult> {
     send(engine, &with_ids(queue, partition, ids)).await.unwrap()

@@ -22,6 +22,15 @@ async fn configure_echoes_every_option_sent() {
 }
 
 #[tokio::test]
+async fn the_least_wait_of_a_pop_is_brought_into_its_range_and_not_refused() {
+    let server = Server::start().await;
+    for (sent, kept) in [(json!(-5), 0), (json!(60_001), 60_000), (json!(-1e12), 0), (json!(1e12), 60_000)] {
+        let answer = server.configure("q", json!({"minPopWaitTime": sent})).await;
+        assert_eq!(answer["options"]["minPopWaitTime"], kept, "{sent}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_sent_stays_null_resets_and_replace_starts_over() {
     let server = Server::start().await;
     server.configure("q", json!({"leaseTime": 11, "retryLimit": 7})).await;
