@@ -37,9 +37,17 @@ pub struct TracedMessage {
 /// The traced messages of one delivery.
 #[derive(Debug)]
 pub struct Traced {
-    /// Which delivery of them it is, from 1; `None`: another broker knows.
-    pub attempt: Option<i32>,
+    /// The offset of the first message of the delivery, traced or not, and which delivery of it this is, from 1; `None`: another
+    /// broker knows.
+    pub first: Option<(i64, i32)>,
     pub messages: Vec<TracedMessage>,
+}
+
+impl Traced {
+    /// Failures are counted for the first message.
+    fn attempt(&self, offset: i64) -> Option<i32> {
+        self.first.map(|(first, attempt)| if offset == first { attempt } else { 1 })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,7 +243,7 @@ pub fn delivered(at: Instant, partition: Uuid, group: &Arc<str>, traced: &Traced
         let group = Some(group.clone());
         events.push(Event {
             group: group.clone(),
-            attempt: traced.attempt,
+            attempt: traced.attempt(message.offset),
             ..event(at, partition, message, Happened::Delivered)
         });
         if auto {
@@ -278,7 +286,7 @@ pub fn settled(
         let error = item.and_then(|item| item.error.as_deref()).filter(|_| happened != Happened::Completed);
         events.push(Event {
             group: Some(group.clone()),
-            attempt: traced.attempt,
+            attempt: traced.attempt(message.offset),
             error: error.map(|error| error.chars().take(ERROR_CHARS_MAX).collect()),
             ..event(at, partition, message, happened)
         });
@@ -323,7 +331,7 @@ mod tests {
             transaction_id: offset.to_string().into(),
             parent: None,
         };
-        Traced { attempt: Some(2), messages: offsets.iter().map(message).collect() }
+        Traced { first: Some((0, 2)), messages: offsets.iter().map(message).collect() }
     }
 
     fn told(offsets: &[i64], items: &[(i64, AckStatus)], moved: Moved) -> Vec<(i64, Happened)> {

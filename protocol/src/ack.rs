@@ -47,6 +47,8 @@ impl AckStatus {
 #[derive(Debug, Clone)]
 pub struct AckItem {
     pub transaction_id: String,
+    /// Decides between several messages of one transaction. `None`: the first is meant.
+    pub message_id: Option<Uuid>,
     pub partition_id: Uuid,
     /// `None`: no lease check. `Some(text)`: whatever the client sent, checked later.
     pub lease_id: Option<String>,
@@ -60,6 +62,8 @@ pub struct AckItem {
 pub struct AckBody {
     transaction_id: String,
     partition_id: String,
+    #[serde(default)]
+    message_id: Option<String>,
     #[serde(default)]
     lease_id: Option<String>,
     #[serde(default)]
@@ -82,8 +86,15 @@ impl AckBody {
         check_name("consumerGroup", &group)?;
         let partition_id = Uuid::try_parse(&self.partition_id)
             .map_err(|_| BadRequest(format!("partitionId is not a UUID: {:?}", self.partition_id)))?;
+        let message_id = match self.message_id.as_deref().filter(|id| !id.is_empty()) {
+            None => None,
+            Some(id) => Some(
+                Uuid::try_parse(id).map_err(|_| BadRequest(format!("messageId is not a UUID: {id:?}")))?,
+            ),
+        };
         Ok(AckItem {
             transaction_id: self.transaction_id,
+            message_id,
             partition_id,
             lease_id: self.lease_id.filter(|lease| !lease.is_empty()),
             status: AckStatus::parse(self.status.as_deref()),
@@ -161,6 +172,21 @@ mod tests {
     fn a_partition_id_that_is_no_uuid_is_refused_before_it_meets_its_neighbours() {
         let body = br#"{"acknowledgments":[{"transactionId":"t","partitionId":"nope"}]}"#;
         assert!(AckBatchBody::parse(body).unwrap_err().0.starts_with("acknowledgments[0]: partitionId"));
+    }
+
+    #[test]
+    fn a_message_id_is_optional_and_a_uuid() {
+        let read = |more: &str| {
+            let body = format!(r#"{{"transactionId":"t","partitionId":"{}"{more}}}"#, Uuid::nil());
+            AckBody::parse(body.as_bytes()).map(|item| item.message_id)
+        };
+        for none in ["", r#","messageId":null"#, r#","messageId":"" "#] {
+            assert_eq!(read(none).unwrap(), None, "{none}");
+        }
+        let id = "018bcfe5-687b-7000-8000-000500000009";
+        let given = read(&format!(r#","messageId":"{id}""#)).unwrap();
+        assert_eq!(given.unwrap().to_string(), id);
+        assert!(read(r#","messageId":"7""#).unwrap_err().0.starts_with("messageId is not a UUID"));
     }
 
     #[test]

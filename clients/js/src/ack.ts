@@ -160,8 +160,8 @@ export function wireAck({ message, status, error }: Settlement): WireAck {
   if (message.leaseId === '') {
     throw badUse('this message was popped with autoAck: it is acknowledged already');
   }
-  const { transactionId, partitionId, leaseId } = message;
-  return { transactionId, partitionId, leaseId, status, error };
+  const { id: messageId, transactionId, partitionId, leaseId } = message;
+  return { transactionId, messageId, partitionId, leaseId, status, error };
 }
 
 /** A consumer does not settle again what its handler has settled. */

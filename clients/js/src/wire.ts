@@ -52,6 +52,8 @@ export interface WirePopped {
 
 export interface WireAck {
   transactionId: string;
+  /** Decides between several messages of one transaction. */
+  messageId: string;
   partitionId: string;
   leaseId: string;
   status: string;

@@ -66,6 +66,10 @@ impl Ack {
     /// The fields of an acknowledgement, without the braces.
     pub fn write(&self, body: &mut Vec<u8>) {
         wire::field(body, "\"transactionId\":", self.envelope.transaction_id());
+        // Decides between several messages of one transaction.
+        if !self.envelope.id().is_empty() {
+            wire::field(body, ",\"messageId\":", self.envelope.id());
+        }
         wire::field(body, ",\"partitionId\":", self.envelope.partition_id());
         if !self.envelope.lease_id().is_empty() {
             wire::field(body, ",\"leaseId\":", self.envelope.lease_id());
@@ -345,7 +349,7 @@ mod tests {
             status: Status::Failed,
             error: Some("no \"money\"".to_owned()),
         };
-        let fields = json!({"transactionId": "t\"1", "partitionId": "p1", "leaseId": "lease", "status": "failed",
+        let fields = json!({"transactionId": "t\"1", "messageId": "1", "partitionId": "p1", "leaseId": "lease", "status": "failed",
                             "error": "no \"money\"", "consumerGroup": "billing"});
         assert_eq!(serde_json::from_slice::<Value>(&single(&ack)).unwrap(), fields);
         let done = Ack { envelope, status: Status::Completed, error: None };

@@ -227,7 +227,7 @@ impl Batch {
     pub fn taken(shared: Arc<Shared>, message: Taken) -> Arc<Self> {
         let line = Line {
             lane: 0,
-            id: None,
+            id: message.id.map(Text::from),
             transaction_id: message.transaction_id.into(),
             data: Payload::Unknown,
             created_at: None,

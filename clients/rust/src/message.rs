@@ -34,6 +34,8 @@ pub struct Message<T> {
 /// A message that somebody else has popped, by what he was told about it.
 #[derive(Debug, Clone, Default)]
 pub struct Taken {
+    /// The broker's id. `None`: of several messages with this transaction id, the first is meant.
+    pub id: Option<String>,
     /// The producer's id.
     pub transaction_id: String,
     /// The broker's id of its partition.

@@ -311,9 +311,9 @@ mod tests {
         assert_eq!(
             read,
             json!({"operations": [
-                {"type": "ack", "transactionId": "t1", "partitionId": "p1", "leaseId": "lease", "status": "completed",
+                {"type": "ack", "transactionId": "t1", "messageId": "1", "partitionId": "p1", "leaseId": "lease", "status": "completed",
                  "consumerGroup": "billing"},
-                {"type": "ack", "transactionId": "t2", "partitionId": "p1", "leaseId": "lease", "status": "failed",
+                {"type": "ack", "transactionId": "t2", "messageId": "1", "partitionId": "p1", "leaseId": "lease", "status": "failed",
                  "error": "no", "consumerGroup": "billing"}],
                 "requiredLeases": ["lease"]})
         );

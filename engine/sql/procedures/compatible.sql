@@ -278,7 +278,7 @@ $$;
 
 -- queen.leased_messages: messages of one partition as a pop answers them.
 -- in:     p_partition uuid, p_number bigint (the partition's), p_first bigint, p_last bigint (end excluded),
---         p_common jsonb (what is the same for all)
+--         p_common jsonb (what is the same for all, but for the retryCount, which is the first one's)
 -- out:    jsonb: an array. A payload that jsonb cannot hold is null: use HTTP for those, and for messages with a keyId,
 --         whose data is encrypted with that key
 -- locks:  none
@@ -291,6 +291,7 @@ returns jsonb language sql volatile as $$
                    'id', coalesce((h.header ->> 'messageId')::uuid, queen.message_id(s.created_at, o.at, p_number)),
                    'transactionId', h.header ->> 'transactionId', 'traceId', h.header ->> 'traceId',
                    'data', queen.frame_payload(f.frame), 'producerSub', h.header ->> 'producerSub',
+                   'retryCount', case when o.at = p_first then p_common -> 'retryCount' else '0' end,
                    'createdAt', to_char(s.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
                || case when h.header ? 'keyId' then jsonb_build_object('keyId', h.header -> 'keyId') else '{}' end
                order by o.at), '[]')

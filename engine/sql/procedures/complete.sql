@@ -1,11 +1,11 @@
--- queen.complete: the usual acknowledgement, completions under a live lease. Everything else is for queen.ack_unlocked.
+-- queen.complete: the usual acknowledgement, completions under a live lease. Everything else is for queen.settle_unlocked.
 -- in:     p_ids uuid[]            of each row, the same when it is sent again after its answer was lost
 --         p_partitions uuid[], p_groups text[]   each pair at most once, in ascending order
 --         p_leases uuid[], p_expected bigint[] (the cursor), p_to bigint[] (where it goes)
 --         p_new_partitions uuid[], p_new_groups text[], p_new boolean   if true, readers that the claims which follow in
 --                                 this transaction may need: added first, because partitions are locked before cursors
 -- out:    one row of arrays, an element per row that was applied: positions, released (the lease is finished). The rest
---         is to be asked of queen.ack_unlocked, in a call of its own: to wait for it now, behind rows that are locked
+--         is to be asked of queen.settle_unlocked, in a call of its own: to wait for it now, behind rows that are locked
 --         already, could end in a deadlock
 -- locks:  partitions rows of new readers, then consumers rows, skipping busy ones
 -- raises: never for a single item
@@ -23,7 +23,7 @@ begin
     with applied as (
         update queen.consumers as c
         set cursor = a.goal, last_ack = a.ack_id, last_ack_from = a.expected, last_ack_to = a.goal,
-            attempts = case when a.goal < c.lease_end then c.attempts else 0 end,
+            attempts = case when a.goal <= c.failed_from then c.attempts else 0 end,
             lease_id = case when a.goal < c.lease_end then c.lease_id end,
             lease_until = case when a.goal < c.lease_end then c.lease_until end,
             lease_end = case when a.goal < c.lease_end then c.lease_end end,
@@ -37,7 +37,7 @@ begin
                   order by k.generation desc limit 1
                   for no key update skip locked) l
               offset 0) a
-        where c.ctid = a.ctid and c.lease_id = a.held and c.lease_until > v_now
+        where c.ctid = a.ctid and c.lease_id = a.held and c.lease_until > v_now and a.goal <= c.lease_end
           and c.last_ack is distinct from a.ack_id and c.cursor = a.expected and c.deferred_pending = 0
         returning a.ordinal::int as position, c.lease_id is null as released)
     select array_agg(d.position), array_agg(d.released) into positions, released from applied d;

@@ -100,7 +100,8 @@ $$;
 --                                 lock_timeout allows
 -- out:    refused int[] (the positions, from 1, of those that were not put aside: the lease is not valid, or there is no
 --         such reader), busy int[] (of those that were left out, because another session has locked their cursor)
--- locks:  consumers rows in (partition_id, consumer_group) order, skipping busy ones unless it may wait
+-- locks:  partitions rows of new readers, then consumers rows in (partition_id, consumer_group) order, skipping busy ones
+--         unless it may wait
 -- raises: lock_not_available when it may wait and the time is up
 create or replace function queen.defer_acks_unlocked(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_kinds text[], p_priorities int[],
@@ -110,7 +111,12 @@ declare
     v_now timestamptz;
     v_good int[];
 begin
-    busy := (select t.busy from queen.try_readers(p_partitions, p_groups, p_wait) t);
+    -- Without a lease a group may acknowledge where it has not read yet.
+    busy := queen.try_new_readers(
+        array(select case when a.lease_id is null then a.id end
+              from unnest(p_partitions, p_leases) with ordinality a (id, lease_id, ordinal) order by a.ordinal),
+        p_groups, p_wait);
+    busy := busy || (select t.busy from queen.try_readers(p_partitions, p_groups, p_wait) t);
     v_now := queen.now();
     select array_agg(a.ordinal::int) filter (where a.good), array_agg(a.ordinal::int) filter (where not a.good)
     into v_good, refused

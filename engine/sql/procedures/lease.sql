@@ -9,7 +9,7 @@
 --         p_single boolean        no pop has more than one row
 -- out:    one row of arrays, an element per row found: positions, statuses (0 granted, 1 nothing to read, 2 leased by
 --         another, 5 not visible yet, 6 not needed: the pop has enough, 7 the window is open and the batch not full),
---         firsts, lasts (the range, end excluded), attempts, waits_ms (until the lease ends, the other's or ours, or a
+--         firsts, lasts (the range, end excluded), attempts (how often the first message has failed), waits_ms (until the lease ends, the other's or ours, or a
 --         message matures), heads
 --         and per row not found: missed_positions, missed_statuses (3 row busy, 4 partition gone, 8 there is no such
 --         reader: ask again with p_readers; after such a call its partition is busy)
@@ -38,11 +38,13 @@ begin
             set cursor = case when g.auto then g.last else g.first end,
                 lease_id = case when not g.auto then g.lease_id end,
                 lease_until = case when not g.auto then v_now + make_interval(secs => g.seconds) end,
+                lease_start = g.first,
                 lease_end = case when not g.auto then g.last end,
                 attempts = case when g.auto then 0 else c.attempts end,
                 served_at = v_now,
                 version = c.version + 1, generation = (c.version + 1) / 16
-            from (select a.ordinal::int as position, a.lease_id, a.auto, k.ctid, k.attempts, r.first, h.head,
+            from (select a.ordinal::int as position, a.lease_id, a.auto, k.ctid, r.first, h.head,
+                         case when k.failed_from = r.first then k.attempts else 0 end as attempts,
                          least(h.head, r.first + least(a.batch, greatest(1, p_bytes_max
                                                                             / greatest(h.message_bytes_max, 1)))) as last,
                          case when a.seconds > 0 then a.seconds when q.lease_time > 0 then q.lease_time else 60 end
@@ -50,7 +52,8 @@ begin
                   from unnest(p_partitions, p_groups, p_leases, p_seconds, p_batches, p_auto)
                        with ordinality a (partition_id, consumer_group, lease_id, seconds, batch, auto, ordinal)
                   cross join lateral (
-                      select n.ctid, n.cursor, n.attempts, n.lease_until, n.lease_id from queen.consumers n
+                      select n.ctid, n.cursor, n.attempts, n.failed_from, n.lease_until, n.lease_id
+                      from queen.consumers n
                       where n.partition_id = a.partition_id and n.consumer_group = a.consumer_group
                       order by n.generation desc limit 1
                       for no key update skip locked) k
@@ -75,7 +78,7 @@ begin
 
     with locked as materialized (
         select a.ordinal, a.pop, a.batch, a.partitions_max, a.auto, c.partition_id, c.consumer_group, c.row_at,
-               a.lease_id, h.head, h.skips_end, r.cursor, c.attempts, c.lease_until,
+               a.lease_id, h.head, h.skips_end, r.cursor, c.attempts, c.failed_from, c.lease_until,
                case when h.skips_end > r.cursor then queen.next_kept(c.partition_id, c.consumer_group, r.cursor)
                     else r.cursor end as first,
                c.lease_until > v_now and c.lease_id is distinct from a.lease_id as taken,
@@ -122,6 +125,7 @@ begin
         set cursor = case when g.auto then g.last else g.first end,
             lease_id = case when not g.auto then g.lease_id end,
             lease_until = case when not g.auto then v_now + g.length end,
+            lease_start = g.first,
             lease_end = case when not g.auto then g.last end,
             attempts = case when g.auto or g.first > g.cursor then 0 else c.attempts end,
             served_at = v_now,
@@ -134,7 +138,7 @@ begin
     select array_agg(s.ordinal::int) as positions, array_agg(s.status) as statuses, array_agg(s.first) as firsts,
            array_agg(s.last) as lasts,
            -- Those of a message that is skipped now are not the next one's.
-           array_agg(case when s.first > s.cursor then 0 else s.attempts end) as attempts,
+           array_agg(case when s.failed_from = s.first then s.attempts else 0 end) as attempts,
            array_agg(ceil(extract(epoch from case when s.taken and queen.is_held(s.lease_until, v_now)
                                                   then interval '1 second'
                                                   when s.taken then s.lease_until - v_now

@@ -189,7 +189,7 @@ begin
         select coalesce(c.reached > p_offset, false) as consumed,
                coalesce(c.reached <= p_offset and c.lease_end > p_offset and c.lease_until > v_now, false) as leased,
                coalesce(c.lease_own_until, c.lease_until) as lease_until,
-               case when c.reached = p_offset then c.attempts else 0 end as attempts) r
+               case when c.failed_from = p_offset and c.reached <= p_offset then c.attempts else 0 end as attempts) r
     left join lateral (
         select l.error, l.attempts, l.failed_at from queen.dead_letter_rows l
         where l.partition_id = p_partition and l.message_offset = p_offset and l.consumer_group = g.name

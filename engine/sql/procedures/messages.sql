@@ -113,9 +113,8 @@ end $$;
 
 -- queen.bury_message: dead-letters a message that waits, for one group.
 -- in:     p_partition uuid, p_hashes bytea (as queen.find_message), p_group text, p_error text
--- out:    status text: buried, missing, nobody (only named groups read here, and none was named), leased (by a consumer of
---         the group at the moment), committed (the group has passed it); message_id uuid, failed_at timestamptz of the dead letter
--- locks:  the partitions row if the group is new here, the heads row, the consumers row
+-- out:    status text: buried, missing, leased (by a consumer of the group at the moment), committed (the group has passed it); message_id uuid, failed_at timestamptz of the dead letter
+-- locks:  the partitions row if the group has not read here yet, the heads row, the consumers row
 -- raises: never
 -- Asked for again after it was done it is buried still, so that a lost answer can be asked for again.
 create or replace function queen.bury_message(p_partition uuid, p_hashes bytea, p_group text, p_error text,
@@ -131,13 +130,11 @@ begin
         status := 'missing';
         return;
     end if;
-    -- A cursor of its own would hold back retention for a reader that does not exist.
-    if p_group = '__QUEUE_MODE__' and not exists (select 1 from queen.reader_of(p_partition, p_group))
-       and exists (select 1 from queen.readers_of(p_partition)) then
-        status := 'nobody';
-        return;
+    -- A group that has not read here gets no cursor, which would hold back retention for a reader that may never come. If it
+    -- comes it passes over the message. It cannot come before this is done, because it would have to lock the partition.
+    if not exists (select 1 from queen.reader_of(p_partition, p_group)) then
+        perform 1 from queen.partitions p where p.id = p_partition for no key update;
     end if;
-    perform queen.add_readers(array[p_partition], array[p_group]);
     perform 1 from queen.heads h where h.partition_id = p_partition order by h.generation desc limit 1
     for no key update;
     if exists (select 1 from queen.head_of(p_partition) h where h.tail > v_offset)
@@ -147,9 +144,11 @@ begin
         return;
     end if;
     perform queen.lock_readers(array[p_partition], array[p_group]);
-    select greatest(c.cursor, h.tail) as cursor, c.attempts, coalesce(c.lease_until > v_now, false) as live, c.lease_end
+    select greatest(coalesce(c.cursor, queen.first_read(p_partition, p_group)), h.tail) as cursor,
+           coalesce(c.lease_until > v_now, false) as live, c.lease_end,
+           case when c.failed_from = v_offset then c.attempts else 0 end as attempts
     into v_reader
-    from queen.reader_of(p_partition, p_group) c cross join queen.head_of(p_partition) h;
+    from queen.head_of(p_partition) h left join queen.reader_of(p_partition, p_group) c on true;
 
     select d.message_id, d.failed_at into message_id, failed_at from queen.dead_letter_rows d
     where d.queue_id = (select h.queue_id from queen.head_of(p_partition) h) and d.partition_id = p_partition
@@ -173,7 +172,7 @@ begin
     select p.queue_id, p.id, p_group,
            coalesce((queen.frame_header(f.frame) ->> 'messageId')::uuid,
                     queen.message_id(s.created_at, v_offset, p.number)),
-           v_offset, case when v_offset = v_reader.cursor then v_reader.attempts else 0 end, s.created_at, v_now,
+           v_offset, v_reader.attempts, s.created_at, v_now,
            p_error, f.frame
     from queen.partitions p
     cross join lateral (

@@ -4,7 +4,6 @@
 -- out:    nothing; a partition that is gone gets no row
 -- locks:  partitions rows in id order, so that nobody adds the same row or deletes the partition meanwhile
 -- raises: never
--- A group starts at the tail, or if it is registered with a time at the first message after it.
 create or replace function queen.add_readers(p_partitions uuid[], p_groups text[], p_wait boolean)
 returns void language plpgsql as $$
 declare
@@ -25,15 +24,9 @@ begin
                           for no key update of p skip locked);
     end if;
     insert into queen.consumers as c (partition_id, consumer_group, cursor)
-    select p.id, a.consumer_group, case when g.since is null then h.tail else queen.offset_after(p.id, g.since) end
+    select p.id, a.consumer_group, queen.first_read(p.id, a.consumer_group)
     from unnest(p_partitions, p_groups) a (id, consumer_group)
     join queen.partitions p on p.id = any (array[a.id])
-    cross join lateral queen.head_of(a.id) h
-    join queen.queues q on q.id = any (array[p.queue_id])
-    left join lateral (select n.since from queen.groups n
-                       where n.queue_name = q.name and n.consumer_group = a.consumer_group
-                         and n.partition_name in ('', p.name)
-                       order by n.partition_name desc limit 1) g on true
     where a.id = any (v_locked) and not exists (select 1 from queen.reader_of(a.id, a.consumer_group));
 end $$;
 
@@ -46,6 +39,55 @@ create or replace function queen.add_readers(p_partitions uuid[], p_groups text[
 returns void language plpgsql as $$
 begin
     perform queen.add_readers(p_partitions, p_groups, true);
+end $$;
+
+-- queen.try_new_readers: queen.add_readers for those partitions that no other session has locked.
+-- in:     p_partitions uuid[] (null = none is needed), p_groups text[], p_wait int (milliseconds to wait for the others; 0 =
+--         leave them out, null = as long as lock_timeout allows)
+-- out:    int[]: the positions, from 1, of those that were left out
+-- locks:  partitions rows of new readers, in id order if it may wait
+-- raises: lock_not_available when it may wait and the time is up
+create or replace function queen.try_new_readers(p_partitions uuid[], p_groups text[], p_wait int)
+returns int[] language plpgsql as $$
+declare
+    v_new record;
+begin
+    select array_agg(n.id) as partitions, array_agg(n.consumer_group) as groups into v_new
+    from (select distinct a.id, a.consumer_group from unnest(p_partitions, p_groups) a (id, consumer_group)
+          where a.id is not null and not exists (select 1 from queen.reader_of(a.id, a.consumer_group))) n;
+    if v_new.partitions is null then
+        return '{}';
+    end if;
+    if p_wait is distinct from 0 then
+        perform queen.limit_wait(p_wait);
+    end if;
+    perform queen.add_readers(v_new.partitions, v_new.groups, p_wait is distinct from 0);
+    return array(
+        select a.ordinal::int from unnest(p_partitions, p_groups) with ordinality a (id, consumer_group, ordinal)
+        where exists (select 1 from queen.partitions p where p.id = a.id)
+          and not exists (select 1 from queen.reader_of(a.id, a.consumer_group)));
+end $$;
+
+-- queen.first_read: where a group that has not read a partition yet starts in it.
+-- in:     p_partition uuid, p_group text
+-- out:    bigint: the tail, or if the group is registered with a time the first message after it
+-- locks:  none
+-- raises: never
+create or replace function queen.first_read(p_partition uuid, p_group text)
+returns bigint language plpgsql as $$
+declare
+    v_since timestamptz;
+begin
+    select n.since into v_since
+    from queen.partitions p
+    join queen.queues q on q.id = any (array[p.queue_id])
+    join queen.groups n on n.queue_name = q.name and n.consumer_group = p_group and n.partition_name in ('', p.name)
+    where p.id = p_partition
+    order by n.partition_name desc limit 1;
+    if v_since is not null then
+        return queen.offset_after(p_partition, v_since);
+    end if;
+    return (select h.tail from queen.head_of(p_partition) h);
 end $$;
 
 -- queen.offset_after: the first offset of a partition whose message is younger than a given time.

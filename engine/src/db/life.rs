@@ -67,7 +67,7 @@ pub async fn life_traced(db: &Connection, look_up: &LookUp) -> Result<Traced, Er
         transaction_id: row.get::<_, String>(2).into(),
         parent: None,
     };
-    Ok(Traced { attempt: None, messages: rows.iter().map(message).collect() })
+    Ok(Traced { first: None, messages: rows.iter().map(message).collect() })
 }
 
 pub async fn sweep_life(connections: &Connections, older_than: Duration, limit: i32) -> Result<i32, Error> {

@@ -40,16 +40,17 @@ statements! {
     lease: "select * from queen.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     fetch: "select * from queen.fetch($1, $2, $3)",
     release: "select queen.release($1, $2, $3, $4, $5)",
-    ack: "select * from queen.ack($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
-    ack_unlocked: "select * from queen.ack_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+    settle: "select * from queen.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+    settle_unlocked: "select * from queen.settle_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
     complete: "select * from queen.complete($1, $2, $3, $4, $5, $6, null, null, false)",
     turn: "select * from queen.complete($1, $2, $3, $4, $5, $6, $8, $9, $16) c
            cross join lateral queen.lease($7, $8, $9, $10, $11, $12, $13, $14, $15, false,
                                           coalesce($17, c.positions is null))",
-    locate: "select a.ordinal::int, l.cursor, l.index, l.message_offset
-             from unnest($1::uuid[], $2::text[], $3::bytea[], $4::int[])
-                  with ordinality a (partition_id, consumer_group, hashes, wanted, ordinal)
-             cross join lateral queen.locate(a.partition_id, a.consumer_group, a.hashes, a.wanted) l",
+    locate: "select a.ordinal::int, l.cursor, l.live, l.index, l.message_offset
+             from unnest($1::uuid[], $2::text[], $3::uuid[], $4::bytea[], $5::bytea[])
+                  with ordinality a (partition_id, consumer_group, lease_id, hashes, ids, ordinal)
+             cross join lateral queen.locate_acks(a.partition_id, a.consumer_group, a.lease_id, a.hashes, a.ids) l",
+    add_readers: "select queen.add_readers($1, $2)",
     hold: "select * from queen.hold($1, $2, $3, $4)",
     renew: "select * from queen.renew_unlocked($1, $2, $3, $4)",
     subscribe: "select queen.subscribe($1, $2, $3, $4, $5)",
@@ -439,15 +440,13 @@ pub struct Ack<'a> {
     pub groups: Vec<&'a str>,
     pub leases: Vec<Option<Uuid>>,
     pub expected: Vec<i64>,
-    pub negative: Vec<bool>,
-    pub retry_to: Vec<i64>,
-    pub retry_stops: Vec<bool>,
-    pub retry_dead: Vec<bool>,
-    pub final_to: Vec<i64>,
-    pub final_stops: Vec<bool>,
-    pub final_dead: Vec<bool>,
+    /// Three elements per row from here on: one for each way it may go.
+    pub to: Vec<i64>,
+    pub stops: Vec<bool>,
+    pub failed_from: Vec<Option<i64>>,
+    pub failed_to: Vec<Option<i64>>,
     pub dead: Vec<i32>,
-    pub dead_final: Vec<bool>,
+    pub dead_way: Vec<i32>,
     pub dead_offsets: Vec<i64>,
     pub dead_errors: Vec<Option<&'a str>>,
     /// These are the deferred acks that others must not overtake.
@@ -457,7 +456,7 @@ pub struct Ack<'a> {
 #[derive(Clone)]
 pub struct Acked {
     pub position: usize,
-    /// As in ack.sql.
+    /// As in settle.sql.
     pub status: i32,
     pub cursor: i64,
     /// The cursor before it was applied.
@@ -471,22 +470,19 @@ pub struct Acked {
 }
 
 impl Ack<'_> {
-    fn parameters(&self) -> [&(dyn ToSql + Sync); 17] {
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 14] {
         [
             &self.ids,
             &self.partitions,
             &self.groups,
             &self.leases,
             &self.expected,
-            &self.negative,
-            &self.retry_to,
-            &self.retry_stops,
-            &self.retry_dead,
-            &self.final_to,
-            &self.final_stops,
-            &self.final_dead,
+            &self.to,
+            &self.stops,
+            &self.failed_from,
+            &self.failed_to,
             &self.dead,
-            &self.dead_final,
+            &self.dead_way,
             &self.dead_offsets,
             &self.dead_errors,
             &self.deferred,
@@ -494,13 +490,13 @@ impl Ack<'_> {
     }
 }
 
-pub async fn ack(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
-    let row = row(db, "queen.ack", &db.statements.ack, &ask.parameters()).await?;
+pub async fn settle(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error> {
+    let row = row(db, "queen.settle", &db.statements.settle, &ask.parameters()).await?;
     Ok(acked(&row))
 }
 
 /// Also answers the positions of those that were left out.
-pub async fn ack_unlocked(
+pub async fn settle_unlocked(
     db: &Connection,
     ask: &Ack<'_>,
     locked: Locked,
@@ -508,12 +504,12 @@ pub async fn ack_unlocked(
     let wait = locked.millis();
     let mut parameters: Vec<&(dyn ToSql + Sync)> = ask.parameters().to_vec();
     parameters.push(&wait);
-    let row = row(db, "queen.ack_unlocked", &db.statements.ack_unlocked, &parameters).await?;
+    let row = row(db, "queen.settle_unlocked", &db.statements.settle_unlocked, &parameters).await?;
     let busy = list::<i32>(&row, ACKED_COLUMNS).into_iter().map(zero_based).collect();
     Ok((acked(&row), busy))
 }
 
-/// Columns of queen.ack's answer.
+/// Columns of queen.settle's answer.
 const ACKED_COLUMNS: usize = 9;
 
 fn acked(row: &Row) -> Vec<Acked> {
@@ -547,7 +543,7 @@ pub struct Complete<'a> {
     pub to: Vec<i64>,
 }
 
-/// One that was applied; the others are for `ack`.
+/// One that was applied; the others are for `settle`.
 pub struct Completed {
     pub position: usize,
     pub released: bool,
@@ -588,27 +584,37 @@ fn completed(row: &Row) -> Vec<Completed> {
 pub struct Locate<'a> {
     pub partitions: Vec<Uuid>,
     pub groups: Vec<&'a str>,
-    pub hashes: Vec<&'a [u8]>,
-    pub wanted: Vec<i32>,
+    pub leases: Vec<Option<Uuid>>,
+    pub hashes: Vec<Vec<u8>>,
+    pub ids: Vec<Vec<u8>>,
 }
 
 pub struct Located {
     pub position: usize,
     pub cursor: i64,
-    /// Which hash, and where it is; `None`: none of them.
+    /// The lease is.
+    pub live: bool,
+    /// Which message, and where it is; `None`: none of them.
     pub found: Option<(usize, i64)>,
 }
 
 /// No answer at a position: no such partition.
 pub async fn locate(db: &Connection, ask: &Locate<'_>) -> Result<Vec<Located>, Error> {
-    let parameters: [&(dyn ToSql + Sync); 4] = [&ask.partitions, &ask.groups, &ask.hashes, &ask.wanted];
-    let answers = rows(db, "queen.locate", &db.statements.locate, &parameters).await?;
+    let parameters: [&(dyn ToSql + Sync); 5] =
+        [&ask.partitions, &ask.groups, &ask.leases, &ask.hashes, &ask.ids];
+    let answers = rows(db, "queen.locate_acks", &db.statements.locate, &parameters).await?;
     let located = |row: &Row| Located {
         position: position(row, 0),
         cursor: row.get(1),
-        found: row.get::<_, Option<i32>>(2).map(|index| (index as usize, row.get(3))),
+        live: row.get(2),
+        found: row.get::<_, Option<i32>>(3).map(|index| (index as usize, row.get(4))),
     };
     Ok(answers.iter().map(located).collect())
+}
+
+/// Each pair at most once.
+pub async fn add_readers(db: &Connection, partitions: &[Uuid], groups: &[&str]) -> Result<(), Error> {
+    rows(db, "queen.add_readers", &db.statements.add_readers, &[&partitions, &groups]).await.map(drop)
 }
 
 pub struct Held {

@@ -229,7 +229,7 @@ impl Processor {
         }
         let mut settling = Settling::deferred(&self.shared, bodies.iter().map(|(_, ack)| ack).collect());
         while let Some(round) = settling.round() {
-            let answers = procedures::ack(db, &round.ask()).await?;
+            let answers = procedures::settle(db, &round.ask()).await?;
             settling.acked(&round, &answers, &[]);
         }
         let acked = settling.take_landed();

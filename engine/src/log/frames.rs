@@ -117,6 +117,11 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
+    /// The id it was promised before it had a place in the log.
+    pub fn promised(&self) -> Option<Uuid> {
+        Uuid::try_parse(self.message_id?.trim_matches('"')).ok()
+    }
+
     /// `None` for a line that `write_frame` did not write.
     pub fn parse(line: &'a str) -> Option<Self> {
         let rest = line.strip_prefix(TRANSACTION_ID)?;

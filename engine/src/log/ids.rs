@@ -14,6 +14,15 @@ pub fn message_id(created_at_micros: i64, offset: i64, number: i64) -> Uuid {
     Uuid::from_u128(millis << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low << 32 | number)
 }
 
+/// The offset that a computed id names in this partition. `None`: it is an id of another partition, or was not computed.
+pub fn offset_of(id: Uuid, number: i64) -> Option<i64> {
+    let bits = id.as_u128();
+    let offset = ((bits >> 64) as i64 & 0xfff) << 30 | (bits >> 32) as i64 & 0x3fff_ffff;
+    // Without the time.
+    let same = (message_id(0, offset, number).as_u128() ^ bits) << 48 == 0;
+    same.then_some(offset)
+}
+
 /// A UUIDv7 whose last byte is the shard: 0 while there is one database.
 pub fn partition_id() -> Uuid {
     let mut bytes = *Uuid::now_v7().as_bytes();
@@ -67,6 +76,14 @@ impl TransactionHash {
     }
 }
 
+/// How an acknowledgement names its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    pub hash: TransactionHash,
+    /// Of several messages of the transaction, this one. `None`: the first.
+    pub id: Option<Uuid>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +112,16 @@ mod tests {
             let second = message_id(at + later, offset + step, i64::from(number));
             prop_assert!(first < second);
             prop_assert!(first.to_string() < second.to_string());
+        }
+
+        #[test]
+        fn an_id_says_where_its_message_is(
+            at in 0i64..4_000_000_000_000_000, offset in 0i64..(1 << 42), number: u32, other: u32
+        ) {
+            let id = message_id(at, offset, i64::from(number));
+            prop_assert_eq!(offset_of(id, i64::from(number)), Some(offset));
+            prop_assume!(other != number);
+            prop_assert_eq!(offset_of(id, i64::from(other)), None);
         }
 
         #[test]

@@ -1,4 +1,4 @@
-//! Ack: transaction ids become offsets, offsets become a plan, plans of many callers become one statement.
+//! Ack: transaction ids and message ids become offsets, offsets become a plan, plans of many callers become one statement.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use queen_protocol::{AckItem, AckResult, AckStatus, LeaseId};
 use uuid::Uuid;
 
 use super::ack_plan::{self, Item, Plan, Verdict};
-use super::locate::Locate;
+use super::locate::{Locate, Located};
 use super::turn::{Done, Turn};
 use crate::Engine;
 use crate::clock;
@@ -15,15 +15,18 @@ use crate::db::procedures::{self, Acked};
 use crate::error::Error;
 use crate::life::{LookUp, Moved};
 use crate::load::{Kind, Way};
-use crate::log::ids::TransactionHash;
+use crate::log::ids::{Reference, TransactionHash};
 use crate::pop::leases::Service;
 use crate::shared::Shared;
 use crate::sidecar::landed;
 
-const BAD_LEASE: &str = "Invalid or expired lease";
+pub(super) const BAD_LEASE: &str = "Invalid or expired lease";
 
 /// Both words are matched on: one by older clients, one by newer.
 pub(super) const NOT_FOUND: &str = "Message not found (unresolvable transactionId)";
+
+const OTHER_MESSAGE: &str =
+    "Message not found (unresolvable): transactionId and messageId do not name the same message";
 
 const COMMITTED: &str = "the message was already committed for this group";
 
@@ -80,7 +83,7 @@ impl Engine {
         Ok(results)
     }
 
-    /// Turns transaction ids into offsets, from the leases served here or by asking the log. Items that cannot be
+    /// Turns the names of messages into offsets, from the leases served here or by asking the log. Items that cannot be
     /// found are told so and left out.
     pub(super) async fn locate(
         &self,
@@ -91,22 +94,23 @@ impl Engine {
     ) -> Result<Option<(Vec<usize>, Ack)>, Error> {
         let first = &items[set.members[0]];
         let key = (first.partition_id, Arc::<str>::from(first.group.as_str()));
-        let hashes: Vec<TransactionHash> = set
-            .members
-            .iter()
-            .map(|&index| TransactionHash::new(&items[index].transaction_id, true))
-            .collect();
-        let served = self.shared.leases().resolve(&key, hashes.iter().copied());
+        let reference = |&index: &usize| Reference {
+            hash: TransactionHash::new(&items[index].transaction_id, true),
+            id: items[index].message_id,
+        };
+        let asked: Vec<Reference> = set.members.iter().map(reference).collect();
+        let served = self.shared.leases().resolve(&key, lease, &asked);
         let (mut service, mut look_up) = (None, false);
-        let (cursor, offsets): (i64, Vec<Option<i64>>) = match served {
+        let located = match served {
             Some(resolved) => {
                 service = Some(resolved.service);
-                (resolved.cursor, resolved.offsets.into_iter().map(Some).collect())
+                let offsets = resolved.offsets.into_iter().map(Some).collect();
+                Located { cursor: resolved.cursor, live: true, offsets }
             }
             None => {
                 let text = first.lease_id.as_deref();
                 look_up = text.and_then(LeaseId::parse).is_some_and(|lease| lease.traced);
-                let locate = Locate { partition: key.0, group: key.1.clone(), hashes };
+                let locate = Locate { partition: key.0, group: key.1.clone(), lease, asked };
                 let Some(located) = self.lanes.locate.submit(locate).await? else {
                     set.tell(results, |result| result.error = Some(NOT_FOUND.to_owned()));
                     return Ok(None);
@@ -114,18 +118,26 @@ impl Engine {
                 located
             }
         };
-        let id = Uuid::now_v7();
+        // Under a lease that is over only what is settled already is no refusal, and only if all of it is.
+        if lease.is_some() && !located.live && located.offsets.iter().any(Option::is_none) {
+            set.tell(results, |result| result.error = Some(BAD_LEASE.to_owned()));
+            return Ok(None);
+        }
+        let (id, cursor) = (Uuid::now_v7(), located.cursor);
         let mut ack =
             Ack { id, partition: key.0, group: key.1, lease, service, look_up, cursor, items: Vec::new() };
         let mut members = Vec::new();
-        for (&index, offset) in set.members.iter().zip(offsets) {
+        for (&index, offset) in set.members.iter().zip(located.offsets) {
             match offset {
                 Some(offset) => {
                     members.push(index);
                     let item = &items[index];
                     ack.items.push(Item { offset, status: item.status, error: item.error.clone() });
                 }
-                None => results[index].error = Some(NOT_FOUND.to_owned()),
+                None => {
+                    let why = if items[index].message_id.is_some() { OTHER_MESSAGE } else { NOT_FOUND };
+                    results[index].error = Some(why.to_owned());
+                }
             }
         }
         Ok((!members.is_empty()).then_some((members, ack)))
@@ -252,6 +264,15 @@ impl AckOutcome {
         }
     }
 
+    /// Nothing was to be done, and the group has no cursor there.
+    pub fn idle(ack: &Ack, cursor: i64, plan: &Plan) -> Self {
+        Self {
+            verdicts: ack_plan::verdicts(&ack.items, cursor, &plan.without_budget, cursor),
+            refused: None,
+            ..Self::refused(ack, "")
+        }
+    }
+
     pub fn refused(ack: &Ack, reason: &'static str) -> Self {
         Self {
             verdicts: vec![Verdict::Done; ack.items.len()],
@@ -273,16 +294,17 @@ pub(super) fn ask<'a>(acks: &[(&'a Ack, &'a [Item], i64, &Plan)]) -> procedures:
         ask.groups.push(&ack.group);
         ask.leases.push(ack.lease);
         ask.expected.push(*cursor);
-        ask.negative.push(plan.negative);
-        ask.retry_to.push(plan.with_budget.cursor);
-        ask.retry_stops.push(plan.with_budget.stops);
-        ask.retry_dead.push(!plan.with_budget.dead.is_empty());
-        ask.final_to.push(plan.without_budget.cursor);
-        ask.final_stops.push(plan.without_budget.stops);
-        ask.final_dead.push(!plan.without_budget.dead.is_empty());
-        for &dead in &plan.without_budget.dead {
+        for walk in plan.ways() {
+            ask.to.push(walk.cursor);
+            ask.stops.push(walk.stops);
+            ask.failed_from.push(walk.failed.as_ref().map(|failed| failed.start));
+            ask.failed_to.push(walk.failed.as_ref().map(|failed| failed.end));
+        }
+        for (place, &dead) in plan.without_budget.dead.iter().enumerate() {
+            // Each way goes as far as the one before it, or further.
+            let shorter = plan.ways().into_iter().filter(|walk| walk.dead.len() <= place).count();
             ask.dead.push(index as i32 + 1);
-            ask.dead_final.push(!plan.with_budget.dead.contains(&dead));
+            ask.dead_way.push(shorter as i32);
             ask.dead_offsets.push(items[dead].offset);
             ask.dead_errors.push(items[dead].error.as_deref());
         }
@@ -316,12 +338,16 @@ pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone
             ..AckOutcome::refused(ack, "deferred acknowledgements are ahead of it")
         };
     }
-    let walk = if answer.status == 0 { &plan.with_budget } else { &plan.without_budget };
+    let walk = match answer.status {
+        0 => &plan.with_budget,
+        6 => &plan.first_spent,
+        _ => &plan.without_budget,
+    };
     let verdicts = if alone {
-        ack_plan::verdicts(&ack.items, cursor, walk)
+        ack_plan::verdicts(&ack.items, cursor, walk, answer.cursor)
     } else {
         let own = ack_plan::plan(&ack.items, cursor);
-        ack_plan::verdicts(&ack.items, cursor, &own.without_budget)
+        ack_plan::verdicts(&ack.items, cursor, &own.without_budget, answer.cursor)
     };
     AckOutcome {
         verdicts,

@@ -1,5 +1,7 @@
 //! The acknowledgement rules: what a set of statuses does to a group's cursor. Pure: the cursor is given, and
-//! whether the retry budget is spent is known only to the database, so both cases are planned.
+//! how often a message has failed before is known only to the database, so each way it may go is planned.
+
+use std::ops::Range;
 
 use queen_protocol::AckStatus;
 
@@ -10,28 +12,43 @@ pub struct Item {
     pub error: Option<String>,
 }
 
-/// What happens if the budget lasts, or if it is spent.
+/// One way it may go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walk {
     pub cursor: i64,
     /// A nack ends the lease here, whatever follows.
     pub stops: bool,
+    /// The messages whose failure stopped it: the first that may be retried, and those that failed right behind it.
+    pub failed: Option<Range<i64>>,
     /// Items to dead-letter.
     pub dead: Vec<usize>,
 }
 
+/// All three are the same if nothing failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The first walk stops at a `failed`, which costs a retry.
-    pub negative: bool,
+    /// The first message that failed has retries left.
     pub with_budget: Walk,
+    /// It has none left, nor have those that failed right behind it. All others have.
+    pub first_spent: Walk,
+    /// Nothing is retried.
     pub without_budget: Walk,
 }
 
 impl Plan {
     /// Nothing but completions.
     pub fn is_plain(&self) -> bool {
-        !self.negative && !self.with_budget.stops && self.without_budget.dead.is_empty()
+        !self.with_budget.stops && self.without_budget.dead.is_empty()
+    }
+
+    /// Everything in it was settled before.
+    pub fn is_idle(&self, cursor: i64) -> bool {
+        self.is_plain() && self.without_budget.cursor == cursor
+    }
+
+    /// In the order in which queen.settle counts them.
+    pub fn ways(&self) -> [&Walk; 3] {
+        [&self.with_budget, &self.first_spent, &self.without_budget]
     }
 }
 
@@ -49,36 +66,55 @@ pub enum Verdict {
 pub fn plan(items: &[Item], cursor: i64) -> Plan {
     let mut order: Vec<usize> = (0..items.len()).filter(|&index| items[index].offset >= cursor).collect();
     order.sort_by_key(|&index| items[index].offset);
-    let (with_budget, negative) = walk(items, &order, cursor, false);
-    let (without_budget, _) = walk(items, &order, cursor, true);
-    Plan { negative, with_budget, without_budget }
+    let with_budget = walk(items, &order, cursor, i64::MIN);
+    let spent_to = with_budget.failed.as_ref().map_or(i64::MIN, |failed| failed.end);
+    Plan {
+        first_spent: walk(items, &order, cursor, spent_to),
+        without_budget: walk(items, &order, cursor, i64::MAX),
+        with_budget,
+    }
 }
 
-fn walk(items: &[Item], order: &[usize], cursor: i64, spent: bool) -> (Walk, bool) {
-    let mut walk = Walk { cursor, stops: false, dead: Vec::new() };
-    for &index in order {
-        let after = items[index].offset + 1;
+/// Messages below `spent_to` have no retries left.
+fn walk(items: &[Item], order: &[usize], cursor: i64, spent_to: i64) -> Walk {
+    let mut walk = Walk { cursor, stops: false, failed: None, dead: Vec::new() };
+    for (place, &index) in order.iter().enumerate() {
+        let offset = items[index].offset;
         match items[index].status {
-            AckStatus::Completed => walk.cursor = walk.cursor.max(after),
+            AckStatus::Completed => walk.cursor = walk.cursor.max(offset + 1),
             AckStatus::Retry => {
                 walk.stops = true;
-                return (walk, false);
+                break;
             }
-            AckStatus::Failed if !spent => {
+            AckStatus::Failed if offset >= spent_to => {
                 walk.stops = true;
-                return (walk, true);
+                walk.failed = Some(offset..end_of_failures(items, &order[place..]));
+                break;
             }
             AckStatus::Failed | AckStatus::Dlq => {
-                walk.cursor = walk.cursor.max(after);
+                walk.cursor = walk.cursor.max(offset + 1);
                 walk.dead.push(index);
             }
         }
     }
-    (walk, false)
+    walk
 }
 
-/// What each item is told, once the database has said which walk it took.
-pub fn verdicts(items: &[Item], cursor: i64, walk: &Walk) -> Vec<Verdict> {
+/// Where the messages end that failed without a gap.
+fn end_of_failures(items: &[Item], order: &[usize]) -> i64 {
+    let mut end = items[order[0]].offset;
+    for item in order.iter().map(|&index| &items[index]) {
+        if item.status != AckStatus::Failed || item.offset > end {
+            break;
+        }
+        end = item.offset + 1;
+    }
+    end
+}
+
+/// What each item is told, once the database has said which walk it took, and how far: some messages that failed together may
+/// have failed less often than the first.
+pub fn verdicts(items: &[Item], cursor: i64, walk: &Walk, reached: i64) -> Vec<Verdict> {
     let mut verdicts: Vec<Verdict> = items
         .iter()
         .map(|item| match item.status {
@@ -87,7 +123,7 @@ pub fn verdicts(items: &[Item], cursor: i64, walk: &Walk) -> Vec<Verdict> {
             _ => Verdict::Committed,
         })
         .collect();
-    for &index in &walk.dead {
+    for &index in walk.dead.iter().filter(|&&index| items[index].offset < reached) {
         verdicts[index] = Verdict::Dead;
     }
     verdicts
@@ -124,26 +160,41 @@ mod tests {
     fn a_failure_is_not_jumped_over_while_there_is_budget() {
         let items = items(&[(0, Completed), (1, Failed), (2, Completed)]);
         let plan = plan(&items, 0);
-        assert!(plan.negative && plan.with_budget.stops);
-        assert_eq!(plan.with_budget.cursor, 1);
-        assert_eq!(plan.without_budget, Walk { cursor: 3, stops: false, dead: vec![1] });
+        assert_eq!(plan.with_budget, stopped(1, Some(1..2), &[]));
+        let over = Walk { cursor: 3, stops: false, failed: None, dead: vec![1] };
+        assert_eq!((&plan.first_spent, &plan.without_budget), (&over, &over));
+    }
+
+    fn stopped(cursor: i64, failed: Option<Range<i64>>, dead: &[usize]) -> Walk {
+        Walk { cursor, stops: true, failed, dead: dead.to_vec() }
+    }
+
+    #[test]
+    fn what_failed_with_the_first_shares_its_count_and_what_failed_behind_a_gap_has_its_own() {
+        let items = items(&[(0, Failed), (1, Failed), (2, Completed), (3, Failed), (4, Failed), (6, Failed)]);
+        let plan = plan(&items, 0);
+        assert_eq!(plan.with_budget, stopped(0, Some(0..2), &[]));
+        assert_eq!(plan.first_spent, stopped(3, Some(3..5), &[0, 1]));
+        assert_eq!(plan.without_budget.dead, [0, 1, 3, 4, 5]);
+        let verdicts = verdicts(&items, 0, &plan.first_spent, 1);
+        assert_eq!(verdicts[..2], [Verdict::Dead, Verdict::Done], "the second has failed less often");
     }
 
     #[test]
     fn a_retry_costs_nothing_and_stops_in_both_cases() {
         let items = items(&[(0, Failed), (1, Retry), (2, Completed)]);
         let plan = plan(&items, 0);
-        assert_eq!(plan.without_budget, Walk { cursor: 1, stops: true, dead: vec![0] });
+        assert_eq!(plan.without_budget, stopped(1, None, &[0]));
         let items = self::items(&[(0, Retry), (1, Failed)]);
-        assert!(!super::plan(&items, 0).negative);
+        assert_eq!(super::plan(&items, 0).with_budget, stopped(0, None, &[]));
     }
 
     #[test]
     fn dead_letters_go_whatever_the_budget_and_every_failed_item_when_it_is_spent() {
         let items = items(&[(0, Dlq), (1, Failed), (2, Failed)]);
         let plan = plan(&items, 0);
-        assert_eq!(plan.with_budget, Walk { cursor: 1, stops: true, dead: vec![0] });
-        assert_eq!(plan.without_budget, Walk { cursor: 3, stops: false, dead: vec![0, 1, 2] });
+        assert_eq!(plan.with_budget, stopped(1, Some(1..3), &[0]));
+        assert_eq!(plan.without_budget, Walk { cursor: 3, stops: false, failed: None, dead: vec![0, 1, 2] });
     }
 
     #[test]
@@ -151,7 +202,7 @@ mod tests {
         let items = items(&[(1, Completed), (2, Failed), (5, Completed)]);
         let plan = plan(&items, 4);
         assert_eq!(
-            verdicts(&items, 4, &plan.with_budget),
+            verdicts(&items, 4, &plan.with_budget, 6),
             [Verdict::Noop, Verdict::Committed, Verdict::Done]
         );
     }
@@ -167,11 +218,12 @@ mod tests {
         ) {
             let items = items(&statuses);
             let plan = plan(&items, cursor);
-            for (walk, spent) in [(&plan.with_budget, false), (&plan.without_budget, true)] {
+            let spent = plan.with_budget.failed.as_ref().map_or(cursor, |failed| failed.end);
+            for (walk, spent) in plan.ways().into_iter().zip([0, spent, 20]) {
                 prop_assert!(walk.cursor >= cursor);
                 for (index, item) in items.iter().enumerate() {
                     let passed = item.offset >= cursor && item.offset < walk.cursor;
-                    let nack = item.status == Retry || (item.status == Failed && !spent);
+                    let nack = item.status == Retry || (item.status == Failed && item.offset >= spent);
                     // Two statuses for one message: the first in the walk decides.
                     let twice = items.iter().filter(|other| other.offset == item.offset).count() > 1;
                     prop_assert!(!(passed && nack) || twice);

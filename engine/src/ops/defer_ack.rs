@@ -145,6 +145,7 @@ impl Body {
         for (index, (item, verdict)) in self.items.iter().zip(&outcome.verdicts).enumerate() {
             let asked = AckItem {
                 transaction_id: item.transaction_id.clone(),
+                message_id: None,
                 partition_id: ack.partition,
                 lease_id: None,
                 status: AckStatus::Completed,

@@ -1,4 +1,4 @@
-//! Locate: transaction ids become offsets by asking the log, for acks of leases that this broker did not serve or
+//! Locate: transaction ids and message ids become offsets by asking the log, for acks of leases that this broker did not serve or
 //! no longer remembers.
 
 use std::sync::Arc;
@@ -7,18 +7,26 @@ use uuid::Uuid;
 
 use crate::db::procedures;
 use crate::db::{Connection, Error, Priority};
-use crate::log::ids::TransactionHash;
+use crate::log::ids::{Reference, TransactionHash};
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
 pub struct Locate {
     pub partition: Uuid,
     pub group: Arc<str>,
-    pub hashes: Vec<TransactionHash>,
+    /// `None`: no lease is claimed.
+    pub lease: Option<Uuid>,
+    pub asked: Vec<Reference>,
 }
 
-/// The group's cursor, and the offset of each hash that was found.
-pub type Located = (i64, Vec<Option<i64>>);
+pub struct Located {
+    /// The group's.
+    pub cursor: i64,
+    /// The lease is.
+    pub live: bool,
+    /// Of each message that was found.
+    pub offsets: Vec<Option<i64>>,
+}
 
 impl Operation for Locate {
     const NAME: &'static str = "locate";
@@ -38,38 +46,33 @@ impl Operation for Locate {
     }
 
     fn bytes(&self) -> usize {
-        self.hashes.len() * 2 * TransactionHash::BYTES
+        self.asked.len() * (2 * TransactionHash::BYTES + size_of::<Uuid>())
     }
 
     async fn call(_: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Option<Located>>, Error> {
         // A transaction id was chosen by a client or minted for it: both spellings are asked for.
-        let packed: Vec<Vec<u8>> = batch
-            .iter()
-            .map(|locate| {
-                let both = [true, false].into_iter();
-                both.flat_map(|chosen| {
-                    locate.hashes.iter().flat_map(move |hash| hash.flagged(chosen).to_bytes())
-                })
-                .collect()
-            })
-            .collect();
-        // Partitions may be locked, in this order.
-        let mut order: Vec<usize> = (0..batch.len()).collect();
-        order.sort_unstable_by_key(|&index| batch[index].partition);
+        let hashes = |locate: &Self, chosen: bool| {
+            let hashes = locate.asked.iter().map(move |reference| reference.hash.flagged(chosen));
+            hashes.flat_map(TransactionHash::to_bytes).collect::<Vec<u8>>()
+        };
         let mut ask = procedures::Locate::default();
-        for &index in &order {
-            ask.partitions.push(batch[index].partition);
-            ask.groups.push(&batch[index].group);
-            ask.hashes.push(&packed[index]);
-            ask.wanted.push(batch[index].hashes.len() as i32);
+        for locate in batch {
+            ask.partitions.push(locate.partition);
+            ask.groups.push(&locate.group);
+            ask.leases.push(locate.lease);
+            ask.hashes.push([hashes(locate, true), hashes(locate, false)].concat());
+            let ids = locate.asked.iter().map(|reference| reference.id.unwrap_or_default());
+            ask.ids.push(ids.flat_map(Uuid::into_bytes).collect());
         }
         let mut located: Vec<Option<Located>> = batch.iter().map(|_| None).collect();
         for answer in procedures::locate(db, &ask).await? {
-            let index = order[answer.position];
-            let count = batch[index].hashes.len();
-            let (_, offsets) = located[index].get_or_insert_with(|| (answer.cursor, vec![None; count]));
+            let located = located[answer.position].get_or_insert_with(|| Located {
+                cursor: answer.cursor,
+                live: answer.live,
+                offsets: vec![None; batch[answer.position].asked.len()],
+            });
             if let Some((index, offset)) = answer.found {
-                offsets[index % count].get_or_insert(offset);
+                located.offsets[index] = Some(offset);
             }
         }
         Ok(located)

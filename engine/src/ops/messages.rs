@@ -107,8 +107,6 @@ pub enum Buried {
     },
     /// There is no such message.
     Missing,
-    /// Only named groups read there, and none was named.
-    Nobody,
     /// A consumer of the group has it at the moment.
     Leased,
     /// The group has passed it.
@@ -165,7 +163,6 @@ impl Engine {
         Ok(match (word.as_str(), letter) {
             ("buried", Some((message_id, failed_at))) => Buried::Buried { message_id, failed_at },
             ("leased", _) => Buried::Leased,
-            ("nobody", _) => Buried::Nobody,
             ("committed", _) => Buried::Committed,
             _ => Buried::Missing,
         })

@@ -577,7 +577,9 @@ impl Engine {
                 let (partition, holder) = (delivery.partition.clone(), request.holder.clone());
                 let service = Service { partition, head: delivery.head, holder };
                 let traced = traced.get(index).cloned().flatten();
-                book.serve(service, grants.group.clone(), lease, delivery.first, hashes, traced);
+                let promised = written.promised.iter().filter(|(delivery, ..)| *delivery == index);
+                let promised = promised.map(|&(_, id, offset)| (id, offset)).collect();
+                book.serve(service, grants.group.clone(), lease, delivery.first, hashes, promised, traced);
             }
         }
         let traced = deliveries.iter().zip(traced);
@@ -659,7 +661,10 @@ fn by_delivery(deliveries: &[Delivery], traced: Vec<(usize, TracedMessage)>) -> 
         messages[index].push(message);
     }
     let traced = deliveries.iter().zip(messages);
-    let traced = traced.map(|(delivery, messages)| Traced { attempt: Some(delivery.attempts + 1), messages });
+    let traced = traced.map(|(delivery, messages)| Traced {
+        first: Some((delivery.first, delivery.attempts + 1)),
+        messages,
+    });
     traced.map(|traced| (!traced.messages.is_empty()).then(|| Arc::new(traced))).collect()
 }
 

@@ -160,7 +160,12 @@ impl<'a> Settling<'a> {
         }
         for (row, _) in round.rows.iter().zip(found).filter(|(_, found)| !found) {
             for &member in &row.members {
-                self.outcomes[member] = Some(AckOutcome::refused(self.batch[member], NOT_FOUND));
+                let ack = self.batch[member];
+                // Without a lease, and with nothing to do, it was given no cursor.
+                self.outcomes[member] = Some(match ack.lease.is_none() && row.plan.is_idle(row.cursor) {
+                    true => AckOutcome::idle(ack, row.cursor, &row.plan),
+                    false => AckOutcome::refused(ack, NOT_FOUND),
+                });
             }
         }
     }

@@ -10,17 +10,17 @@ use crate::db::messages;
 use crate::db::traces::{self as db, NamedTrace, NewTrace, Trace, TraceName};
 use crate::error::Error;
 use crate::log::frames::Frame;
-use crate::log::ids::TransactionHash;
+use crate::log::ids::{Reference, TransactionHash};
 
 impl Engine {
     /// The id of the event; `None`: there is no such message.
     pub async fn trace(&self, trace: &NewTrace) -> Result<Option<Uuid>, Error> {
         self.check_open()?;
         let id = Uuid::now_v7();
-        let hash = TransactionHash::new(&trace.transaction_id, true);
+        let asked = Reference { hash: TransactionHash::new(&trace.transaction_id, true), id: None };
         // Nearly always it is about a message that this broker has just served.
         let group: Arc<str> = trace.group.as_deref().unwrap_or(queen_protocol::QUEUE_MODE).into();
-        let served = self.shared.leases().resolve(&(trace.partition, group), std::iter::once(hash));
+        let served = self.shared.leases().resolve(&(trace.partition, group), None, &[asked]);
         let offset = served.and_then(|served| served.offsets.first().copied());
         let hashes = hashes(&trace.transaction_id);
         let known = db::add_trace(&self.shared.connections, id, trace, &hashes, offset).await?;

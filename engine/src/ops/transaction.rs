@@ -84,6 +84,11 @@ impl Engine {
             }
             if let Some(refused) = results.iter().find(|result| result.error.is_some()) {
                 let reason = refused.error.clone().unwrap_or_default();
+                if let Some(lease) =
+                    acks[refused.index].lease_id.as_ref().filter(|_| reason == ack::BAD_LEASE)
+                {
+                    return Ok(rolled_back(bad_lease(lease)));
+                }
                 return Ok(rolled_back(format!("ack of {:?}: {reason}", refused.transaction_id)));
             }
             // What is in the spool is ahead of it, too.
@@ -355,6 +360,7 @@ impl Transaction {
 
     /// Everything up to the commit. Locks partitions first, then all cursors at once.
     async fn prepare(&self, shared: &Shared, db: &Connection) -> Result<Result<Prepared, Settled>, DbError> {
+        self.add_readers(db).await?;
         let parcels: Vec<&Parcel> = self.parcels.iter().collect();
         let mut published = Vec::new();
         let mut placed = Vec::with_capacity(parcels.len());
@@ -381,6 +387,17 @@ impl Transaction {
         }
         let acks = outcomes.into_iter().flatten().collect();
         Ok(Ok(Prepared { committed: Committed { placed, acks }, published, acked }))
+    }
+
+    /// Without a lease a group may acknowledge where it has not read yet.
+    async fn add_readers(&self, db: &Connection) -> Result<(), DbError> {
+        let unread = self.acks.iter().filter(|ack| ack.lease.is_none() && ack.service.is_none());
+        let readers: HashSet<(Uuid, &str)> = unread.map(|ack| (ack.partition, ack.group.as_ref())).collect();
+        if readers.is_empty() {
+            return Ok(());
+        }
+        let (partitions, groups): (Vec<Uuid>, Vec<&str>) = readers.into_iter().unzip();
+        procedures::add_readers(db, &partitions, &groups).await
     }
 
     /// The cursors of everything to be acknowledged, or which required lease is not live.
@@ -432,7 +449,7 @@ impl Transaction {
                 (&self.acks[index], self.acks[index].items.as_slice(), *cursor, plan)
             })
             .collect();
-        let answers = procedures::ack(db, &ack::ask(&rows)).await?;
+        let answers = procedures::settle(db, &ack::ask(&rows)).await?;
         if answers.len() < chosen.len() {
             return Ok(Err(Settled::RolledBack("ack: the partition does not exist".to_owned())));
         }

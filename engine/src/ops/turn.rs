@@ -150,7 +150,7 @@ async fn settle(
                 .await
                 .map(|completed| settling.completed(&round, &completed))
         } else {
-            procedures::ack_unlocked(db, &round.ask(), locked)
+            procedures::settle_unlocked(db, &round.ask(), locked)
                 .await
                 .map(|(answers, busy)| settling.acked(&round, &answers, &busy))
         };

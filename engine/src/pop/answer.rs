@@ -1,5 +1,6 @@
 //! The body of a pop's answer, spliced together from frames: no payload is parsed on its way out.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub struct Delivery {
     pub last: i64,
     /// Of the partition, when it was claimed.
     pub head: i64,
+    /// How often its first message has failed.
     pub attempts: i32,
     /// How long it is the consumer's; 0 for an automatic ack.
     pub lease_ms: i64,
@@ -41,10 +43,12 @@ pub struct Answer {
     pub traces: Vec<TraceParent>,
 }
 
-/// The JSON, and the traced messages in it, each with the number of its delivery.
+/// The JSON, and what has to be remembered of the messages in it, each with the number of its delivery.
 pub struct Written {
     pub body: Bytes,
     pub traced: Vec<(usize, TracedMessage)>,
+    /// Offsets of messages whose ids are not computed.
+    pub promised: Vec<(usize, Uuid, i64)>,
 }
 
 /// A message that cannot be delivered, and in which delivery.
@@ -56,7 +60,8 @@ pub struct Unread {
     pub cause: Unreadable,
 }
 
-/// `lease`: `None` for an automatic ack. `brief`: only the first message of each partition says what all of them have in common.
+/// `lease`: `None` for an automatic ack. `brief`: a message says what it has in common with its partition only if it differs from the
+/// one before it.
 /// `None`: there is nothing to deliver.
 pub fn write_answer(
     deliveries: &[Delivery],
@@ -80,10 +85,20 @@ pub fn write_answer(
     write_string(&mut out, group);
     let _ = write!(out, ",\"partitionsClaimed\":{},\"messages\":[", deliveries.len());
     let mut first = true;
-    let mut traced = Vec::new();
+    let (mut traced, mut promised_ids) = (Vec::new(), Vec::new());
     for (index, delivery) in deliveries.iter().enumerate() {
-        let full_tail = message_tail(delivery, group, &lease);
-        let mut tail = full_tail.as_str();
+        let first_tail = message_tail(delivery, group, &lease, delivery.attempts);
+        // Failures are counted for the first message.
+        let second_tail = match delivery.attempts {
+            0 => Cow::Borrowed(first_tail.as_str()),
+            _ => Cow::Owned(message_tail(delivery, group, &lease, 0)),
+        };
+        let (second, rest) = match (brief, delivery.attempts) {
+            (false, _) => (&*second_tail, &*second_tail),
+            (true, 0) => (BRIEF_TAIL, BRIEF_TAIL),
+            (true, _) => (&*second_tail, BRIEF_TAIL),
+        };
+        let mut tails = [first_tail.as_str(), second].into_iter();
         for segment in &delivery.segments {
             let created_at = format_micros(segment.created_at);
             let range = delivery.first.max(segment.base_offset)..delivery.last.min(segment.end());
@@ -94,7 +109,10 @@ pub fn write_answer(
                 }
                 out.push_str("{\"id\":");
                 match frame.message_id {
-                    Some(promised) => out.push_str(promised),
+                    Some(promised) => {
+                        out.push_str(promised);
+                        promised_ids.extend(frame.promised().map(|id| (index, id, offset)));
+                    }
                     None => {
                         let id = message_id(segment.created_at, offset, delivery.partition.number);
                         let _ = write!(out, "\"{id}\"");
@@ -123,15 +141,12 @@ pub fn write_answer(
                 write_nullable(&mut out, ",\"producerSub\":", frame.producer_sub, brief);
                 out.push_str(",\"createdAt\":\"");
                 out.push_str(&created_at);
-                out.push_str(tail);
-                if brief {
-                    tail = "\"}";
-                }
+                out.push_str(tails.next().unwrap_or(rest));
             }
         }
     }
     out.push_str("]}");
-    Ok(Some(Written { body: Bytes::from(out), traced }))
+    Ok(Some(Written { body: Bytes::from(out), traced, promised: promised_ids }))
 }
 
 /// A null is as good as nothing to those who want it brief.
@@ -152,18 +167,21 @@ fn write_trace(out: &mut String, frame: &Frame<'_>) {
 }
 
 fn traced_message(frame: &Frame<'_>, delivery: &Delivery, segment: &Segment, offset: i64) -> TracedMessage {
-    let promised = frame.message_id.and_then(|id| Uuid::try_parse(id.trim_matches('"')).ok());
     TracedMessage {
         offset,
-        message_id: promised
+        message_id: frame
+            .promised()
             .unwrap_or_else(|| message_id(segment.created_at, offset, delivery.partition.number)),
         transaction_id: read_string(frame.transaction_id).into(),
         parent: frame.trace_parent.and_then(|parent| TraceParent::parse(parent.trim_matches('"'))),
     }
 }
 
-/// What is the same for every message of a partition.
-fn message_tail(delivery: &Delivery, group: &str, lease: &str) -> String {
+/// The end of a message that says nothing about its partition.
+const BRIEF_TAIL: &str = "\"}";
+
+/// What is the same for every message of a partition, but for the count of failures.
+fn message_tail(delivery: &Delivery, group: &str, lease: &str, attempts: i32) -> String {
     let mut tail = String::new();
     let _ = write!(tail, "\",\"partitionId\":\"{}\",\"partition\":", delivery.partition.id);
     write_string(&mut tail, &delivery.partition.name);
@@ -171,7 +189,7 @@ fn message_tail(delivery: &Delivery, group: &str, lease: &str) -> String {
     write_string(&mut tail, &delivery.partition.queue);
     let _ = write!(tail, ",\"leaseId\":\"{lease}\",\"consumerGroup\":");
     write_string(&mut tail, group);
-    let _ = write!(tail, ",\"retryCount\":{}}}", delivery.attempts);
+    let _ = write!(tail, ",\"retryCount\":{attempts}}}");
     tail
 }
 
@@ -216,7 +234,7 @@ mod tests {
         assert_eq!(messages[0]["data"], Value::Null);
         assert!(text.contains("\"data\":\"\\u0000\""));
         assert_eq!(messages[1]["queue"], "q \"x\"");
-        assert_eq!(messages[1]["retryCount"], 2);
+        assert_eq!((&messages[0]["retryCount"], &messages[1]["retryCount"]), (&2.into(), &0.into()));
         assert_eq!(messages[1]["createdAt"], "2026-01-01T10:00:00.123456Z");
         assert_eq!(messages[1]["leaseId"], json["leaseId"]);
         assert!(messages[0]["id"].as_str() < messages[1]["id"].as_str());
@@ -233,16 +251,18 @@ mod tests {
     fn a_brief_answer_says_once_what_the_messages_of_a_partition_have_in_common() {
         let delivery = |number: i64| {
             let mut frames = String::new();
-            for id in ["a", "b"] {
+            for id in ["a", "b", "c"] {
                 let sub = (id == "b").then_some("bob");
                 write_frame(&mut frames, id, None, None, None, sub, None, "1");
                 frames.push('\n');
             }
-            let segment = Segment::new(0, 0, vec![0; 32], frames.trim_end().to_owned());
+            let segment = Segment::new(0, 0, vec![0; 48], frames.trim_end().to_owned());
             let partition =
                 Partition { id: Uuid::nil(), number, queue: "q".into(), name: format!("p{number}").into() };
             let (partition, segments) = (Arc::new(partition), vec![Arc::new(segment)]);
-            Delivery { partition, first: 0, last: 2, head: 2, attempts: 1, lease_ms: 1_000, segments }
+            // One of them has failed before.
+            let attempts = (number - 1) as i32;
+            Delivery { partition, first: 0, last: 3, head: 3, attempts, lease_ms: 1_000, segments }
         };
         let deliveries = [delivery(1), delivery(2)];
         let read = |brief| -> Vec<Value> {
@@ -254,6 +274,10 @@ mod tests {
         let keys =
             |message: &Value| message.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(keys(&brief[1]), "createdAt data id producerSub transactionId");
+        assert_eq!(keys(&brief[5]), "createdAt data id transactionId");
+        let counts: Vec<&Value> = full.iter().map(|message| &message["retryCount"]).collect();
+        assert_eq!(counts, [0, 0, 0, 1, 0, 0]);
+        assert_eq!(brief[4]["retryCount"], 0, "the one before it has another");
         // Whoever fills in what was left out has the other form.
         let common = ["partitionId", "partition", "queue", "leaseId", "consumerGroup", "retryCount"];
         for index in 0..brief.len() {

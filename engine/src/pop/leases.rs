@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::life::Traced;
 use crate::log::Partition;
-use crate::log::ids::TransactionHash;
+use crate::log::ids::{Reference, TransactionHash, offset_of};
 
 /// What was known when a partition was leased.
 #[derive(Debug, Clone)]
@@ -27,6 +27,8 @@ struct Served {
     first: i64,
     /// One per message from `first` on, without the flag.
     hashes: Vec<u128>,
+    /// Where the messages are whose ids were promised before they had a place in the log. All others are computed.
+    promised: HashMap<Uuid, i64>,
     /// `None`: nobody asked what becomes of these messages.
     traced: Option<Arc<Traced>>,
 }
@@ -34,9 +36,45 @@ struct Served {
 /// What a traced message takes, in hashes.
 const TRACED_WEIGHT: usize = 10;
 
+/// What a promised id takes, in hashes.
+const PROMISED_WEIGHT: usize = 2;
+
 impl Served {
     fn weight(&self) -> usize {
-        self.hashes.len() + self.traced.as_ref().map_or(0, |traced| TRACED_WEIGHT * traced.messages.len())
+        let promised = PROMISED_WEIGHT * self.promised.len();
+        self.hashes.len()
+            + promised
+            + self.traced.as_ref().map_or(0, |traced| TRACED_WEIGHT * traced.messages.len())
+    }
+
+    /// Places in `hashes`. `None` unless all are found.
+    fn find(&self, asked: &[Reference]) -> Option<Vec<usize>> {
+        let firsts = self.firsts(asked);
+        let place = |reference: &Reference| match reference.id {
+            None => firsts.get(&reference.hash.without_flag()).copied(),
+            Some(id) => {
+                let computed = || offset_of(id, self.service.partition.number);
+                let offset = self.promised.get(&id).copied().or_else(computed)?;
+                let place = usize::try_from(offset - self.first).ok()?;
+                (*self.hashes.get(place)? == reference.hash.without_flag()).then_some(place)
+            }
+        };
+        asked.iter().map(place).collect()
+    }
+
+    /// Where each transaction stands that is asked for without a message id. If it repeats, the first of its messages is
+    /// meant, also when that is settled: the same acknowledgement may have come before.
+    fn firsts(&self, asked: &[Reference]) -> HashMap<u128, usize> {
+        let mut unnamed = asked.iter().filter(|reference| reference.id.is_none());
+        match (unnamed.next(), unnamed.next()) {
+            (None, _) => HashMap::new(),
+            (Some(alone), None) => {
+                let hash = alone.hash.without_flag();
+                let place = self.hashes.iter().position(|served| *served == hash);
+                place.map(|place| (hash, place)).into_iter().collect()
+            }
+            _ => self.hashes.iter().enumerate().rev().map(|(place, hash)| (*hash, place)).collect(),
+        }
     }
 }
 
@@ -72,12 +110,13 @@ impl LeaseBook {
         lease: Uuid,
         first: i64,
         hashes: impl Iterator<Item = TransactionHash>,
+        promised: HashMap<Uuid, i64>,
         traced: Option<Arc<Traced>>,
     ) {
         let key = (service.partition.id, group);
         self.forget(&key);
         let hashes: Vec<u128> = hashes.map(TransactionHash::without_flag).collect();
-        let served = Served { lease, service, cursor: first, first, hashes, traced };
+        let served = Served { lease, service, cursor: first, first, hashes, promised, traced };
         self.hashes += served.weight();
         self.arrivals.push_back((key.clone(), lease));
         self.served.insert(key, served);
@@ -96,19 +135,14 @@ impl LeaseBook {
         }
     }
 
-    /// `None` unless every transaction is found in the lease that was served here.
-    pub fn resolve(&self, key: &Key, hashes: impl Iterator<Item = TransactionHash>) -> Option<Resolved> {
+    /// `None` unless every message is found in the lease that was served here, and that is the lease asked for, if it is one.
+    pub fn resolve(&self, key: &Key, lease: Option<Uuid>, asked: &[Reference]) -> Option<Resolved> {
         let served = self.served.get(key)?;
-        // Acks mostly come in delivery order, so each search starts where the last one ended.
-        let mut from = 0;
-        let mut offsets = Vec::new();
-        for hash in hashes.map(TransactionHash::without_flag) {
-            let (before, after) = served.hashes.split_at(from);
-            let ahead = after.iter().position(|served| *served == hash).map(|index| from + index);
-            let index = ahead.or_else(|| before.iter().position(|served| *served == hash))?;
-            from = (index + 1) % served.hashes.len().max(1);
-            offsets.push(served.first + index as i64);
+        if lease.is_some_and(|lease| lease != served.lease) {
+            return None;
         }
+        let places = served.find(asked)?;
+        let offsets = places.into_iter().map(|place| served.first + place as i64).collect();
         Some(Resolved { service: served.service.clone(), cursor: served.cursor, offsets })
     }
 
@@ -157,6 +191,7 @@ impl LeaseBook {
 mod tests {
     use super::*;
     use crate::life::TracedMessage;
+    use crate::log::ids::message_id;
     use proptest::prelude::*;
 
     fn hash(id: usize) -> TransactionHash {
@@ -172,18 +207,50 @@ mod tests {
         Service { partition: Arc::new(partition), head: 100, holder: None }
     }
 
+    fn unnamed(id: usize) -> Reference {
+        Reference { hash: TransactionHash::new(&id.to_string(), true), id: None }
+    }
+
     #[test]
     fn an_ack_is_resolved_in_any_order_whoever_chose_the_id() {
         let mut book = LeaseBook::new(100);
-        book.serve(service(1), key(1).1, Uuid::nil(), 10, (0..5).map(hash), None);
-        let asked = [4, 0, 3].map(|id: usize| TransactionHash::new(&id.to_string(), true));
-        let resolved = book.resolve(&key(1), asked.into_iter()).unwrap();
+        book.serve(service(1), key(1).1, Uuid::nil(), 10, (0..5).map(hash), HashMap::new(), None);
+        let resolved = book.resolve(&key(1), None, &[4, 0, 3].map(unnamed)).unwrap();
         assert_eq!((resolved.cursor, resolved.offsets), (10, vec![14, 10, 13]));
-        assert!(book.resolve(&key(1), [hash(77)].into_iter()).is_none());
+        assert!(book.resolve(&key(1), None, &[unnamed(77)]).is_none());
         book.acked(&key(1), 12, false);
-        assert_eq!(book.resolve(&key(1), [hash(1)].into_iter()).unwrap().cursor, 12);
+        assert_eq!(book.resolve(&key(1), None, &[unnamed(1)]).unwrap().cursor, 12);
         book.acked(&key(1), 15, true);
-        assert!(book.resolve(&key(1), [hash(1)].into_iter()).is_none());
+        assert!(book.resolve(&key(1), None, &[unnamed(1)]).is_none());
+    }
+
+    #[test]
+    fn another_lease_of_the_same_cursor_is_not_resolved() {
+        let (mut book, lease) = (LeaseBook::new(100), Uuid::from_u128(7));
+        book.serve(service(1), key(1).1, lease, 0, (0..5).map(hash), HashMap::new(), None);
+        assert!(book.resolve(&key(1), Some(lease), &[unnamed(1)]).is_some());
+        assert!(book.resolve(&key(1), Some(Uuid::from_u128(8)), &[unnamed(1)]).is_none());
+    }
+
+    #[test]
+    fn of_messages_with_one_transaction_id_the_first_is_meant_unless_a_message_id_decides() {
+        let mut book = LeaseBook::new(100);
+        let promised = Uuid::from_u128(77);
+        let hashes = [1, 2, 1, 1].map(hash);
+        let ids = HashMap::from([(promised, 13)]);
+        book.serve(service(1), key(1).1, Uuid::nil(), 10, hashes.into_iter(), ids, None);
+        let resolve = |asked: &[Reference]| book.resolve(&key(1), None, asked).map(|found| found.offsets);
+        assert_eq!(resolve(&[unnamed(1)]).unwrap(), [10]);
+        assert_eq!(resolve(&[unnamed(2), unnamed(1), unnamed(1)]).unwrap(), [11, 10, 10]);
+        let named = |transaction, id| Reference { id: Some(id), ..unnamed(transaction) };
+        let third = message_id(123_456_789, 12, 1);
+        assert_eq!(resolve(&[named(1, third), unnamed(1), named(1, promised)]).unwrap(), [12, 10, 13]);
+        for strange in [named(2, third), named(2, promised), named(1, Uuid::from_u128(78))] {
+            assert_eq!(resolve(&[strange]), None);
+        }
+        for outside in [9, 14] {
+            assert_eq!(resolve(&[named(1, message_id(0, outside, 1))]), None);
+        }
     }
 
     #[test]
@@ -192,7 +259,7 @@ mod tests {
         let holder = |name: &str| Some(Holder { name: Some(name.into()), address: [127, 0, 0, 1].into() });
         let serve = |book: &mut LeaseBook, lease, name| {
             let service = Service { holder: holder(name), ..service(1) };
-            book.serve(service, key(1).1, lease, 0, (0..5).map(hash), None);
+            book.serve(service, key(1).1, lease, 0, (0..5).map(hash), HashMap::new(), None);
         };
         serve(&mut book, first, "a");
         assert_eq!(book.holder(&key(1), first), holder("a"));
@@ -210,14 +277,14 @@ mod tests {
             parent: None,
         };
         let messages: Vec<TracedMessage> = (0..count).map(message).collect();
-        (count > 0).then(|| Arc::new(Traced { attempt: Some(1), messages }))
+        (count > 0).then(|| Arc::new(Traced { first: Some((0, 1)), messages }))
     }
 
     #[test]
     fn traced_messages_are_remembered_with_their_lease() {
         let mut book = LeaseBook::new(100);
-        book.serve(service(1), key(1).1, Uuid::nil(), 0, (0..5).map(hash), traced(2));
-        book.serve(service(2), key(2).1, Uuid::nil(), 0, (0..5).map(hash), traced(0));
+        book.serve(service(1), key(1).1, Uuid::nil(), 0, (0..5).map(hash), HashMap::new(), traced(2));
+        book.serve(service(2), key(2).1, Uuid::nil(), 0, (0..5).map(hash), HashMap::new(), traced(0));
         assert_eq!(book.traced(&key(1)).unwrap().messages.len(), 2);
         assert!(book.traced(&key(2)).is_none());
         assert!(book.acked(&key(1), 2, false).is_some());
@@ -228,12 +295,13 @@ mod tests {
     proptest! {
         #[test]
         fn memory_is_bounded_and_the_newest_lease_is_kept(
-            leases in prop::collection::vec((0u128..20, 1usize..10, any::<bool>(), 0usize..4), 1..200)
+            leases in prop::collection::vec((0u128..20, 1usize..10, any::<bool>(), 0usize..3), 1..200)
         ) {
             let mut book = LeaseBook::new(50);
             for (index, (partition, count, ack, trace)) in leases.into_iter().enumerate() {
                 let (lease, hashes) = (Uuid::from_u128(index as u128), (0..count).map(hash));
-                book.serve(service(partition), key(partition).1, lease, 0, hashes, traced(trace));
+                let promised = (0..trace as u128).map(|id| (Uuid::from_u128(id), 0)).collect();
+                book.serve(service(partition), key(partition).1, lease, 0, hashes, promised, traced(trace));
                 prop_assert!(book.hashes <= 50);
                 prop_assert_eq!(book.hashes, book.served.values().map(Served::weight).sum::<usize>());
                 prop_assert!(book.arrivals.len() <= 2 * book.served.len() + 16);

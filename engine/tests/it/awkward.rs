@@ -9,8 +9,8 @@ use queen_testkit::database;
 use serde_json::json;
 
 use crate::support::{
-    Ask, ack, any, complete, config, configure, data, drain, engine, engine_with, eventually, named, number,
-    numbers, parked, pop, pop_soon, push, travel, twins,
+    Ask, ack, any, complete, config, configure, data, dead_letters, drain, engine, engine_with, eventually,
+    named, number, numbers, parked, pop, pop_soon, push, travel, twins,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -125,7 +125,7 @@ async fn a_poison_message_deleted_under_its_lease_takes_its_attempts_with_it() {
 }
 
 #[tokio::test]
-async fn burying_for_nobody_is_refused_and_leaves_no_reader_behind() {
+async fn burying_for_a_group_that_does_not_read_leaves_no_reader_behind() {
     let db = database().await;
     let broker = engine(db.url()).await;
     let sql = db.client().await;
@@ -133,8 +133,13 @@ async fn burying_for_nobody_is_refused_and_leaves_no_reader_behind() {
     drop(pop(&broker, named("q", "p").group("g")).await);
     let (partition, transaction) = (pushed[0].partition_id, pushed[0].transaction_id.as_str());
     let buried = broker.bury_message(partition, transaction, QUEUE_MODE, None).await.unwrap();
-    assert!(matches!(buried, Buried::Nobody), "{buried:?}");
+    assert!(matches!(buried, Buried::Buried { .. }), "{buried:?}");
+    let again = broker.bury_message(partition, transaction, QUEUE_MODE, None).await.unwrap();
+    assert!(matches!(again, Buried::Buried { .. }), "{again:?}");
     let missing = broker.bury_message(partition, "no such thing", "other", None).await.unwrap();
     assert!(matches!(missing, Buried::Missing), "{missing:?}");
     assert_eq!(number(&sql, "select count(*) from queen.consumers").await, 1, "of g alone");
+    push(&broker, "q", "p", 1..2).await;
+    assert_eq!(data(&broker, named("q", "p").batch(9)).await, numbers(1..2), "queue mode has given it up");
+    assert_eq!(dead_letters(&broker, "q").await.len(), 1);
 }

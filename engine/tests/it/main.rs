@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod ack;
+mod ack_names;
 mod awkward;
 mod busy;
 mod crypt;

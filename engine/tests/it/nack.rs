@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::ack::{all_succeed, five, next};
 use crate::support::{
     Ask, ack, ack_all, ack_items, ack_of, any, at_once, config, configure, data, dead_letters, engine,
-    engine_with, leaseless, named, number, numbers, pop, push,
+    engine_with, leaseless, named, number, numbers, pop, push, travel,
 };
 
 #[tokio::test]
@@ -23,7 +23,8 @@ async fn a_failure_is_not_jumped_over_by_later_completions() {
     assert!(results.iter().all(|result| result.lease_released && !result.dlq));
     let again = pop(&broker, any("q").group("g").batch(100)).await.expect("at once");
     assert_eq!(again.data(), [1, 2, 3, 4]);
-    assert!(again.messages.iter().all(|message| message.retry_count == 1));
+    let counts: Vec<i32> = again.messages.iter().map(|message| message.retry_count).collect();
+    assert_eq!(counts, [1, 0, 0, 0], "the others were only delivered along");
 }
 
 #[tokio::test]
@@ -74,6 +75,116 @@ async fn a_batch_that_fails_is_charged_once_and_delivered_one_time_more_than_the
         assert_eq!((letter.attempts, letter.group.as_str(), letter.partition.as_str()), (2, "g", "p"));
         assert!(popped.messages.iter().any(|message| message.id == letter.id));
     }
+}
+
+#[tokio::test]
+async fn a_failure_of_one_message_is_not_held_against_those_behind_it() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 0..2).await;
+    let both = async || pop(&broker, any("q").group("g").batch(10)).await.unwrap();
+    for failures in 0..3 {
+        let popped = both().await;
+        let counts = (popped.messages[0].retry_count, popped.messages[1].retry_count);
+        assert_eq!(counts, (failures, 0));
+        assert!(!ack(&broker, &popped.messages[0], Failed).await.dlq);
+    }
+    // The lease goes on for the second.
+    let popped = both().await;
+    assert!(ack(&broker, &popped.messages[0], Completed).await.success);
+    assert!(!ack(&broker, &popped.messages[1], Failed).await.dlq, "it has never failed before");
+    for failures in 1..=3 {
+        let popped = both().await;
+        assert_eq!((popped.data(), popped.messages[0].retry_count), (numbers(1..2), failures));
+        assert_eq!(ack(&broker, &popped.messages[0], Failed).await.dlq, failures == 3);
+    }
+    let letters = dead_letters(&broker, "q").await;
+    assert_eq!((letters.len(), letters[0].payload.as_str(), letters[0].attempts), (1, "1", 3));
+}
+
+#[tokio::test]
+async fn a_message_that_fails_first_in_the_same_call_in_which_those_before_it_are_done_starts_at_zero() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"retryLimit": 1})).await;
+    push(&broker, "q", "p", 0..3).await;
+    let popped = pop(&broker, any("q").group("g").batch(3)).await.unwrap();
+    ack(&broker, &popped.messages[0], Failed).await;
+    let popped = pop(&broker, any("q").group("g").batch(3)).await.unwrap();
+    let results = ack_all(&broker, &popped.messages, &[Completed, Failed, Failed]).await;
+    assert!(results.iter().all(|result| result.success && !result.dlq), "{results:?}");
+    let popped = pop(&broker, any("q").group("g").batch(3)).await.unwrap();
+    assert_eq!((popped.data(), popped.messages[0].retry_count), (numbers(1..3), 1));
+}
+
+#[tokio::test]
+async fn only_what_failed_with_the_first_message_each_time_is_dead_with_it() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"retryLimit": 2})).await;
+    push(&broker, "q", "p", 0..4).await;
+    for batch in [2, 4] {
+        let popped = pop(&broker, any("q").group("g").batch(batch)).await.unwrap();
+        ack_all(&broker, &popped.messages, &vec![Failed; batch as usize]).await;
+    }
+    // The third failure of the first two, the second of the others.
+    let popped = pop(&broker, any("q").group("g").batch(4)).await.unwrap();
+    assert_eq!(popped.messages[0].retry_count, 2);
+    let results = ack_all(&broker, &popped.messages, &[Failed; 4]).await;
+    assert!(results.iter().map(|result| result.dlq).eq([true, true, false, false]), "{results:?}");
+    assert!(results.iter().all(|result| result.success && result.lease_released));
+    // Their own count began with that.
+    for failures in 1..=2 {
+        let popped = pop(&broker, any("q").group("g").batch(4)).await.unwrap();
+        assert_eq!((popped.data(), popped.messages[0].retry_count), (numbers(2..4), failures));
+        let results = ack_all(&broker, &popped.messages, &[Failed; 2]).await;
+        assert!(results.iter().all(|result| result.dlq == (failures == 2)), "{results:?}");
+    }
+    assert!(next(&broker).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_failed_behind_a_completed_message_keeps_its_own_budget_when_the_first_is_dead() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"retryLimit": 1})).await;
+    push(&broker, "q", "p", 0..4).await;
+    for dead in [false, true] {
+        let popped = pop(&broker, any("q").group("g").batch(4)).await.unwrap();
+        let results = ack_all(&broker, &popped.messages, &[Failed, Completed, Failed, Completed]).await;
+        assert!(results.iter().map(|result| result.dlq).eq([dead, false, false, false]), "{results:?}");
+    }
+    let popped = pop(&broker, any("q").group("g").batch(4)).await.unwrap();
+    assert_eq!((popped.data(), popped.messages[0].retry_count), (numbers(2..4), 1));
+}
+
+#[tokio::test]
+async fn a_message_that_fails_while_those_before_it_are_not_mentioned_has_a_budget_too() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"retryLimit": 2})).await;
+    push(&broker, "q", "p", 0..3).await;
+    for failures in 0..3 {
+        let popped = pop(&broker, any("q").group("g").batch(3)).await.unwrap();
+        assert_eq!((popped.data(), popped.messages[0].retry_count), (numbers(0..3), 0));
+        assert_eq!(ack(&broker, &popped.messages[2], Failed).await.dlq, failures == 2);
+    }
+    assert!(next(&broker).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_lease_that_runs_out_and_a_retry_cost_nothing_of_a_budget_that_was_begun() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    configure(&broker, "q", json!({"retryLimit": 2})).await;
+    let popped = five(&broker).await;
+    ack(&broker, &popped.messages[0], Failed).await;
+    let popped = pop(&broker, named("q", "p").group("g")).await.unwrap();
+    ack(&broker, &popped.messages[0], Retry).await;
+    pop(&broker, named("q", "p").group("g")).await.unwrap();
+    travel(&sql, "301 seconds").await;
+    let popped = pop(&broker, named("q", "p").group("g").batch(5)).await.unwrap();
+    assert_eq!(popped.messages[0].retry_count, 1);
 }
 
 #[tokio::test]

@@ -342,6 +342,7 @@ pub async fn drain(engine: &Engine, queue: &str, partition: &str, group: &str) -
 pub fn ack_of(message: &Message, status: AckStatus) -> AckItem {
     AckItem {
         transaction_id: message.transaction_id.clone(),
+        message_id: None,
         partition_id: message.partition_id,
         lease_id: Some(message.lease_id.clone()).filter(|lease| !lease.is_empty()),
         status,

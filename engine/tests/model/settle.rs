@@ -66,6 +66,7 @@ impl Worker {
         let items = sets.iter().zip(said).flat_map(|(set, (part, said))| {
             said.iter().map(|(message, status)| AckItem {
                 transaction_id: message.transaction.clone(),
+                message_id: None,
                 partition_id: part.partition_id,
                 lease_id: set.lease.clone(),
                 status: *status,

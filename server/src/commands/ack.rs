@@ -20,6 +20,9 @@ pub struct Ack {
     /// The message's transaction id. Without one, lines of `queen pop --json` are read from standard input.
     #[arg(value_name = "TRANSACTION", requires = "partition_id")]
     transaction: Option<String>,
+    /// The message's id. Without it, the first message with this transaction id in the lease is meant.
+    #[arg(long, value_name = "ID", requires = "transaction")]
+    message_id: Option<String>,
     /// The broker's id of its partition.
     #[arg(long, value_name = "ID", requires = "transaction")]
     partition_id: Option<String>,
@@ -53,6 +56,8 @@ enum Status {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
+    #[serde(default)]
+    id: Option<String>,
     transaction_id: String,
     partition_id: String,
     #[serde(default)]
@@ -65,6 +70,7 @@ pub async fn run(ack: Ack, connect: &Connect) -> Result<Exit> {
     let (queen, output) = (connect.client()?, connect.output());
     let lines = match (&ack.transaction, &ack.partition_id) {
         (Some(transaction_id), Some(partition_id)) => vec![Line {
+            id: ack.message_id.clone(),
             transaction_id: transaction_id.clone(),
             partition_id: partition_id.clone(),
             lease_id: ack.lease.clone(),
@@ -114,6 +120,7 @@ impl Ack {
 
 fn message(queen: &Queen, line: &Line) -> Message<()> {
     queen.taken(Taken {
+        id: line.id.clone(),
         transaction_id: line.transaction_id.clone(),
         partition_id: line.partition_id.clone(),
         lease_id: line.lease_id.clone().filter(|lease| !lease.is_empty()),
@@ -159,9 +166,11 @@ mod tests {
 {"transactionId":"t2","partitionId":"p"}
 "#;
         let lines = read(text.as_bytes()).unwrap();
-        let ids: Vec<_> =
-            lines.iter().map(|line| (line.transaction_id.as_str(), line.lease_id.as_deref())).collect();
-        assert_eq!(ids, [("t", Some("l")), ("t2", None)]);
+        let ids: Vec<_> = lines
+            .iter()
+            .map(|line| (line.id.as_deref(), line.transaction_id.as_str(), line.lease_id.as_deref()))
+            .collect();
+        assert_eq!(ids, [(Some("i"), "t", Some("l")), (None, "t2", None)]);
         assert_eq!(Exit::of(&read("nonsense".as_bytes()).unwrap_err()), Exit::Usage);
     }
 }

@@ -102,8 +102,11 @@ fn ack<T>(message: &Message<T>) -> Option<String> {
         "" | QUEUE_MODE => String::new(),
         group => format!(" --group {}", quoted(group)),
     };
-    let (transaction, partition, lease) = (quoted(transaction), message.partition_id(), message.lease_id());
-    Some(format!("queen ack {transaction} --partition-id {partition} --lease {lease}{group}"))
+    let (transaction, id) = (quoted(transaction), message.id());
+    let (partition, lease) = (message.partition_id(), message.lease_id());
+    Some(format!(
+        "queen ack {transaction} --message-id {id} --partition-id {partition} --lease {lease}{group}"
+    ))
 }
 
 #[cfg(test)]
@@ -117,6 +120,7 @@ mod tests {
         let queen = Queen::connect("http://localhost").unwrap();
         let command = |transaction: &str| {
             ack(&queen.taken(Taken {
+                id: Some("m".to_owned()),
                 transaction_id: transaction.to_owned(),
                 partition_id: "p".to_owned(),
                 lease_id: Some("l".to_owned()),
@@ -125,7 +129,7 @@ mod tests {
         };
         assert_eq!(
             command("x'; rm -rf ~; '").unwrap(),
-            r"queen ack 'x'\''; rm -rf ~; '\''' --partition-id p --lease l --group 'it'\''s'"
+            r"queen ack 'x'\''; rm -rf ~; '\''' --message-id m --partition-id p --lease l --group 'it'\''s'"
         );
         assert_eq!(command("x\ny"), None);
     }

@@ -329,7 +329,7 @@ pub async fn retry(
 
 /// Gives up on a message that waits, for one consumer group: it becomes a dead letter and is not delivered to the group.
 #[utoipa::path(post, path = "/api/v1/messages/{partition}/{transaction}/dlq", operation_id = "buryMessage",
-    tag = "messages", params(("partition" = Uuid, Path), ("transaction" = String, Path)), request_body = BuryBody,
+    tag = "messages", params(("partition" = Uuid, Path), ("transaction" = String, Path)), request_body = Option<BuryBody>,
     responses((status = 200, description = "A dead letter now", body = BuriedAnswer<'static>),
         (status = 409, description = "The group has it at the moment, or has passed it", body = super::error::ErrorBody<'static>),
         NoMessage, Failures, TooLarge))]
@@ -357,10 +357,6 @@ pub async fn bury(
             answer::json(StatusCode::OK, &answer)
         }
         Buried::Missing => Err(not_found()),
-        Buried::Nobody => {
-            Err(BadRequest::new("only named groups read this partition: say which consumerGroup gives up")
-                .into())
-        }
         Buried::Leased => Err(ApiError::new(
             ErrorCode::Conflict,
             "a consumer of this group has the message at the moment: it can be given up by its acknowledgement",

@@ -280,7 +280,7 @@ pub struct Message {
     queue: String,
     lease_id: String,
     consumer_group: String,
-    /// How often this group has failed here since it last got on.
+    /// How often the message has failed in this group. 0 for all but the first message of a partition.
     retry_count: i32,
 }
 
@@ -290,8 +290,11 @@ pub struct Message {
     "leaseId": "01a1dee1-7491-7579-b829-c9b1758f133e.1.2", "status": "completed", "consumerGroup": "billing",
 }))]
 pub struct Ack {
+    /// By itself it means the first message with this id in the lease.
     #[schema(max_length = 255)]
     transaction_id: String,
+    /// The message's `id`. Decides between several messages with one `transactionId`; refused if the two disagree.
+    message_id: Option<Uuid>,
     partition_id: Uuid,
     /// Absent or empty: no lease is checked.
     lease_id: Option<String>,

@@ -175,3 +175,39 @@ async fn no_acknowledgments_are_no_results() {
     let server = Server::start().await;
     assert_eq!(server.call("/api/v1/ack/batch", json!({"acknowledgments": []})).await, json!([]));
 }
+
+#[tokio::test]
+async fn an_ack_by_transaction_id_alone_means_the_first_and_a_message_id_decides() {
+    let server = Server::start().await;
+    server.configure("q", json!({"dedupWindowSeconds": 0})).await;
+    for n in 0..4 {
+        server
+            .push_items(json!([{"queue": "q", "partition": "p", "payload": n, "transactionId": "same"}]))
+            .await;
+    }
+    let messages = server.pop("/queue/q?batch=3").await.unwrap().messages;
+    for noop in [false, true] {
+        let first = server.ack(&messages[2], "completed").await;
+        assert_eq!((&first["noop"], &first["leaseReleased"]), (&json!(noop), &json!(false)), "{first}");
+    }
+    let named = |n: usize, transaction: &str| {
+        let mut body = ack_of(&messages[n], "completed");
+        (body["messageId"], body["transactionId"]) = (messages[n]["id"].clone(), json!(transaction));
+        body
+    };
+    let wrong = server.call("/api/v1/ack", named(1, "another")).await;
+    let text = wrong[0]["error"].as_str().unwrap();
+    assert!(wrong[0]["success"] == false && text.contains("do not name the same message"), "{text}");
+    let many = json!({"acknowledgments": [named(1, "same")], "consumerGroup": null});
+    let second = server.call("/api/v1/ack/batch", many).await;
+    assert_eq!((&second[0]["success"], &second[0]["noop"]), (&json!(true), &json!(false)));
+    let mut operation = named(2, "same");
+    operation["type"] = json!("ack");
+    let third = server.call("/api/v1/transaction", json!({"operations": [operation]})).await;
+    assert_eq!(third["success"], true, "{third}");
+    server.travel("1 hour").await;
+    assert_eq!(server.pop("/queue/q/partition/p?batch=10").await.unwrap().data(), [3]);
+    let mut nonsense = named(0, "same");
+    nonsense["messageId"] = json!("7");
+    assert!(server.post("/api/v1/ack", nonsense).await.is_error(400, "bad_request"));
+}

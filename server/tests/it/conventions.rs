@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Reply, Server};
+use crate::support::{Reply, Server, numbers};
 
 /// The bytes of an answer, on a connection that ends with it.
 pub async fn raw(server: &Server, request: &str) -> String {
@@ -156,4 +156,33 @@ async fn answers_are_neither_stored_nor_guessed_at_and_the_page_of_the_routes_ru
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'self';"), "{policy}");
     assert_eq!(page.headers["x-content-type-options"], "nosniff");
+}
+
+#[tokio::test]
+async fn no_body_at_all_is_an_empty_object_where_every_field_is_optional() {
+    let server = Server::start().await;
+    let pushed = server.push("q", "p", &numbers(0..3)).await;
+    let leased = server.pop("/queue/q?consumerGroup=g").await.unwrap();
+    let message = |n: usize| {
+        let part = |name: &str| pushed[n][name].as_str().unwrap().to_owned();
+        format!("/api/v1/messages/{}/{}", part("partition_id"), part("transaction_id"))
+    };
+    let lease = leased.messages[0]["leaseId"].as_str().unwrap();
+    for path in [
+        format!("/api/v1/lease/{lease}/extend"),
+        "/api/v1/stats/refresh".to_owned(),
+        // Of queue mode, although only a group reads here.
+        format!("{}/dlq", message(1)),
+        format!("{}/retry", message(1)),
+        "/api/v1/consumer-groups/g/queues/q/partitions/p/seek".to_owned(),
+    ] {
+        let reply = server.send(Method::POST, &path, None).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text);
+    }
+    let reply = server.send(Method::POST, &format!("{}/dlq", message(2)), None).await.json();
+    assert_eq!((&reply["dlq"], &reply["consumerGroup"]), (&json!(true), &json!("__QUEUE_MODE__")));
+    let readers = server.get("/api/v1/consumer-groups").await.json();
+    let names: Vec<&str> =
+        readers.as_array().unwrap().iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, ["g"], "a group that only gives up on messages does not read");
 }

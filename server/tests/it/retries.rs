@@ -42,6 +42,24 @@ async fn a_poison_message_is_delivered_one_time_more_than_its_retries() {
 }
 
 #[tokio::test]
+async fn the_failures_of_a_message_do_not_count_for_the_next_one_in_its_batch() {
+    let server = Server::start().await;
+    server.push("q", "p", &numbers(0..2)).await;
+    for (failures, brief) in [(0, ""), (1, ""), (2, "&brief=true")] {
+        let popped = server.pop(&format!("/queue/q?batch=10{brief}")).await.unwrap();
+        let counts: Vec<&Value> = popped.messages.iter().map(|message| &message["retryCount"]).collect();
+        assert_eq!(counts, [failures, 0]);
+        assert_eq!(server.ack(&popped.messages[0], "failed").await["dlq"], false);
+    }
+    let popped = server.pop("/queue/q?batch=10").await.unwrap();
+    assert_eq!(server.ack(&popped.messages[0], "completed").await["success"], true);
+    let failed = server.ack(&popped.messages[1], "failed").await;
+    assert_eq!((&failed["success"], &failed["dlq"]), (&json!(true), &json!(false)), "its first failure");
+    assert_eq!(server.pop("/queue/q?batch=10").await.unwrap().messages[0]["retryCount"], 1);
+    assert_eq!(dead(&server).await, Vec::<Value>::new());
+}
+
+#[tokio::test]
 async fn after_a_dead_letter_the_next_message_has_its_full_budget() {
     let server = Server::start().await;
     server.configure("q", json!({"retryLimit": 1})).await;

@@ -121,6 +121,8 @@ def ack_item(ack: Ack) -> dict[str, Any]:
     lease = ack.delivery.lease
     return wire.given(
         transactionId=ack.delivery.transaction_id,
+        # Decides between several messages of one transaction.
+        messageId=ack.delivery.id,
         partitionId=ack.delivery.partition_id,
         leaseId=lease.id if lease else None,
         status=ack.status,

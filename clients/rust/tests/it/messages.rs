@@ -121,6 +121,7 @@ async fn what_somebody_else_has_taken_can_be_acknowledged_without_its_lease() {
     let theirs = queue.group("g").pop::<u32>().batch(2).await.unwrap();
     let taken = |message: &Message<u32>| {
         site.queen.taken(Taken {
+            id: None,
             transaction_id: message.transaction_id().to_owned(),
             partition_id: message.partition_id().to_owned(),
             lease_id: None,

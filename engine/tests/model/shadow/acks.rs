@@ -39,7 +39,7 @@ pub struct AckTicket {
 pub(super) struct Asked {
     pub(super) set: AckSet,
     pub(super) view: View,
-    attempts: Option<i32>,
+    first: Option<(Uuid, i32)>,
 }
 
 impl Shadow {
@@ -63,11 +63,11 @@ impl Shadow {
         }
         let ends = set.items.iter().any(|(_, status)| matches!(status, AckStatus::Failed | AckStatus::Retry));
         reader.leases.may_end(op, at, set.lease.as_deref(), top, ends);
-        let attempts = set.lease.as_ref().and_then(|lease| reader.leases.attempts(lease));
+        let first = set.lease.as_ref().and_then(|lease| reader.leases.first(lease));
         if let Some(lease) = set.lease.as_ref().filter(|_| set.nacks()) {
             reader.leases.attempts_may_change(lease);
         }
-        Asked { set, view, attempts }
+        Asked { set, view, first }
     }
 
     /// Per set, in the order of its items.
@@ -130,9 +130,9 @@ impl Shadow {
                 matches!(set.items[item].1, AckStatus::Failed | AckStatus::Retry)
                     && Some(set.items[item].0) > asked.view.finished
             });
-            if let (Some(item), Some(attempts)) = (first, asked.attempts)
+            if let (Some(item), Some((head, attempts))) = (first, asked.first)
                 && set.items[item].1 == AckStatus::Failed
-                && answers[item].dlq != (attempts >= RETRY_LIMIT)
+                && answers[item].dlq != (set.items[item].0 == head && attempts >= RETRY_LIMIT)
             {
                 let (number, dlq) = (offset(set.items[item].0), answers[item].dlq);
                 return Err(format!("#{number} failed after {attempts} retries: dead letter {dlq}"));

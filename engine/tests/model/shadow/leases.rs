@@ -19,8 +19,8 @@ pub struct Grant {
     /// Of the pop.
     span: (Micros, Micros),
     last: Uuid,
-    /// Retries charged when it was granted; `None` once that may have changed.
-    attempts: Option<i32>,
+    /// Its first message, and how often that had failed when it was granted; `None` once that may have changed.
+    first: Option<(Uuid, i32)>,
     /// It lasts at least, and at most, until then.
     until_least: Micros,
     until_most: Micros,
@@ -54,7 +54,7 @@ impl Grant {
             via,
             span,
             last: Uuid::nil(),
-            attempts: None,
+            first: None,
             until_least: span.0 + length,
             until_most: span.1 + length,
             renewing: 0,
@@ -63,8 +63,8 @@ impl Grant {
         }
     }
 
-    pub fn over(self, last: Uuid, attempts: i32) -> Self {
-        Self { last, attempts: Some(attempts), ..self }
+    pub fn over(self, ids: &[Uuid], attempts: i32) -> Self {
+        Self { last: ids[ids.len() - 1], first: Some((ids[0], attempts)), ..self }
     }
 
     fn may_have_ended(&self, loose: &[Loose], by: Micros, except: Op) -> bool {
@@ -128,14 +128,14 @@ impl Leases {
         }
     }
 
-    /// The retries charged before this lease, if nothing since can have changed them.
-    pub fn attempts(&mut self, lease: &str) -> Option<i32> {
-        self.grant(lease)?.attempts
+    /// Its first message, and how often that has failed, if nothing since can have changed it.
+    pub fn first(&mut self, lease: &str) -> Option<(Uuid, i32)> {
+        self.grant(lease)?.first
     }
 
     pub fn attempts_may_change(&mut self, lease: &str) {
         if let Some(grant) = self.grant(lease) {
-            grant.attempts = None;
+            grant.first = None;
         }
     }
 
