@@ -109,7 +109,7 @@ function several(count: number, text: (n: number) => string): string[] {
 
 /** Letters of a group that reads nothing but these. */
 async function given(api: Api, queue: string, group: string, errors: (string | null)[]): Promise<void> {
-  await api.post(`/api/v1/consumer-groups/${group}/queues/${queue}/seek`, { toEnd: true })
+  await api.post(`/api/v1/consumer-groups/${group}/queues/${queue}/seek`, { toEnd: true, create: true })
   await api.bury(queue, group, errors)
 }
 

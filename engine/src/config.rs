@@ -34,8 +34,14 @@ pub struct Config {
     pub flight_bytes_max: usize,
     /// Entries that wait for a flight of one lane before the next is refused.
     pub waiting_max: usize,
+    /// The database server is the broker's own, and so is the role.
+    pub own_server: bool,
     /// Partitions a queue may have; 0 = any number.
     pub partitions_max: i32,
+    /// Queues there may be; 0 = any number.
+    pub queues_max: i32,
+    /// The first push to a queue makes it.
+    pub auto_create: bool,
     /// Flights a lane may have in the air at once.
     pub slots: Slots,
     pub segment_cache_bytes: usize,

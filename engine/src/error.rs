@@ -21,6 +21,18 @@ pub enum Error {
         /// Seconds, never 0.
         retry_after: u64,
     },
+    #[error(
+        "queue {0:?} does not exist; create it with POST /api/v1/configure, because QUEEN_AUTO_CREATE is off"
+    )]
+    NoQueue(String),
+    #[error("queue {0:?} does not exist")]
+    QueueMissing(String),
+    #[error("there are {0} queues, the most allowed (QUEEN_MAX_QUEUES)")]
+    QueueLimit(i32),
+    #[error(
+        "consumer group {group:?} does not read queue {queue:?}; send \"create\": true to create it there"
+    )]
+    NoGroup { group: String, queue: String },
     #[error("{0}")]
     Unreadable(Box<UnreadableMessage>),
     #[error("{0}")]
@@ -50,6 +62,8 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::BadRequest(_) => ErrorCode::BadRequest,
+            Self::NoQueue(_) | Self::QueueMissing(_) | Self::NoGroup { .. } => ErrorCode::NotFound,
+            Self::QueueLimit(_) => ErrorCode::Conflict,
             Self::Overloaded { .. } | Self::Spool(SpoolError::Full { .. }) => ErrorCode::RateLimited,
             Self::Spool(SpoolError::Disk(_) | SpoolError::None) => ErrorCode::Unavailable,
             Self::Database(error) if error.is_full() => ErrorCode::RateLimited,

@@ -53,7 +53,8 @@ pub use histogram::{Distribution, Histogram, MICROSECONDS};
 pub use history::ClusterTotals;
 pub use life::LifeCounts;
 pub use load::LoadCounts;
-pub use ops::admin::{Configured, SeekTo};
+pub use log::ids::original_id;
+pub use ops::admin::{Configured, Seek, SeekTo};
 pub use ops::browse::{MessageFilter, MessagePage};
 pub use ops::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
 pub use ops::keys::{create_key, list_keys, revoke_key};
@@ -133,6 +134,8 @@ pub struct Stats {
     pub parked: usize,
     /// Messages for partitions that would have been too many.
     pub partitions_refused: u64,
+    /// Messages that were refused because their queue does not exist and must not be made.
+    pub queues_refused: u64,
     /// Partitions that ready lists call ready, and all they list.
     pub ready: usize,
     pub listed: usize,
@@ -196,6 +199,7 @@ impl Engine {
             connections_busy: self.shared.connections.busy(),
             parked: self.shared.watches.parked(),
             partitions_refused: self.shared.partitions_refused.load(Relaxed),
+            queues_refused: self.shared.queues_refused.load(Relaxed),
             ready,
             listed,
             segment_cache,

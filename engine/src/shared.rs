@@ -1,12 +1,13 @@
 //! What all operations of one engine share: connections, caches, watches. Each part guards itself.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
 use crate::clock;
 use crate::config::Config;
+use crate::db::procedures::Refusal;
 use crate::db::statistics::Gauges;
 use crate::db::{self, Connections};
 use crate::directory::Directory;
@@ -80,6 +81,7 @@ pub struct Shared {
     pub life: Life,
     /// Messages for partitions that would have been too many.
     pub partitions_refused: AtomicU64,
+    pub queues_refused: AtomicU64,
     pub troubles: Troubles,
     /// A redrive was started here.
     pub redrives: Notify,
@@ -103,6 +105,7 @@ impl Shared {
             tasks,
             spool,
             partitions_refused: AtomicU64::new(0),
+            queues_refused: AtomicU64::new(0),
             redrives: Notify::new(),
             directory: Directory::new(),
             owners: Owners::new(),
@@ -134,9 +137,24 @@ impl Shared {
         self.directory.clear();
     }
 
-    /// Why a message without a partition is refused.
-    pub fn partition_limit(&self) -> String {
-        format!("the queue has {} partitions, which is all it may have", self.config.partitions_max)
+    /// Why a message is refused for which there is no partition.
+    pub fn refusal(&self, refusal: Refusal, queue: &str) -> String {
+        match refusal {
+            Refusal::Partitions => {
+                format!("the queue has {} partitions, which is all it may have", self.config.partitions_max)
+            }
+            Refusal::Queues => Error::QueueLimit(self.config.queues_max).to_string(),
+            Refusal::NoQueue => Error::NoQueue(queue.to_owned()).to_string(),
+        }
+    }
+
+    /// Counts it.
+    pub fn refused(&self, refusal: Refusal) {
+        let counter = match refusal {
+            Refusal::Partitions => &self.partitions_refused,
+            Refusal::Queues | Refusal::NoQueue => &self.queues_refused,
+        };
+        counter.fetch_add(1, Relaxed);
     }
 
     /// As of a few seconds ago.

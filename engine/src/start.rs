@@ -70,6 +70,11 @@ impl Engine {
         shared.wake.discover(&shared).await.map_err(refused)?;
         shared.load.feel(&control::pulse(&shared.connections).await.map_err(refused)?);
         jobs::history::introduce(&shared).await.map_err(refused)?;
+        let rules = (shared.config.auto_create, shared.config.queues_max);
+        control::rule_queues(&shared.connections, rules.0, rules.1).await.map_err(refused)?;
+        if shared.config.own_server {
+            control::lead_to_public(&shared.connections).await.map_err(refused)?;
+        }
         let lanes = Arc::new(lanes(&shared));
         let spawn = &shared.tasks;
         spawn.spawn_until_stop({

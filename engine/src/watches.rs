@@ -154,6 +154,11 @@ impl Watches {
         watches.fold((0, 0), |(ready, listed), watch| (ready + watch.ready(), listed + watch.listed()))
     }
 
+    /// Queues and the groups that read them here.
+    pub fn pairs(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        self.lock().watches().map(|watch| (watch.queue.clone(), watch.group.clone())).collect()
+    }
+
     /// How many, by queue; none for a queue without.
     pub fn parked_by_queue(&self) -> Vec<(Arc<str>, u64)> {
         let registry = self.lock();

@@ -31,6 +31,14 @@ pub enum Subscription {
 }
 
 impl Subscription {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::New => "new",
+            Self::From(_) => "timestamp",
+        }
+    }
+
     /// `from` goes before `mode`; a word we do not know means everything.
     pub fn parse(mode: Option<&str>, from: Option<&str>, default: Self) -> Result<Self, crate::BadRequest> {
         match (from.filter(|from| !from.is_empty()), mode.filter(|mode| !mode.is_empty())) {
@@ -63,6 +71,8 @@ pub struct PopRequest {
     /// 0: the queue's lease time.
     pub lease_seconds: i32,
     pub subscription: Subscription,
+    /// In which word it was asked for, to be shown; `None`: in ours.
+    pub mode: Option<String>,
     /// Leave out of a message what it has in common with the one before.
     pub brief: bool,
     pub holder: Option<Holder>,

@@ -349,6 +349,15 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_MAX_PARTITIONS_PER_QUEUE", default_value_t = 0,
           value_parser = value_parser!(i32).range(0..), help_heading = LIMITS)]
     pub max_partitions_per_queue: i32,
+    /// Queues there may be; 0 has no limit. What would make one more fails: a push for those items, configure with 409.
+    #[arg(long, env = "QUEEN_MAX_QUEUES", default_value_t = 0, value_parser = value_parser!(i32).range(0..),
+          help_heading = LIMITS)]
+    pub max_queues: i32,
+    /// Create a queue with the first push to it. When off, pushes and pops of a queue that does not exist get a 404, and
+    /// `POST /api/v1/configure` creates queues.
+    #[arg(long, env = "QUEEN_AUTO_CREATE", value_name = "BOOL", num_args = 0..=1, default_value = "true",
+          default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = LIMITS)]
+    pub auto_create: bool,
     /// Messages a second that may be pushed to one queue through this broker; 0 has no limit. Twice as many may come at once.
     #[arg(long, env = "QUEEN_RATE_PER_QUEUE", default_value_t = 0, help_heading = LIMITS)]
     pub rate_per_queue: u32,
@@ -475,7 +484,10 @@ impl Settings {
             flight_items_max: usize::from(self.max_items_per_tx),
             flight_bytes_max: FLIGHT_BYTES_MAX,
             waiting_max: self.max_waiting as usize,
+            own_server: false,
             partitions_max: self.max_partitions_per_queue,
+            queues_max: self.max_queues,
+            auto_create: self.auto_create,
             slots: Slots {
                 push: usize::from(self.push_max_concurrent),
                 pop: usize::from(self.pop_max_concurrent),

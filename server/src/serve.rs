@@ -67,6 +67,7 @@ async fn with_database(
     // Large, and awaited once: it belongs on the heap.
     let mut config = settings.engine(connection, tls)?;
     config.name = connections::name(connections::port(&listener));
+    config.own_server = embedded.is_some();
     if settings.file_buffer_dir.is_none() {
         config.spool = settings.spool(settings.spool_dir()).filter(|spool| can_be_made(&spool.dir));
     }

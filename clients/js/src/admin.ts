@@ -195,9 +195,9 @@ export class Groups extends Part {
     group: string,
     queue: string,
     to: 'beginning' | 'end' | Date,
-    options: { partition?: string | undefined } & CallOptions = {},
+    options: { partition?: string | undefined; create?: boolean | undefined } & CallOptions = {},
   ): Promise<number> {
-    const { partition, deadline, signal } = options;
+    const { partition, create, deadline, signal } = options;
     const call = { deadline, signal, once: true };
     const where = named(`${named('/api/v1/consumer-groups', 'group', group)}/queues`, 'queue', queue);
     if (to !== 'beginning' && to !== 'end' && !(to instanceof Date)) {
@@ -208,10 +208,12 @@ export class Groups extends Part {
         throw badUse("a single partition can be sent to its 'end' only");
       }
       const one = `${named(`${where}/partitions`, 'partition', partition)}/seek`;
-      const { updated } = await this.http.ask<{ updated: boolean }>('POST', one, { ...call, body: {} });
+      const body = create ? { create } : {};
+      const { updated } = await this.http.ask<{ updated: boolean }>('POST', one, { ...call, body });
       return Number(updated);
     }
-    const body = to === 'end' ? { toEnd: true } : { timestamp: time(to === 'beginning' ? BEGINNING : to) };
+    const target = to === 'end' ? { toEnd: true } : { timestamp: time(to === 'beginning' ? BEGINNING : to) };
+    const body = create ? { ...target, create } : target;
     const told = await this.http.ask<{ partitionsUpdated: number }>('POST', `${where}/seek`, { ...call, body });
     return told.partitionsUpdated;
   }

@@ -31,6 +31,8 @@ export class Message<out T> {
   readonly traceId: string | undefined;
   readonly traceparent: string | undefined;
   readonly tracestate: string | undefined;
+  /** The producer's id of a message that was replayed from a dead letter and has a new `transactionId`. */
+  readonly originalTransactionId: string | undefined;
   /** Who pushed it, if access control is on. */
   readonly producer: string | undefined;
   /** URL of the broker that delivered it. */
@@ -44,6 +46,7 @@ export class Message<out T> {
     this.#http = http;
     this.id = wire.id;
     this.transactionId = wire.transactionId;
+    this.originalTransactionId = wire.originalTransactionId;
     this.queue = wire.queue;
     this.partition = wire.partition;
     this.partitionId = wire.partitionId;

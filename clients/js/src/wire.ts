@@ -30,6 +30,7 @@ export interface WireQueued extends WireTicket {
 export interface WireMessage {
   id: string;
   transactionId: string;
+  originalTransactionId?: string;
   traceId: string | null;
   traceparent?: string;
   tracestate?: string;

@@ -68,6 +68,7 @@ struct Rare {
     traceparent: Option<Text>,
     tracestate: Option<Text>,
     producer: Option<Text>,
+    original_transaction_id: Option<Text>,
 }
 
 /// What a message has in common with its neighbours.
@@ -154,6 +155,9 @@ impl Popped {
                 "traceparent" => keep(scanner, &mut rare, |rare| &mut rare.traceparent)?,
                 "tracestate" => keep(scanner, &mut rare, |rare| &mut rare.tracestate)?,
                 "producerSub" => keep(scanner, &mut rare, |rare| &mut rare.producer)?,
+                "originalTransactionId" => {
+                    keep(scanner, &mut rare, |rare| &mut rare.original_transaction_id)?
+                }
                 _ => _ = scanner.skip()?,
             }
             Ok(())
@@ -448,6 +452,10 @@ impl Envelope {
 
     pub fn producer(&self) -> Option<&str> {
         self.rare(|rare| &rare.producer)
+    }
+
+    pub fn original_transaction_id(&self) -> Option<&str> {
+        self.rare(|rare| &rare.original_transaction_id)
     }
 
     pub fn is_auto_acked(&self) -> bool {

@@ -107,6 +107,11 @@ impl<T> Message<T> {
         self.envelope.tracestate()
     }
 
+    /// The producer's id of a message that was replayed from a dead letter and has a new [`transaction_id`](Self::transaction_id).
+    pub fn original_transaction_id(&self) -> Option<&str> {
+        self.envelope.original_transaction_id()
+    }
+
     /// Who pushed it, if the broker knows its producers.
     pub fn producer(&self) -> Option<&str> {
         self.envelope.producer()

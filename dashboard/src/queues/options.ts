@@ -31,7 +31,7 @@ export const SECTIONS: Section[] = [
       { name: 'leaseTime', label: 'Lease time', kind: 'seconds', standard: 300, help: 'How long a consumer may keep what it got, if it does not say itself. 0 means 60.' },
       { name: 'retryLimit', label: 'Retry limit', kind: 'number', standard: 3, help: 'How often a batch that failed is delivered again before it is given up.' },
       { name: 'delayedProcessing', label: 'Delivery delay', kind: 'seconds', standard: 0, help: 'A message is delivered once it is this old.' },
-      { name: 'windowBuffer', label: 'Batch window', kind: 'seconds', standard: 0, help: 'A partition is held back until it has a full batch, or its oldest waiting message is this old.' },
+      { name: 'windowBuffer', label: 'Batch window', kind: 'seconds', standard: 0, help: 'A partition is held back until it has a full batch of at least two, or its oldest waiting message is this old.' },
       { name: 'priority', label: 'Priority', kind: 'number', standard: 0, negative: true, help: 'Which queue a pop by label asks first: the highest.' },
     ],
   },

@@ -218,10 +218,12 @@ begin
         raise 'an array of requests is expected' using errcode = 'invalid_parameter_value';
     end if;
     for v_pop in
-        select r.queue, r.partition, r.consumer_group, r.since, r.is_new from queen.pops_of(p_requests) r
+        select r.queue, r.partition, r.consumer_group, r.since, r.is_new,
+               case when r.since is null then 'new' else 'timestamp' end as mode
+        from queen.pops_of(p_requests) r
         where r.is_new or r.since is not null
     loop
-        perform queen.subscribe(v_pop.queue, v_pop.consumer_group, v_pop.partition, v_pop.is_new, v_pop.since);
+        perform queen.register_group(v_pop.queue, v_pop.consumer_group, v_pop.partition, v_pop.mode, v_pop.is_new, v_pop.since);
     end loop;
     select array_agg(distinct_pairs.id) as ids, array_agg(distinct_pairs.consumer_group) as groups into v_pops
     from (select distinct r.id, r.consumer_group from queen.pops_of(p_requests) r

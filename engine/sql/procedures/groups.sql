@@ -56,7 +56,7 @@ returns bigint language plpgsql as $$
 declare
     v_updated bigint;
 begin
-    update queen.groups as g set since = p_since where g.consumer_group = p_group;
+    update queen.groups as g set since = p_since, mode = 'timestamp' where g.consumer_group = p_group;
     get diagnostics v_updated = row_count;
     delete from queen.consumer_watermarks w where w.consumer_group = p_group;
     perform queen.doubt(array(select q.id from queen.groups g join queen.queues q on q.name = g.queue_name
@@ -64,18 +64,39 @@ begin
     return v_updated;
 end $$;
 
--- queen.seek: moves a group in the partitions of a queue, and ends its leases and retries there.
--- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (behind the last message), p_time timestamptz (otherwise: to
---         the first message younger than this, so to the oldest stored one if all are)
--- out:    bigint: the partitions in which it now stands there
--- locks:  partitions rows in id order, so that nobody adds a row of the group meanwhile; consumers rows in
---         (partition_id, consumer_group) order; then consumer_watermarks, queue_counts and group_counts
+-- queen.reads: whether a group reads a queue: it is registered there, or has a cursor in one of its partitions.
+-- in:     p_group text, p_queue text
+-- out:    boolean
+-- locks:  none
 -- raises: never
-create or replace function queen.seek(p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz)
+create or replace function queen.reads(p_group text, p_queue text)
+returns boolean language plpgsql stable as $$
+begin
+    return exists (select 1 from queen.groups g where g.queue_name = p_queue and g.consumer_group = p_group)
+        or exists (select 1 from queen.queues q join queen.partitions p on p.queue_id = any (array[q.id])
+                   cross join lateral queen.reader_of(p.id, p_group) c
+                   where q.name = p_queue);
+end $$;
+
+-- queen.seek_group: moves a group in the partitions of a queue, and ends its leases and retries there.
+-- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (behind the last message), p_time timestamptz (otherwise: to
+--         the first message younger than this, so to the oldest stored one if all are), p_create boolean (also if it does
+--         not read the queue so far; for the whole queue it is registered then)
+-- out:    bigint: the partitions in which it now stands there; null: it does not read the queue, and was not created
+-- locks:  partitions rows in id order, so that nobody adds a row of the group meanwhile; consumers rows in
+--         (partition_id, consumer_group) order; then groups, consumer_watermarks, queue_counts and group_counts
+-- raises: never
+-- A cursor holds back completed retention, so a mistyped name must not make one.
+create or replace function queen.seek_group(
+    p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz, p_create boolean)
 returns bigint language plpgsql set enable_sort = on set jit = off as $$
 declare
+    v_new boolean := not queen.reads(p_group, p_queue);
     v_partitions uuid[];
 begin
+    if v_new and not (p_create and exists (select 1 from queen.queues q where q.name = p_queue)) then
+        return null;
+    end if;
     -- Before the snapshot, so that no extent is copied forward and dropped between the two (extents.sql).
     lock table only queen.segments in access share mode;
     v_partitions := array(select p.id from queen.queues q join queen.partitions p on p.queue_id = q.id
@@ -98,6 +119,11 @@ begin
     from unnest(v_partitions) a (id)
     cross join lateral queen.head_of(a.id) h
     where not exists (select 1 from queen.reader_of(a.id, p_group));
+    if v_new and p_partition is null and p_group <> '__QUEUE_MODE__' then
+        insert into queen.groups as g (queue_name, consumer_group, mode, used_at)
+        values (p_queue, p_group, 'all', queen.now())
+        on conflict (queue_name, consumer_group, partition_name) do nothing;
+    end if;
     delete from queen.consumer_watermarks w where w.queue_name = p_queue and w.consumer_group = p_group;
     -- A group that came into being by this has to be known to be measured.
     insert into queen.queue_counts (queue_id) select q.id from queen.queues q where q.name = p_queue
@@ -109,8 +135,19 @@ begin
     return cardinality(v_partitions);
 end $$;
 
--- queen.seek_forecast: what queen.seek would do, and does none of it.
--- in:     as queen.seek
+-- queen.seek: the same, and creates the group. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- in:     as queen.seek_group, without p_create
+-- out:    bigint: the partitions in which it now stands there
+-- locks:  as queen.seek_group
+-- raises: never
+create or replace function queen.seek(p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz)
+returns bigint language plpgsql as $$
+begin
+    return coalesce(queen.seek_group(p_group, p_queue, p_partition, p_end, p_time, true), 0);
+end $$;
+
+-- queen.seek_forecast: what queen.seek_group would do, and does none of it.
+-- in:     as queen.seek_group, without p_create
 -- out:    partitions bigint (in which it would stand there), replayed bigint (messages it has passed and would read again),
 --         skipped bigint (messages it would not read any more), lands bigint (where it would stand; of one partition)
 -- locks:  none
@@ -121,7 +158,7 @@ create or replace function queen.seek_forecast(
 returns table (partitions bigint, replayed bigint, skipped bigint, lands bigint)
 language plpgsql set enable_sort = on set jit = off as $$
 begin
-    -- As queen.seek.
+    -- As queen.seek_group.
     lock table only queen.segments in access share mode;
     return query
     select count(*), coalesce(sum(greatest(f.stands - f.lands, 0)), 0)::bigint,
@@ -135,4 +172,64 @@ begin
                case when p_end then h.head else queen.offset_after(p.id, p_time) end as lands
         offset 0) f
     where q.name = p_queue and (p_partition is null or p.name = p_partition);
+end $$;
+
+-- queen.touch_groups: notes that consumers of these groups are there, though perhaps they only wait.
+-- in:     p_queues text[], p_groups text[]: pairs
+-- out:    nothing
+-- locks:  groups rows, in key order
+-- raises: never
+create or replace function queen.touch_groups(p_queues text[], p_groups text[])
+returns void language plpgsql set enable_sort = on as $$
+declare
+    v_now timestamptz := queen.now();
+begin
+    with touched as materialized (
+        select g.ctid as row_at
+        from unnest(p_queues, p_groups) a (queue_name, consumer_group)
+        join queen.groups g on g.queue_name = any (array[a.queue_name]) and g.consumer_group = a.consumer_group
+        where g.used_at < v_now - interval '1 hour'
+        order by g.queue_name, g.consumer_group, g.partition_name
+        for no key update of g)
+    update queen.groups as g set used_at = v_now from touched t where g.ctid = t.row_at;
+end $$;
+
+-- queen.remove_unused_groups: deletes registrations of groups that nothing has used for a long time and that hold no cursor in their
+-- queue. Most were made by a pop of a queue that never came or is gone.
+-- in:     p_older_than interval, p_batch int
+-- out:    int: how many; fewer than p_batch = that was all
+-- locks:  groups rows, skipping busy ones; then consumer_watermarks and queue_counts rows
+-- raises: never
+-- Looks for cursors in every partition of the queue, so run it rarely. A group that comes back registers anew.
+create or replace function queen.remove_unused_groups(p_older_than interval, p_batch int)
+returns int language plpgsql
+set enable_seqscan = on set enable_sort = on set plan_cache_mode = force_custom_plan set jit = off as $$
+declare
+    v_before timestamptz := queen.now() - p_older_than;
+    v_queues text[];
+    v_groups text[];
+begin
+    with unused as materialized (
+        select g.ctid as row_at
+        from queen.groups g
+        where g.used_at < v_before
+          and not exists (select 1 from queen.queues q join queen.partitions p on p.queue_id = q.id
+                          cross join lateral queen.reader_of(p.id, g.consumer_group) c
+                          where q.name = g.queue_name)
+        limit p_batch
+        for update of g skip locked),
+    removed as (
+        delete from queen.groups g using unused u where g.ctid = u.row_at
+        returning g.queue_name, g.consumer_group)
+    select array_agg(r.queue_name), array_agg(r.consumer_group) into v_queues, v_groups from removed r;
+    if v_queues is null then
+        return 0;
+    end if;
+    delete from queen.consumer_watermarks w
+    using unnest(v_queues, v_groups) a (queue_name, consumer_group)
+    where w.queue_name = a.queue_name and w.consumer_group = a.consumer_group
+      and not exists (select 1 from queen.groups g
+                      where g.queue_name = a.queue_name and g.consumer_group = a.consumer_group);
+    perform queen.doubt(array(select q.id from queen.queues q where q.name = any (v_queues)));
+    return cardinality(v_queues);
 end $$;

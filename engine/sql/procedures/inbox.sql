@@ -12,7 +12,7 @@
 -- in:     as queen.push, the payload as JSON text
 -- out:    uuid: the message's id
 -- locks:  none but the new row
--- raises: invalid_parameter_value, program_limit_exceeded
+-- raises: invalid_parameter_value, program_limit_exceeded, undefined_object
 -- The first row of a transaction is told by a setting of the transaction. Savepoints take it back like the row; looking for
 -- the row instead would make serialisable transactions conflict with each other.
 create or replace function queen.put_in_inbox(
@@ -23,6 +23,7 @@ declare
     v_first boolean := current_setting('queen.pushed', true) is distinct from v_xid;
     v_number bigint := nextval('queen.inbox_numbers');
     v_id uuid;
+    v_rules record;
 begin
     if p_queue is null then
         raise 'the queue must not be null' using errcode = 'invalid_parameter_value';
@@ -36,6 +37,18 @@ begin
         raise 'the transaction id must not be empty' using errcode = 'invalid_parameter_value';
     elsif octet_length(p_payload) > 67108864 then
         raise 'the payload is larger than 64 MiB' using errcode = 'program_limit_exceeded';
+    end if;
+    -- Brokers say here what their settings are, because the session is not theirs.
+    select (s.value ->> 'auto')::boolean as auto, (s.value ->> 'max')::int as max into v_rules
+    from queen.settings s where s.name = 'queues';
+    if found and not exists (select 1 from queen.queues q where q.name = p_queue) then
+        if not v_rules.auto then
+            raise 'queue "%" does not exist', p_queue
+                using errcode = 'undefined_object', hint = 'Create it with POST /api/v1/configure: QUEEN_AUTO_CREATE is off.';
+        elsif v_rules.max > 0 and v_rules.max <= (select count(*) from (select 1 from queen.queues q limit v_rules.max) q) then
+            raise 'there are % queues, the most allowed (QUEEN_MAX_QUEUES)', v_rules.max
+                using errcode = 'program_limit_exceeded';
+        end if;
     end if;
     -- The bits of queen.message_id, where a computed id has its partition's number with one that no partition gets to.
     -- Spelled out, because PL/pgSQL takes a function in SQL apart again in every transaction, for longer than the rest takes.
@@ -57,7 +70,7 @@ end $$;
 --         with a push over HTTP: the second of the same id within the queue's window is dropped), trace_id uuid
 -- out:    uuid: the id that the message will have
 -- locks:  none but the new row
--- raises: invalid_parameter_value, program_limit_exceeded
+-- raises: invalid_parameter_value, program_limit_exceeded, undefined_object (there is no such queue, and none is made by itself)
 -- Runs as its owner, so that nothing but EXECUTE is needed. Never drop it: the grants would go with it.
 create or replace function queen.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null)
@@ -77,6 +90,23 @@ create or replace function queen.push_json(
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     return queen.put_in_inbox(queue, partition, payload::text, transaction_id, trace_id);
+end $$;
+
+-- queen.rule_queues: what holds for queues that queen.push would make. Brokers say so at their start; the last word counts.
+-- in:     p_auto boolean (they are made at all), p_max int (how many there may be; 0 = any number)
+-- out:    nothing
+-- locks:  one settings row, if something changes
+-- raises: never
+-- No row stands for no rule, which keeps queen.push short.
+create or replace function queen.rule_queues(p_auto boolean, p_max int)
+returns void language plpgsql as $$
+begin
+    if p_auto and p_max = 0 then
+        delete from queen.settings s where s.name = 'queues';
+    else
+        insert into queen.settings as s (name, value) values ('queues', jsonb_build_object('auto', p_auto, 'max', p_max))
+        on conflict (name) do update set value = excluded.value where s.value <> excluded.value;
+    end if;
 end $$;
 
 -- queen.lead_inbox: makes this session the one that moves rows, until it ends.

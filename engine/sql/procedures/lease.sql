@@ -210,7 +210,8 @@ begin
             ready_at := v_young.created_at + make_interval(secs => p_delay);
         end if;
     end if;
-    if p_window > 0 and visible > p_first and visible - p_first < p_batch then
+    -- A batch of one is never full: it would open the window at once.
+    if p_window > 0 and visible > p_first and (visible - p_first < p_batch or p_batch = 1) then
         select s.created_at into v_oldest from queen.segments s
         where s.partition_id = p_partition and s.base_offset <= p_first
         order by s.base_offset desc limit 1;

@@ -2,8 +2,9 @@
 -- in:     p_queue text, p_namespace text, p_task text (null = as stored; for a new queue, from its name),
 --         p_changes jsonb (wire name → value; null = the default; other keys are ignored),
 --         p_replace boolean (start from the defaults instead of from what is stored)
--- out:    one row: id uuid, namespace text, task text, then every option as it now is
--- locks:  one queues row
+-- out:    one row: id uuid, namespace text, task text, then every option as it now is; none if there are all the queues that there
+--         may be (queen.queue_limit), and this is not one of them
+-- locks:  queen.queues_refused, one queues row
 -- raises: never: names and values are checked at the door
 -- The merge happens in the update itself, on the newest row: two callers at once lose neither's change.
 create or replace function queen.configure(
@@ -30,6 +31,9 @@ begin
 
     -- Another round only when the queue was deleted between the two statements.
     loop
+        if 2 = any (queen.queues_refused(array[p_queue], array[true], true)) then
+            return;
+        end if;
         insert into queen.queues as q (name, namespace, task)
         values (p_queue, coalesce(p_namespace, split_part(p_queue, '.', 1)),
                 coalesce(p_task, split_part(p_queue, '.', 2)))
@@ -69,6 +73,17 @@ begin
                   q.dedup_window_seconds, q.min_pop_wait_time;
         exit when found;
     end loop;
+end $$;
+
+-- queen.queue_exists: whether there is a queue of this name.
+-- in:     p_queue text
+-- out:    boolean
+-- locks:  none
+-- raises: never
+create or replace function queen.queue_exists(p_queue text)
+returns boolean language plpgsql stable as $$
+begin
+    return exists (select 1 from queen.queues q where q.name = p_queue);
 end $$;
 
 -- queen.delete_queue: removes a queue and all it holds. Its segments stay until their extents are dropped.

@@ -249,6 +249,25 @@ begin
     limit p_limit offset p_offset;
 end $$;
 
+-- queen.group_list: queen.group_figures, and how each group asked where to start.
+-- in:     as queen.group_figures
+-- out:    as queen.group_figures, and mode text: its word for the whole queue, or else for a partition; null: nobody knows
+-- locks:  none
+-- raises: never
+create or replace function queen.group_list(p_group text, p_queue text, p_limit bigint, p_offset bigint)
+returns table (consumer_group text, queue_id uuid, queue_name text, members bigint, pending_partitions bigint,
+               unread bigint, leased bigint, oldest_at timestamptz, served_at timestamptz, since timestamptz,
+               registered_at timestamptz, lag_seconds float8, mode text)
+language plpgsql set enable_sort = on as $$
+begin
+    return query
+    select f.*, (select g.mode from queen.groups g
+                 where g.queue_name = f.queue_name and g.consumer_group = f.consumer_group
+                 order by g.partition_name limit 1)
+    from queen.group_figures(p_group, p_queue, p_limit, p_offset) f
+    order by f.queue_name, f.consumer_group;
+end $$;
+
 -- queen.clear: removes the messages of a queue, or of one of its partitions, and keeps everything else.
 -- in:     p_queue text, p_partition text (null = all)
 -- out:    bigint: how many messages went; null when there is no such queue or partition

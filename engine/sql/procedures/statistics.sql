@@ -84,6 +84,7 @@ declare
     v_names text[];
     v_sinces timestamptz[];
     v_whole boolean[];
+    v_named boolean[];
     v_appended numeric;
     v_removed numeric;
     v_partitions bigint;
@@ -104,10 +105,13 @@ begin
     end if;
     -- Before the reading: a doubt that comes meanwhile may be about what was read already.
     select * into v_counts from queen.queue_counts c where c.queue_id = p_queue;
-    -- Who holds no registration for the whole queue reads only where it has a cursor.
+    -- Who holds no registration for the whole queue reads only where it has a cursor or is registered for the partition.
     select array_agg(k.consumer_group), array_agg(r.since),
-           array_agg(k.consumer_group = '__QUEUE_MODE__' or r.queue_name is not null)
-    into v_names, v_sinces, v_whole
+           array_agg(k.consumer_group = '__QUEUE_MODE__' or r.queue_name is not null),
+           array_agg(exists (select 1 from queen.groups n where n.queue_name = v_queue
+                                                            and n.consumer_group = k.consumer_group
+                                                            and n.partition_name <> ''))
+    into v_names, v_sinces, v_whole, v_named
     from (select '__QUEUE_MODE__' as consumer_group
           union select g.consumer_group from queen.groups g where g.queue_name = v_queue
           union select w.consumer_group from queen.consumer_watermarks w where w.queue_name = v_queue
@@ -116,20 +120,25 @@ begin
 
     -- All reading comes before the first lock: a large queue takes a while.
     with places as materialized (
-        select p.id, p.created_at, h.head, h.tail, h.last_push_at
+        select p.id, p.name, p.created_at, h.head, h.tail, h.last_push_at
         from queen.partitions p cross join lateral queen.head_of(p.id) h
         where p.queue_id = p_queue),
     readers as materialized (
         select l.id, g.consumer_group, c.partition_id is not null as member, l.head, l.last_push_at,
                c.served_at, coalesce(c.served_at, l.created_at) as waiting_since, c.lease_until > v_now as leased, c.lease_end,
                case when c.partition_id is not null then greatest(c.cursor, l.tail)
-                    when not g.whole then l.head
-                    when g.since is null then l.tail
-                    when l.last_push_at <= g.since then l.head
-                    else queen.offset_after(l.id, g.since) end as cursor
+                    when not r.reads then l.head
+                    when r.since is null then l.tail
+                    when l.last_push_at <= r.since then l.head
+                    else queen.offset_after(l.id, r.since) end as cursor
         from places l
-        cross join unnest(v_names, v_sinces, v_whole) g (consumer_group, since, whole)
-        left join lateral queen.reader_of(l.id, g.consumer_group) c on true),
+        cross join unnest(v_names, v_sinces, v_whole, v_named) g (consumer_group, since, whole, named)
+        left join lateral queen.reader_of(l.id, g.consumer_group) c on true
+        left join lateral (select true as here, n.since from queen.groups n
+                           where g.named and n.queue_name = v_queue and n.consumer_group = g.consumer_group
+                             and n.partition_name = l.name and l.name <> '') n on true
+        cross join lateral (select g.whole or n.here is not null as reads,
+                                   case when n.here then n.since else g.since end as since) r),
     by_group as (
         select r.consumer_group, sum(r.cursor) as consumed, count(*) filter (where r.member) as members,
                count(*) filter (where r.cursor < r.head) as pending_partitions,

@@ -1,30 +1,49 @@
--- queen.subscribe: registers where a group starts, on its first contact with a queue or a partition.
--- in:     p_queue text, p_group text, p_partition text ('' = the whole queue), p_new boolean (from now on),
---         p_since timestamptz (from a time on; null = from the oldest message)
--- out:    nothing: an existing registration stands
+-- queen.register_group: registers where a group starts, on its first contact with a queue or a partition.
+-- in:     p_queue text, p_group text, p_partition text ('' = the whole queue), p_mode text (how it was asked for, to be
+--         shown), p_new boolean (from now on), p_since timestamptz (from a time on; null = from the oldest message)
+-- out:    boolean: there is such a queue. An existing registration stands, and counts as used
 -- locks:  one groups row, one consumer_watermarks row, one queue_counts row
 -- raises: never
--- A group that starts at the oldest message of a queue nobody has made yet says nothing new and is not written.
+-- A group may come before its queue. It is registered then as well, so that what is pushed before it comes again counts
+-- as unread and is retained for it; but not where queues are not created by themselves (queen.creates_queues).
+create or replace function queen.register_group(
+    p_queue text, p_group text, p_partition text, p_mode text, p_new boolean, p_since timestamptz)
+returns boolean language plpgsql as $$
+declare
+    v_now timestamptz := queen.now();
+    v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
+begin
+    if v_queue is null and (p_group = '__QUEUE_MODE__' or not queen.creates_queues()) then
+        return false;
+    end if;
+    if p_group <> '__QUEUE_MODE__' then
+        insert into queen.groups as g (queue_name, consumer_group, partition_name, mode, since, used_at)
+        values (p_queue, p_group, p_partition, p_mode, case when p_new then v_now else p_since end, v_now)
+        on conflict (queue_name, consumer_group, partition_name) do nothing;
+        if found then
+            perform queen.doubt(array_remove(array[v_queue], null));
+        else
+            update queen.groups as g set used_at = v_now
+            where g.queue_name = p_queue and g.consumer_group = p_group and g.partition_name = p_partition
+              and g.used_at < v_now - interval '1 hour';
+        end if;
+    end if;
+    if p_partition = '' then
+        insert into queen.consumer_watermarks as w (queue_name, consumer_group)
+        values (p_queue, p_group)
+        on conflict (queue_name, consumer_group) do update set updated_at = now();
+    end if;
+    return v_queue is not null;
+end $$;
+
+-- queen.subscribe: the same without a word for it. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- in:     as queen.register_group, without p_mode
+-- out:    nothing
+-- locks:  as queen.register_group
+-- raises: never
 create or replace function queen.subscribe(
     p_queue text, p_group text, p_partition text, p_new boolean, p_since timestamptz)
 returns void language plpgsql as $$
-declare
-    v_new boolean := false;
 begin
-    if p_new or p_since is not null or exists (select 1 from queen.queues q where q.name = p_queue) then
-        if p_group <> '__QUEUE_MODE__' then
-            insert into queen.groups as g (queue_name, consumer_group, partition_name, since)
-            values (p_queue, p_group, p_partition, case when p_new then queen.now() else p_since end)
-            on conflict (queue_name, consumer_group, partition_name) do nothing;
-            v_new := found;
-        end if;
-        if p_partition = '' then
-            insert into queen.consumer_watermarks as w (queue_name, consumer_group)
-            values (p_queue, p_group)
-            on conflict (queue_name, consumer_group) do update set updated_at = now();
-        end if;
-        if v_new then
-            perform queen.doubt(array(select q.id from queen.queues q where q.name = p_queue));
-        end if;
-    end if;
+    perform queen.register_group(p_queue, p_group, p_partition, null, p_new, p_since);
 end $$;

@@ -30,15 +30,37 @@ where s.base_offset + f.ordinal - 1 >= t.tail
                   where k.partition_id = s.partition_id and k.message_offset = s.base_offset + f.ordinal - 1
                     and k.consumer_group is null);
 
--- queen.lag: where every group stands in every partition it has read from.
+-- queen.lag: where every group stands in every partition that it reads. In one that it has not read from yet: where it would start, as
+-- queen.start_of has it; queue mode counts as a reader of the whole queue once it has read anything there.
 create or replace view queen.lag as
 select q.name as queue, p.name as partition, c.consumer_group, r.cursor, h.head, h.head - r.cursor as pending,
        o.created_at as oldest_pending_at, queen.now() - o.created_at as oldest_pending_age, p.id as partition_id
 from queen.queues q
 join queen.partitions p on p.queue_id = q.id
-join queen.consumers c on c.partition_id = p.id
-cross join lateral (select k.head, k.tail from queen.heads k where k.partition_id = p.id
+cross join lateral (select k.head, k.tail, k.last_push_at from queen.heads k where k.partition_id = p.id
                     order by k.generation desc limit 1) h
+cross join lateral (
+    select n.consumer_group, n.cursor from queen.consumers n where n.partition_id = p.id
+    union all
+    select g.consumer_group collate "C",
+           case when g.since is null then h.tail
+                when h.last_push_at <= g.since then h.head
+                else coalesce((select s.base_offset from queen.segments s
+                               where s.partition_id = p.id and s.created_at > g.since
+                                 and s.extent >= coalesce((select max(e.number) from queen.extents e
+                                                           where e.created_at < g.since - interval '1 minute'), 0)
+                               order by s.base_offset limit 1), h.head) end
+    from (select distinct on (k.consumer_group) k.consumer_group, k.since from queen.groups k
+          where k.queue_name = q.name and k.partition_name in ('', p.name)
+          -- A registration for the partition goes before the one for its queue.
+          order by k.consumer_group, k.partition_name desc) g
+    where not exists (select 1 from queen.consumers n
+                      where n.partition_id = p.id and n.consumer_group = g.consumer_group)
+    union all
+    select k.consumer_group, h.tail from queen.group_counts k
+    where k.queue_id = q.id and k.consumer_group = '__QUEUE_MODE__' and k.members > 0
+      and not exists (select 1 from queen.consumers n
+                      where n.partition_id = p.id and n.consumer_group = k.consumer_group)) c
 cross join lateral (select greatest(c.cursor, h.tail) as cursor) r
 left join lateral (select s.created_at from queen.segments s
                    where s.partition_id = p.id and s.base_offset <= r.cursor

@@ -62,11 +62,14 @@ impl Connector {
         let session = format!(
             "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; \
              set enable_indexonlyscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set timezone = 'UTC'; set statement_timeout = {}; \
-             set lock_timeout = {}; set idle_in_transaction_session_timeout = {}; set queen.max_partitions = {}",
+             set lock_timeout = {}; set idle_in_transaction_session_timeout = {}; set queen.max_partitions = {}; \
+             set queen.max_queues = {}; set queen.auto_create = {}",
             config.statement_timeout.as_millis(),
             config.lock_timeout.as_millis(),
             config.statement_timeout.as_millis() * 2,
             config.partitions_max,
+            config.queues_max,
+            config.auto_create,
         );
         Ok(Self { postgres, tls, session: session.into(), timeout: config.connect_timeout, tasks })
     }

@@ -1,5 +1,6 @@
 //! One typed function per procedure of the control plane: rare calls, prepared as they come.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use queen_protocol::{Configure, OperationStats, OperationStatus, QueueOptions};
@@ -41,19 +42,44 @@ pub struct Configured {
     pub options: QueueOptions,
 }
 
-/// `note`, here and below, tells all brokers with the commit: what they remember is no longer true.
-pub async fn configure(connections: &Connections, ask: &Configure, note: &str) -> Result<Configured, Error> {
+/// `note`, here and below, tells all brokers with the commit: what they remember is no longer true. `None`: there are all the
+/// queues that there may be.
+pub async fn configure(
+    connections: &Connections,
+    ask: &Configure,
+    note: &str,
+) -> Result<Option<Configured>, Error> {
     let changes = serde_json::Value::Object(ask.changes.clone()).to_string();
     let sql = "select c.* from queen.configure($1, $2, $3, $4::text::jsonb, $5) c, pg_notify('queen', $6)";
     let parameters: [&(dyn ToSql + Sync); 6] =
         [&ask.queue, &ask.namespace, &ask.task, &changes, &ask.replace, &note];
-    let row = one(connections, "queen.configure", sql, &parameters).await?;
-    Ok(Configured {
+    let rows = many(connections, "queen.configure", sql, &parameters).await?;
+    Ok(rows.first().map(|row| Configured {
         id: row.get("id"),
         namespace: row.get("namespace"),
         task: row.get("task"),
-        options: options(&row),
-    })
+        options: options(row),
+    }))
+}
+
+pub async fn queue_exists(connections: &Connections, queue: &str) -> Result<bool, Error> {
+    Ok(one(connections, "queen.queue_exists", "select queen.queue_exists($1)", &[&queue]).await?.get(0))
+}
+
+/// What holds for queues that are pushed to from SQL.
+pub async fn rule_queues(connections: &Connections, auto_create: bool, max: i32) -> Result<(), Error> {
+    let sql = "select queen.rule_queues($1, $2)";
+    one(connections, "queen.rule_queues", sql, &[&auto_create, &max]).await.map(drop)
+}
+
+/// Unqualified names mean schema `public` in later sessions of our role.
+pub async fn lead_to_public(connections: &Connections) -> Result<(), Error> {
+    one(connections, "queen.lead_to_public", "select queen.lead_to_public()", &[]).await.map(drop)
+}
+
+/// Whether a group reads a queue.
+pub async fn reads(connections: &Connections, group: &str, queue: &str) -> Result<bool, Error> {
+    Ok(one(connections, "queen.reads", "select queen.reads($1, $2)", &[&group, &queue]).await?.get(0))
 }
 
 /// From a row of `queen.queues`.
@@ -116,19 +142,22 @@ pub async fn set_subscription(
     Ok(one(connections, "queen.set_subscription", sql, &[&group, &since, &note]).await?.get(0))
 }
 
-/// `partition`: `None` = all; `time`: `None` = to the end.
+/// `partition`: `None` = all; `time`: `None` = to the end; `create`: also a group that does not read the queue. Such a one is `None`
+/// otherwise.
 pub async fn seek(
     connections: &Connections,
     group: &str,
     queue: &str,
     partition: Option<&str>,
     time: Option<i64>,
+    create: bool,
     note: &str,
-) -> Result<i64, Error> {
+) -> Result<Option<i64>, Error> {
     let time: Option<SystemTime> = time.map(clock::system_time);
-    let sql = "select queen.seek($1, $2, $3, $4, $5), pg_notify('queen', $6)";
-    let parameters: [&(dyn ToSql + Sync); 6] = [&group, &queue, &partition, &time.is_none(), &time, &note];
-    Ok(one(connections, "queen.seek", sql, &parameters).await?.get(0))
+    let sql = "select queen.seek_group($1, $2, $3, $4, $5, $6), pg_notify('queen', $7)";
+    let parameters: [&(dyn ToSql + Sync); 7] =
+        [&group, &queue, &partition, &time.is_none(), &time, &create, &note];
+    Ok(one(connections, "queen.seek_group", sql, &parameters).await?.get(0))
 }
 
 /// What a seek would do.
@@ -206,6 +235,24 @@ pub async fn expire(
     let removed = rows.iter().map(|row| row.get::<_, i64>(1)).sum();
     let waiting = rows.iter().filter(|row| row.get(2)).map(|row| expired[row.get::<_, i32>(0) as usize - 1]);
     Ok((removed, waiting.collect()))
+}
+
+pub async fn touch_groups(connections: &Connections, pairs: &[(Arc<str>, Arc<str>)]) -> Result<(), Error> {
+    let queues: Vec<&str> = pairs.iter().map(|(queue, _)| &**queue).collect();
+    let groups: Vec<&str> = pairs.iter().map(|(_, group)| &**group).collect();
+    let sql = "select queen.touch_groups($1, $2)";
+    one(connections, "queen.touch_groups", sql, &[&queues, &groups]).await.map(drop)
+}
+
+/// How many registrations; fewer than `batch`: that was all.
+pub async fn remove_unused_groups(
+    connections: &Connections,
+    older_than: Duration,
+    batch: i32,
+) -> Result<i32, Error> {
+    let sql = "select queen.remove_unused_groups(make_interval(secs => $1), $2)";
+    let seconds = older_than.as_secs_f64();
+    Ok(one(connections, "queen.remove_unused_groups", sql, &[&seconds, &batch]).await?.get(0))
 }
 
 pub async fn remove_idle_partitions(

@@ -24,7 +24,7 @@ macro_rules! files {
 }
 
 /// Applied once, in order. Frozen once released.
-const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred", "0005_statistics", "0006_messages", "0007_inbox", "0008_life", "0009_history", "0010_keys", "0011_shapes", "0013_groups_by_partition", "0014_search_path", "0015_own_failures", "0016_two_phase_commit");
+const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred", "0005_statistics", "0006_messages", "0007_inbox", "0008_life", "0009_history", "0010_keys", "0011_shapes", "0013_groups_by_partition", "0014_search_path", "0015_own_failures", "0016_two_phase_commit", "0017_group_modes");
 
 /// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":

@@ -53,7 +53,7 @@ statements! {
     add_readers: "select queen.add_readers($1, $2)",
     hold: "select * from queen.hold($1, $2, $3, $4)",
     renew: "select * from queen.renew_unlocked($1, $2, $3, $4)",
-    subscribe: "select queen.subscribe($1, $2, $3, $4, $5)",
+    register_group: "select queen.register_group($1, $2, $3, $4, $5, $6)",
     seed: "select * from queen.seed($1, $2, $3, $4)",
     discover: "select * from queen.discover($1, $2)",
 }
@@ -125,14 +125,24 @@ pub struct Open<'a> {
     pub ids: Vec<Uuid>,
     pub namespaces: Vec<Option<&'a str>>,
     pub tasks: Vec<Option<&'a str>>,
-    /// `None`: whatever the limit on partitions.
+    /// `None`: whatever the limits.
     pub create: Vec<Option<bool>>,
 }
 
 pub struct Opened {
     pub position: usize,
-    /// `None`: it would be more than the queue may have.
-    pub found: Option<Found>,
+    pub found: Result<Found, Refusal>,
+}
+
+/// Why a partition is not made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its queue has all the partitions it may have.
+    Partitions,
+    /// There are all the queues that there may be.
+    Queues,
+    /// Its queue does not exist, and is not made by itself.
+    NoQueue,
 }
 
 pub struct Found {
@@ -160,7 +170,12 @@ pub async fn open(db: &Connection, ask: &Open<'_>) -> Result<Vec<Opened>, Error>
     };
     let opened = |row: &Row| Opened {
         position: position(row, 0),
-        found: row.get::<_, Option<Uuid>>(1).map(|id| found(row, id)),
+        found: match (row.get::<_, Option<Uuid>>(1), row.get::<_, Option<i32>>(7)) {
+            (Some(id), _) => Ok(found(row, id)),
+            (None, Some(2)) => Err(Refusal::Queues),
+            (None, Some(3)) => Err(Refusal::NoQueue),
+            (None, _) => Err(Refusal::Partitions),
+        },
     };
     Ok(answer.iter().map(opened).collect())
 }
@@ -653,17 +668,23 @@ pub async fn renew(
     Ok(answers.iter().map(|row| (row.get(0), end(row))).collect())
 }
 
-pub async fn subscribe(
-    db: &Connection,
-    queue: &str,
-    group: &str,
-    partition: &str,
-    new: bool,
-    since: Option<i64>,
-) -> Result<(), Error> {
-    let since = since.map(clock::system_time);
-    let parameters: [&(dyn ToSql + Sync); 5] = [&queue, &group, &partition, &new, &since];
-    rows(db, "queen.subscribe", &db.statements.subscribe, &parameters).await.map(drop)
+/// Where a group starts; `mode`: how it asked for that.
+pub struct Registration<'a> {
+    pub queue: &'a str,
+    pub group: &'a str,
+    /// Empty: the whole queue.
+    pub partition: &'a str,
+    pub mode: &'a str,
+    pub new: bool,
+    pub since: Option<i64>,
+}
+
+/// Whether there is such a queue.
+pub async fn register_group(db: &Connection, ask: &Registration<'_>) -> Result<bool, Error> {
+    let since = ask.since.map(clock::system_time);
+    let parameters: [&(dyn ToSql + Sync); 6] =
+        [&ask.queue, &ask.group, &ask.partition, &ask.mode, &ask.new, &since];
+    Ok(row(db, "queen.register_group", &db.statements.register_group, &parameters).await?.get(0))
 }
 
 pub struct Seeded {

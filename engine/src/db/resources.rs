@@ -255,6 +255,8 @@ pub struct GroupFigures {
     pub registered_at: Option<i64>,
     /// How long its oldest unread message has waited.
     pub lag_seconds: Option<f64>,
+    /// In which word it asked where to start, if anybody remembers.
+    pub mode: Option<String>,
 }
 
 pub async fn groups(
@@ -264,8 +266,8 @@ pub async fn groups(
     limit: i64,
     offset: i64,
 ) -> Result<Vec<GroupFigures>, Error> {
-    let sql = "select * from queen.group_figures($1, $2, $3, $4)";
-    let rows = many(connections, "queen.group_figures", sql, &[&group, &queue, &limit, &offset]).await?;
+    let sql = "select * from queen.group_list($1, $2, $3, $4)";
+    let rows = many(connections, "queen.group_list", sql, &[&group, &queue, &limit, &offset]).await?;
     let figures = |row: &Row| {
         let time = |name: &str| row.get::<_, Option<SystemTime>>(name).map(clock::micros);
         GroupFigures {
@@ -281,6 +283,7 @@ pub async fn groups(
             since: time("since"),
             registered_at: time("registered_at"),
             lag_seconds: row.get("lag_seconds"),
+            mode: row.get("mode"),
         }
     };
     Ok(rows.iter().map(figures).collect())

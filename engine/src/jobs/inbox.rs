@@ -19,7 +19,7 @@ use crate::db::procedures::inbox::{self, InboxRow, InboxStatements};
 use crate::db::{Connection, Error, transaction};
 use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
 use crate::ops::defer::{self, Deferral};
-use crate::ops::push::{Message, Secrecy, Sorted};
+use crate::ops::push::{Message, Missing, Secrecy, Sorted};
 
 /// How soon a broker notices that nobody moves rows any more.
 const LEAD_EVERY: Duration = Duration::from_secs(1);
@@ -285,7 +285,7 @@ impl Mover {
         let messages: Vec<Message<'_>> = rows.iter().zip(&minted).map(message).collect();
         let all: Vec<usize> = (0..messages.len()).collect();
         // Somebody may hold a lock on the queue of one, and the others must not wait for it.
-        let open = tokio::time::timeout(OPEN_WITHIN, self.engine.parcels(&messages, &all));
+        let open = tokio::time::timeout(OPEN_WITHIN, self.engine.parcels(&messages, &all, Missing::Made));
         let Sorted { parcels, gone, .. } = match open.await {
             Ok(Ok(sorted)) => sorted,
             Ok(Err(crate::Error::Database(error))) => return Err(error),

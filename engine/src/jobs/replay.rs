@@ -15,7 +15,7 @@ use crate::db::control;
 use crate::db::{Connection, Error, transaction};
 use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
 use crate::ops::defer::{self, Deferral};
-use crate::ops::push::{Message, Secrecy, Sorted};
+use crate::ops::push::{Message, Missing, Secrecy, Sorted};
 use crate::spool::{Read, Spool, Spooled};
 
 /// Between two tries to reach the database.
@@ -156,7 +156,7 @@ impl Replay {
         }
         let messages: Vec<Message<'_>> = requests.iter().flat_map(messages).collect();
         let all: Vec<usize> = (0..messages.len()).collect();
-        let Sorted { parcels, gone, .. } = match self.engine.parcels(&messages, &all).await {
+        let Sorted { parcels, gone, .. } = match self.engine.parcels(&messages, &all, Missing::Made).await {
             Ok(sorted) => sorted,
             Err(crate::Error::Database(error)) => return Err(error),
             Err(error) => return Err(Error::Unreachable(error.to_string())),

@@ -30,6 +30,31 @@ pub fn partition_id() -> Uuid {
     Uuid::from_bytes(bytes)
 }
 
+/// Between the sender's transaction id and what makes that of a replay new.
+const REPLAYED: &str = "~replay-";
+const UUID_CHARS: usize = 36;
+/// As for those that senders choose.
+const TRANSACTION_ID_CHARS_MAX: usize = 255;
+
+/// A new transaction id for a message that is pushed again: the sender's, so that consumers and people still find it, and something that
+/// never was. It cannot be the sender's alone, because that is to be unique in its partition. One too long for both is left out.
+pub fn replay_id(transaction_id: &str) -> String {
+    let original = original_id(transaction_id).unwrap_or(transaction_id);
+    let new = Uuid::now_v7().to_string();
+    match original.chars().count() + REPLAYED.len() + UUID_CHARS <= TRANSACTION_ID_CHARS_MAX {
+        true => format!("{original}{REPLAYED}{new}"),
+        false => new,
+    }
+}
+
+/// The transaction id that the sender of a replayed message gave it; `None`: it is no replay. Also of the escaped form inside a JSON
+/// string.
+pub fn original_id(transaction_id: &str) -> Option<&str> {
+    let (rest, new) = transaction_id.split_at_checked(transaction_id.len().checked_sub(UUID_CHARS)?)?;
+    let original = rest.strip_suffix(REPLAYED)?;
+    Uuid::try_parse(new).is_ok().then_some(original)
+}
+
 /// Sixteen bytes that stand for a transaction id in the log. The top bit says that a client chose the id: only
 /// those can ever repeat, so only those are remembered for deduplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,6 +113,21 @@ pub struct Reference {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_replay_is_new_and_names_the_senders_id() {
+        let once = replay_id("o-1");
+        let twice = replay_id(&once);
+        assert_ne!(once, twice);
+        assert_eq!((original_id(&once), original_id(&twice)), (Some("o-1"), Some("o-1")));
+        for id in
+            ["", "o-1", "~replay-", "é~replay-019a0000-0000-7000-8000-00000000000", &Uuid::nil().to_string()]
+        {
+            assert_eq!(original_id(id), None, "{id}");
+        }
+        assert_eq!(replay_id(&"é".repeat(211)).chars().count(), 255);
+        assert_eq!(replay_id(&"x".repeat(212)).len(), 36);
+    }
 
     #[test]
     fn a_message_id_is_a_version_7_uuid() {

@@ -24,6 +24,19 @@ pub enum SeekTo {
     Time(i64),
 }
 
+/// Where a group is sent, and whether it is created if it does not read the queue so far.
+#[derive(Debug, Clone, Copy)]
+pub struct Seek {
+    pub to: SeekTo,
+    pub create: bool,
+}
+
+impl From<SeekTo> for Seek {
+    fn from(to: SeekTo) -> Self {
+        Self { to, create: false }
+    }
+}
+
 impl SeekTo {
     /// `None` = to the end.
     pub(super) fn time(self) -> Option<i64> {
@@ -42,7 +55,9 @@ impl Engine {
         self.to_its_end(async move {
             let shared = &engine.shared;
             let note = shared.wake.reset_note(Some(&configure.queue), None);
-            let configured = control::configure(&shared.connections, &configure, &note).await?;
+            let limit = Error::QueueLimit(shared.config.queues_max);
+            let configured =
+                control::configure(&shared.connections, &configure, &note).await?.ok_or(limit)?;
             wake::forget(shared, Some(&configure.queue), None);
             Ok(Configured {
                 queue_id: configured.id,
@@ -95,17 +110,16 @@ impl Engine {
     }
 
     /// How many partitions were moved.
-    pub async fn seek(&self, group: &str, queue: &str, to: SeekTo) -> Result<i64, Error> {
-        self.move_cursors(group, queue, None, to).await
+    pub async fn seek(&self, group: &str, queue: &str, seek: impl Into<Seek>) -> Result<i64, Error> {
+        self.move_group(group, queue, None, seek.into()).await
     }
 
-    /// `partition`: `None` = all.
-    pub(super) async fn move_cursors(
+    pub(super) async fn move_group(
         &self,
         group: &str,
         queue: &str,
         partition: Option<&str>,
-        to: SeekTo,
+        Seek { to, create }: Seek,
     ) -> Result<i64, Error> {
         let (engine, group, queue) = (self.clone(), group.to_owned(), queue.to_owned());
         let partition = partition.map(str::to_owned);
@@ -113,7 +127,9 @@ impl Engine {
             let shared = &engine.shared;
             let note = shared.wake.reset_note(Some(&queue), Some(&group));
             let (connections, partition) = (&shared.connections, partition.as_deref());
-            let moved = control::seek(connections, &group, &queue, partition, to.time(), &note).await?;
+            let moved =
+                control::seek(connections, &group, &queue, partition, to.time(), create, &note).await?;
+            let Some(moved) = moved else { return Err(no_group(&group, &queue, create)) };
             wake::forget(shared, Some(&queue), Some(&group));
             Ok(moved)
         })
@@ -126,11 +142,25 @@ impl Engine {
         group: &str,
         queue: &str,
         partition: Option<&str>,
-        to: SeekTo,
+        seek: impl Into<Seek>,
     ) -> Result<SeekForecast, Error> {
+        let Seek { to, create } = seek.into();
+        let connections = &self.shared.reads;
+        let may = control::reads(connections, group, queue).await?
+            || create && control::queue_exists(connections, queue).await?;
+        if !may {
+            return Err(no_group(group, queue, create));
+        }
         // Where a group reads at all is known from the counts.
         self.freshen(Some(queue)).await?;
-        let connections = &self.shared.reads;
         Ok(control::seek_forecast(connections, group, queue, partition, to.time()).await?)
+    }
+}
+
+/// `create`: it was to be created, so it is the queue that is missing.
+fn no_group(group: &str, queue: &str, create: bool) -> Error {
+    match create {
+        true => Error::QueueMissing(queue.to_owned()),
+        false => Error::NoGroup { group: group.to_owned(), queue: queue.to_owned() },
     }
 }

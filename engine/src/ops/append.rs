@@ -57,6 +57,22 @@ impl Parcel {
     pub fn failed_before(&self) -> Option<Error> {
         self.failure.as_ref()?.get().cloned()
     }
+
+    /// The same for another partition. Only before its first try.
+    pub fn moved(&self, partition: Arc<Partition>) -> Self {
+        Self {
+            partition,
+            dedup_seconds: self.dedup_seconds,
+            hashes: self.hashes.clone(),
+            frames: self.frames.clone(),
+            bytes_max: self.bytes_max,
+            promised: self.promised.clone(),
+            deferral: OnceLock::new(),
+            recheck: self.recheck,
+            floor: AtomicI64::new(-1),
+            failure: self.failure.clone(),
+        }
+    }
 }
 
 /// Where a message ended up.

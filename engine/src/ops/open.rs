@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::Engine;
-use crate::db::procedures;
+use crate::db::procedures::{self, Found, Refusal};
 use crate::db::{Connection, Error, Priority};
 use crate::directory::Known;
 use crate::log::{Partition, ids};
@@ -17,7 +19,7 @@ pub struct Open {
     pub partition: Arc<str>,
     pub namespace: Option<Arc<str>>,
     pub task: Option<Arc<str>>,
-    /// `None`: it is made whatever the limit, because what goes there was accepted before.
+    /// `None`: it is made whatever the limits, because what goes there was accepted before.
     pub create: Option<bool>,
 }
 
@@ -27,15 +29,15 @@ pub enum Opened {
     Known(Known),
     /// There is none, and none was to be made; or it was deleted in the moment it was made.
     Absent,
-    /// Its queue has all the partitions it may have.
-    Refused,
+    /// A limit forbids to make it.
+    Refused(Refusal),
 }
 
 impl Opened {
     pub fn known(self) -> Option<Known> {
         match self {
             Self::Known(known) => Some(known),
-            Self::Absent | Self::Refused => None,
+            Self::Absent | Self::Refused(_) => None,
         }
     }
 }
@@ -85,42 +87,57 @@ impl Operation for Open {
         let changes = shared.directory.changes();
         let mut ask = procedures::Open::default();
         for open in batch {
-            ask.queues.push(&open.queue);
-            ask.partitions.push(&open.partition);
-            ask.ids.push(ids::partition_id());
-            ask.namespaces.push(open.namespace.as_deref());
-            ask.tasks.push(open.task.as_deref());
-            ask.create.push(open.create);
+            open.ask(ids::partition_id(), &mut ask);
         }
         let mut opened = vec![Opened::Absent; batch.len()];
         for answer in procedures::open(db, &ask).await? {
             let position = answer.position;
             let open = &batch[position];
-            let Some(row) = answer.found else {
-                opened[position] = Opened::Refused;
-                continue;
+            opened[position] = match answer.found {
+                Err(refusal) => Opened::Refused(refusal),
+                Ok(row) => {
+                    let made = ask.ids[position] == row.id;
+                    let known = open.known(&row);
+                    learn(shared, known.clone(), made, changes);
+                    Opened::Known(known)
+                }
             };
-            if ask.ids[position] == row.id {
-                shared.tally.record(&open.queue, |minute| minute.partitions_created += 1);
-            }
-            let partition = Partition {
-                id: row.id,
-                number: row.number,
-                queue: open.queue.clone(),
-                name: open.partition.clone(),
-            };
-            let known = Known {
-                partition: Arc::new(partition),
-                dedup_seconds: row.dedup_seconds,
-                encrypted: row.encrypted,
-                head: row.head,
-            };
-            if row.encrypted && !shared.config.keys.can_seal() {
-                shared.troubles.stored_plain(&open.queue);
-            }
-            shared.directory.learn(known.clone(), changes);
-            opened[position] = Opened::Known(known);
         }
         Ok(opened)
     }
+}
+
+impl Open {
+    /// Adds it to the call; `id`: should it be new.
+    pub(super) fn ask<'a>(&'a self, id: Uuid, ask: &mut procedures::Open<'a>) {
+        ask.queues.push(&self.queue);
+        ask.partitions.push(&self.partition);
+        ask.ids.push(id);
+        ask.namespaces.push(self.namespace.as_deref());
+        ask.tasks.push(self.task.as_deref());
+        ask.create.push(self.create);
+    }
+
+    pub(super) fn known(&self, row: &Found) -> Known {
+        let (queue, name) = (self.queue.clone(), self.partition.clone());
+        let partition = Partition { id: row.id, number: row.number, queue, name };
+        Known {
+            partition: Arc::new(partition),
+            dedup_seconds: row.dedup_seconds,
+            encrypted: row.encrypted,
+            head: row.head,
+        }
+    }
+}
+
+/// After the commit. `made`: by us; `changes`: of the directory, from before it was looked up.
+pub(super) fn learn(shared: &Shared, known: Known, made: bool, changes: u64) {
+    let queue = &known.partition.queue;
+    if made {
+        shared.tally.record(queue, |minute| minute.partitions_created += 1);
+    }
+    if known.encrypted && !shared.config.keys.can_seal() {
+        shared.troubles.stored_plain(queue);
+    }
+    shared.directory.learn(known, changes);
 }

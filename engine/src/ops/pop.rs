@@ -161,6 +161,10 @@ impl Engine {
                 };
                 let known = self.open(vec![open]).await?;
                 let found = known.into_iter().find_map(Opened::known).map(|known| known.partition);
+                if found.is_none() && !self.shared.config.auto_create {
+                    let there = control::queue_exists(&self.shared.connections, queue).await?;
+                    self.must_be_there(there, queue)?;
+                }
                 Ok(vec![Place { watch, generation, partition: found, name: Some(name) }])
             }
             PopFilter::Labels { namespace, task } => {
@@ -183,7 +187,7 @@ impl Engine {
         watch: &Arc<Watch>,
         request: &PopRequest,
         partition: Option<&str>,
-    ) -> Result<(), DbError> {
+    ) -> Result<(), Error> {
         if let Some(name) = partition {
             // From the oldest message on is what an unregistered group gets anyway.
             if request.subscription == Subscription::All || request.group == QUEUE_MODE {
@@ -191,7 +195,8 @@ impl Engine {
             }
             let mut seeding = watch.seeding().await;
             if !seeding.registered && !seeding.partitions.contains(name) {
-                self.register(watch, request, name).await?;
+                let there = self.register(watch, request, name).await?;
+                self.must_be_there(there, &watch.queue)?;
                 if seeding.partitions.len() >= REGISTERED_MAX {
                     seeding.partitions.clear();
                 }
@@ -201,7 +206,8 @@ impl Engine {
         }
         let mut seeding = watch.seeding().await;
         if !seeding.registered {
-            self.register(watch, request, "").await?;
+            let there = self.register(watch, request, "").await?;
+            self.must_be_there(there, &watch.queue)?;
             seeding.registered = true;
         }
         if !seeding.started {
@@ -211,16 +217,26 @@ impl Engine {
         Ok(())
     }
 
-    async fn register(&self, watch: &Watch, request: &PopRequest, partition: &str) -> Result<(), DbError> {
+    /// Whether there is such a queue.
+    async fn register(&self, watch: &Watch, request: &PopRequest, partition: &str) -> Result<bool, DbError> {
         let (new, since) = match request.subscription {
             Subscription::All => (false, None),
             Subscription::New => (true, None),
             Subscription::From(time) => (false, Some(time)),
         };
-        let subscribe = |db: Checkout| async move {
-            procedures::subscribe(&db, &watch.queue, &watch.group, partition, new, since).await
-        };
-        self.shared.connections.persist(subscribe).await
+        let mode = request.mode.as_deref().unwrap_or(request.subscription.word());
+        let (queue, group) = (&*watch.queue, &*watch.group);
+        let registration = &procedures::Registration { queue, group, partition, mode, new, since };
+        let register = |db: Checkout| async move { procedures::register_group(&db, registration).await };
+        self.shared.connections.persist(register).await
+    }
+
+    /// Where queues are not made by themselves, nothing can be waited for in one that does not exist.
+    fn must_be_there(&self, there: bool, queue: &str) -> Result<(), Error> {
+        match there || self.shared.config.auto_create {
+            true => Ok(()),
+            false => Err(Error::NoQueue(queue.to_owned())),
+        }
     }
 
     /// Fills the ready list from the database; says where the next page starts, if there is one.

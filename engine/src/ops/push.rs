@@ -1,7 +1,7 @@
 //! Push: messages in, ids out, after the commit.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,13 +14,14 @@ use super::open::{Open, Opened};
 use crate::Engine;
 use crate::crypt::Keys;
 use crate::db::procedures::Locked;
+use crate::db::procedures::Refusal;
 use crate::db::{Connection, Error as DbError, Priority};
 use crate::directory::Known;
 use crate::error::Error;
 use crate::load::{Kind, Reason, Way};
 use crate::log::Partition;
 use crate::log::frames::write_frame;
-use crate::log::ids::TransactionHash;
+use crate::log::ids::{self, TransactionHash};
 use crate::shared::Shared;
 use crate::sidecar::{Operation, landed};
 
@@ -59,9 +60,31 @@ pub(crate) struct Sorted {
     pub parcels: Vec<(Vec<usize>, Parcel)>,
     /// Their partition was deleted in the moment it was made.
     pub gone: Vec<usize>,
-    /// Their queue has all the partitions it may have. Never those that were accepted before.
-    pub refused: Vec<usize>,
+    /// A limit forbids to make their partition. Never those that were accepted before.
+    pub refused: Vec<(usize, Refusal)>,
+    pub absent: Vec<Absent>,
 }
+
+/// A partition that does not exist yet.
+pub(crate) struct Absent {
+    /// Its parcels carry this id, and no number.
+    pub id: Uuid,
+    pub open: Open,
+    /// What its parcels were made for.
+    pub dedup_seconds: i32,
+    pub encrypted: bool,
+}
+
+/// What happens to partitions that do not exist.
+pub(crate) enum Missing<'a> {
+    Made,
+    /// Left to the caller, who makes them in a transaction of its own. By queue, if it is not as a new one is: what the caller has learnt
+    /// about its deduplication and its encryption.
+    Left(&'a HashMap<Arc<str>, (i32, bool)>),
+}
+
+/// How long a new queue remembers transaction ids, as in queues.sql.
+const DEDUP_SECONDS: i32 = 3_600;
 
 /// How often a push looks its partitions up again after they were deleted under it.
 const REOPENS_MAX: usize = 5;
@@ -161,19 +184,29 @@ impl Engine {
         }
         self.count_requests(&messages);
         let missing = told.iter().filter(|told| told.is_none()).count();
-        let limit = if refused.is_empty() { String::new() } else { self.shared.partition_limit() };
         let deleted = || "the partition was deleted again and again while it was pushed to".to_owned();
         let reason = failure.as_ref().map_or_else(deleted, Error::to_string);
         match failure {
             // Nothing of it was stored. Otherwise each item says what became of it.
             Some(error) if missing == messages.len() => Err(error),
             _ => {
+                refused.sort_unstable_by_key(|(index, _)| *index);
+                let refusal = |index| {
+                    let found = refused.binary_search_by_key(&index, |(index, _)| *index);
+                    found.ok().map(|found| self.shared.refusal(refused[found].1, messages[index].queue))
+                };
+                if let [(index, Refusal::NoQueue), ..] = refused[..]
+                    && missing == messages.len()
+                    && refused.len() == missing
+                {
+                    return Err(Error::NoQueue(messages[index].queue.to_owned()));
+                }
                 let results = messages.iter().zip(told).enumerate();
-                refused.sort_unstable();
-                let reason = |index| if refused.binary_search(&index).is_ok() { &limit } else { &reason };
-                Ok(results
-                    .map(|(index, (message, told))| result(index, message, told, reason(index)))
-                    .collect())
+                let results = results.map(|(index, (message, told))| {
+                    let reason = refusal(index).unwrap_or_else(|| reason.clone());
+                    result(index, message, told, &reason)
+                });
+                Ok(results.collect())
             }
         }
     }
@@ -195,7 +228,7 @@ impl Engine {
         messages: &[Message<'_>],
         told: &mut [Option<Told>],
         unsent: &mut Vec<usize>,
-        refused: &mut Vec<usize>,
+        refused: &mut Vec<(usize, Refusal)>,
     ) -> Result<(), Error> {
         let mut open: Vec<usize> = (0..messages.len()).collect();
         let mut failure = None;
@@ -203,7 +236,7 @@ impl Engine {
             if open.is_empty() {
                 break;
             }
-            let sorted = match self.parcels(messages, &open).await {
+            let sorted = match self.parcels(messages, &open, Missing::Made).await {
                 Ok(sorted) => sorted,
                 Err(error) => {
                     if matches!(error, Error::Database(DbError::Unreachable(_))) {
@@ -322,7 +355,12 @@ impl Engine {
     }
 
     /// Groups messages by partition, in order, and cuts what is too large for one segment.
-    pub(crate) async fn parcels(&self, messages: &[Message<'_>], open: &[usize]) -> Result<Sorted, Error> {
+    pub(crate) async fn parcels(
+        &self,
+        messages: &[Message<'_>],
+        open: &[usize],
+        missing: Missing<'_>,
+    ) -> Result<Sorted, Error> {
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         let mut wanted: Vec<Open> = Vec::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -334,29 +372,45 @@ impl Engine {
                     partition: message.partition.into(),
                     namespace: message.namespace.map(Arc::from),
                     task: message.task.map(Arc::from),
-                    create: (!message.accepted).then_some(true),
+                    create: match missing {
+                        Missing::Made => (!message.accepted).then_some(true),
+                        Missing::Left(_) => Some(false),
+                    },
                 });
                 members.push(Vec::new());
                 wanted.len() - 1
             });
             members[place].push(index);
         }
+        let named = matches!(missing, Missing::Left(_)).then(|| wanted.clone()).unwrap_or_default();
         let known = self.open(wanted).await?;
         let mut parcels = Vec::with_capacity(known.len());
-        let (mut gone, mut refused) = (Vec::new(), Vec::new());
-        for (opened, members) in known.into_iter().zip(members) {
-            let known = match opened {
-                Opened::Known(known) => known,
-                Opened::Absent => {
+        let (mut gone, mut refused, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, (opened, members)) in known.into_iter().zip(members).enumerate() {
+            let known = match (opened, &missing) {
+                (Opened::Known(known), _) => {
+                    self.shared.dedup().opened(known.partition.id, known.head);
+                    known
+                }
+                (Opened::Absent, Missing::Left(queues)) => {
+                    let wanted = named[place].clone();
+                    let (dedup_seconds, encrypted) =
+                        queues.get(&wanted.queue).copied().unwrap_or((DEDUP_SECONDS, false));
+                    let (queue, name) = (wanted.queue.clone(), wanted.partition.clone());
+                    let partition = Partition { id: ids::partition_id(), number: 0, queue, name };
+                    let open = Open { create: Some(true), ..wanted };
+                    absent.push(Absent { id: partition.id, open, dedup_seconds, encrypted });
+                    Known { partition: Arc::new(partition), dedup_seconds, encrypted, head: 0 }
+                }
+                (Opened::Absent, Missing::Made) => {
                     gone.extend(members);
                     continue;
                 }
-                Opened::Refused => {
-                    refused.extend(members);
+                (Opened::Refused(refusal), _) => {
+                    refused.extend(members.into_iter().map(|index| (index, refusal)));
                     continue;
                 }
             };
-            self.shared.dedup().opened(known.partition.id, known.head);
             let mut current: (Vec<usize>, Parcel) = (Vec::new(), empty(&known));
             let bytes: usize = members.iter().map(|&index| messages[index].payload.len() + FRAME_BYTES).sum();
             current.1.frames.reserve(bytes.min(PARCEL_BYTES_MAX));
@@ -373,8 +427,10 @@ impl Engine {
             }
             parcels.push(current);
         }
-        self.shared.partitions_refused.fetch_add(refused.len() as u64, Relaxed);
-        Ok(Sorted { parcels, gone, refused })
+        for (_, refusal) in &refused {
+            self.shared.refused(*refusal);
+        }
+        Ok(Sorted { parcels, gone, refused, absent })
     }
 }
 

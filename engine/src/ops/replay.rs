@@ -8,7 +8,7 @@ use queen_protocol::{PushResult, PushStatus, Trace};
 use uuid::Uuid;
 
 use super::append::{self, Landed, Placed, Publication, Turn};
-use super::push::{Message, Secrecy, Sorted};
+use super::push::{Message, Missing, Secrecy, Sorted};
 use crate::Engine;
 use crate::clock;
 use crate::crypt::Keys;
@@ -16,6 +16,7 @@ use crate::db::redrive::{self, Letter, Redrive, RedriveAsk, Stepped};
 use crate::db::{Connection, Error as DbError, transaction};
 use crate::error::{Error, UnreadableMessage};
 use crate::log::frames::{Frame, read_string};
+use crate::log::ids::replay_id;
 
 /// How often a replay looks its letters and partitions up again after they changed under it.
 const ROUNDS_MAX: usize = 5;
@@ -100,7 +101,7 @@ impl Engine {
             return Ok(Tried::Behind);
         }
         let all: Vec<usize> = (0..messages.len()).collect();
-        let Sorted { parcels, gone, .. } = self.parcels(&messages, &all).await?;
+        let Sorted { parcels, gone, .. } = self.parcels(&messages, &all, Missing::Made).await?;
         if !gone.is_empty() {
             return Ok(Tried::Gone);
         }
@@ -242,7 +243,7 @@ impl<'a> Snapshot<'a> {
         Some(Ok(Self {
             queue: &letter.queue,
             partition: &letter.partition,
-            transaction_id: Uuid::now_v7().to_string(),
+            transaction_id: replay_id(&read_string(frame.transaction_id)),
             trace_id: frame.trace_id.and_then(|id| Uuid::try_parse(&read_string(id)).ok()),
             trace: frame.trace_parent.map(|parent| (read_string(parent), frame.trace_state.map(read_string))),
             producer_sub: frame.producer_sub.map(read_string),

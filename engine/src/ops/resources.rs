@@ -7,7 +7,7 @@ use std::time::Duration;
 use queen_protocol::{Holder, QueueOptions};
 use uuid::Uuid;
 
-use super::admin::SeekTo;
+use super::admin::Seek;
 use crate::Engine;
 use crate::db::resources::{
     self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, PartitionPage, QueueFigures,
@@ -177,9 +177,9 @@ impl Engine {
         group: &str,
         queue: &str,
         partition: &str,
-        to: SeekTo,
+        seek: impl Into<Seek>,
     ) -> Result<Option<i64>, Error> {
-        if self.move_cursors(group, queue, Some(partition), to).await? == 0 {
+        if self.move_group(group, queue, Some(partition), seek.into()).await? == 0 {
             return Ok(None);
         }
         Ok(resources::cursor(&self.shared.reads, group, queue, partition).await?)

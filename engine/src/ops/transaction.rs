@@ -13,11 +13,13 @@ use uuid::Uuid;
 use super::ack::{self, Ack, AckOutcome};
 use super::ack_plan;
 use super::append::{self, Landed, Parcel, Placed, Publication};
-use super::push::{self, Message};
+use super::open;
+use super::push::{self, Absent, Message, Missing};
 use crate::Engine;
 use crate::clock;
-use crate::db::procedures::{self, Acked};
+use crate::db::procedures::{self, Acked, Refusal};
 use crate::db::{Connection, Error as DbError, Priority, RETRY_PAUSE, transaction};
+use crate::directory::Known;
 use crate::error::Error;
 use crate::life::{self, Named, TracedMessage};
 use crate::load::Kind;
@@ -71,6 +73,8 @@ impl Engine {
         let messages: Vec<Message<'_>> = messages.collect();
         let started = clock::now();
         let mut reopened = 0;
+        // What queues that are no new ones are like, as far as it matters.
+        let mut queues = HashMap::new();
         while reopened < REOPENS_MAX {
             let mut results: Vec<AckResult> =
                 acks.iter().enumerate().map(|(index, item)| ack::refusal(index, item)).collect();
@@ -97,7 +101,7 @@ impl Engine {
                 continue;
             }
             let all: Vec<usize> = (0..messages.len()).collect();
-            let sorted = match self.parcels(&messages, &all).await {
+            let sorted = match self.parcels(&messages, &all, Missing::Left(&queues)).await {
                 // The lane does not wait for the database, because pushes need not; a transaction must.
                 Err(Error::Database(DbError::Unreachable(_)))
                     if clock::now() - started < self.shared.config.retry_for =>
@@ -107,21 +111,29 @@ impl Engine {
                 }
                 other => other?,
             };
-            if !sorted.refused.is_empty() {
-                return Ok(rolled_back(self.shared.partition_limit()));
-            }
-            if !sorted.gone.is_empty() {
-                reopened += 1;
-                continue;
-            }
             let (members, parcels): (Vec<_>, Vec<_>) = sorted.parcels.into_iter().unzip();
-            let partitions: Vec<_> = parcels.iter().map(|parcel| parcel.partition.clone()).collect();
             let (ack_members, acks_resolved): (Vec<_>, Vec<_>) = resolved.into_iter().unzip();
-            let transaction =
-                Transaction { id: transaction_id, parcels, acks: acks_resolved, required: required.clone() };
+            let transaction = Transaction {
+                id: transaction_id,
+                absent: sorted.absent,
+                parcels,
+                acks: acks_resolved,
+                required: required.clone(),
+            };
             let committed = match self.lanes.transaction.submit(transaction).await {
                 Ok(Settled::Committed(committed)) => committed,
                 Ok(Settled::RolledBack(reason)) => return Ok(rolled_back(reason)),
+                Ok(Settled::Refused(Refusal::NoQueue, queue)) => {
+                    return Err(Error::NoQueue(queue.to_string()));
+                }
+                Ok(Settled::Refused(refusal, queue)) => {
+                    return Ok(rolled_back(self.shared.refusal(refusal, &queue)));
+                }
+                Ok(Settled::NotNew(found)) => {
+                    reopened += 1;
+                    queues.extend(found);
+                    continue;
+                }
                 Ok(Settled::PartitionGone) => {
                     reopened += 1;
                     continue;
@@ -145,6 +157,7 @@ impl Engine {
                     outcome.tell(&mut results[*index], *verdict);
                 }
             }
+            let partitions = committed.partitions;
             self.count(&partitions, &results);
             let push_result = |index: usize, push: usize| {
                 let (parcel, message) = placed[push]?;
@@ -220,6 +233,8 @@ fn bad_lease(text: &str) -> String {
 /// A whole transaction: the only entry of its flight.
 pub struct Transaction {
     id: Uuid,
+    /// Partitions to be made.
+    absent: Vec<Absent>,
     parcels: Vec<Parcel>,
     acks: Vec<Ack>,
     required: Vec<(String, LeaseId)>,
@@ -228,6 +243,11 @@ pub struct Transaction {
 pub enum Settled {
     Committed(Committed),
     RolledBack(String),
+    /// A partition may not be made, of this queue.
+    Refused(Refusal, Arc<str>),
+    /// These queues are there, and their options are not those its parcels were made for: how long they remember transaction ids, and
+    /// whether they are encrypted.
+    NotNew(Vec<(Arc<str>, (i32, bool))>),
     PartitionGone,
     /// A partition has deferred pushes, which must not be overtaken.
     Behind,
@@ -236,6 +256,8 @@ pub enum Settled {
 }
 
 pub struct Committed {
+    /// One for each parcel.
+    partitions: Vec<Arc<Partition>>,
     placed: Vec<Vec<Placed>>,
     acks: Vec<AckOutcome>,
 }
@@ -243,6 +265,8 @@ pub struct Committed {
 /// What has to be made known once the commit is certain.
 struct Prepared {
     committed: Committed,
+    /// Partitions that are new to the directory, and whether they were made here.
+    opened: Vec<(Known, bool)>,
     published: Vec<Publication>,
     acked: Vec<(usize, Acked)>,
 }
@@ -301,6 +325,7 @@ async fn run(
 
 impl Transaction {
     async fn run(&self, shared: &Shared, db: &Connection, lock_wait: Duration) -> Result<Settled, DbError> {
+        let changes = shared.directory.changes();
         let number = transaction::begin_within(db, lock_wait).await?;
         let prepared = match self.prepare(shared, db).await {
             Ok(Ok(prepared)) => prepared,
@@ -314,6 +339,9 @@ impl Transaction {
             }
         };
         transaction::commit(db, shared.connections.connector(), &number, shared.config.retry_for).await?;
+        for (known, made) in prepared.opened {
+            open::learn(shared, known, made, changes);
+        }
         append::publish(shared, db, &prepared.published);
         self.note_relations(shared, &prepared.committed);
         for (index, answer) in &prepared.acked {
@@ -342,13 +370,15 @@ impl Transaction {
             return;
         }
         let mut children = Vec::new();
-        for (parcel, placed) in self.parcels.iter().zip(&committed.placed) {
+        for ((parcel, partition), placed) in
+            self.parcels.iter().zip(&committed.partitions).zip(&committed.placed)
+        {
             let new = parcel.frames.split('\n').zip(placed).filter(|(_, placed)| !placed.duplicate);
             children.extend(new.filter_map(|(line, placed)| {
                 Some(Named {
-                    partition: parcel.partition.clone(),
+                    partition: partition.clone(),
                     offset: placed.offset,
-                    message_id: placed.message_id(parcel.partition.number),
+                    message_id: placed.message_id(partition.number),
                     transaction_id: read_string(Frame::parse(line)?.transaction_id).into(),
                 })
             }));
@@ -358,10 +388,67 @@ impl Transaction {
         shared.life.forgotten(over);
     }
 
-    /// Everything up to the commit. Locks partitions first, then all cursors at once.
+    /// Makes the partitions that are missing, as part of the transaction: if it is rolled back, they never were. Nobody else knows
+    /// of them until it is committed; who wants to make one of the same name waits for that.
+    async fn open(
+        &self,
+        shared: &Shared,
+        db: &Connection,
+    ) -> Result<Result<Vec<(Known, bool)>, Settled>, DbError> {
+        let mut ask = procedures::Open::default();
+        for absent in &self.absent {
+            absent.open.ask(absent.id, &mut ask);
+        }
+        let mut answers = procedures::open(db, &ask).await?;
+        answers.sort_unstable_by_key(|answer| answer.position);
+        let mut opened = Vec::with_capacity(self.absent.len());
+        let mut not_new = Vec::new();
+        for answer in answers {
+            let absent = &self.absent[answer.position];
+            let queue = &absent.open.queue;
+            let row = match answer.found {
+                Ok(row) => row,
+                Err(refusal) => {
+                    shared.refused(refusal);
+                    return Ok(Err(Settled::Refused(refusal, queue.clone())));
+                }
+            };
+            let options = (row.dedup_seconds, row.encrypted);
+            if options != (absent.dedup_seconds, absent.encrypted) {
+                not_new.push((queue.clone(), options));
+            }
+            shared.dedup().opened(row.id, row.head);
+            opened.push((absent.open.known(&row), row.id == absent.id));
+        }
+        if !not_new.is_empty() {
+            return Ok(Err(Settled::NotNew(not_new)));
+        }
+        if opened.len() < self.absent.len() {
+            return Ok(Err(Settled::PartitionGone));
+        }
+        Ok(Ok(opened))
+    }
+
+    /// Everything up to the commit. Locks queues and partitions first, then heads, then all cursors at once.
     async fn prepare(&self, shared: &Shared, db: &Connection) -> Result<Result<Prepared, Settled>, DbError> {
+        let opened = match self.absent.is_empty() {
+            true => Vec::new(),
+            false => match self.open(shared, db).await? {
+                Ok(opened) => opened,
+                Err(settled) => return Ok(Err(settled)),
+            },
+        };
         self.add_readers(db).await?;
-        let parcels: Vec<&Parcel> = self.parcels.iter().collect();
+        let ids: HashMap<Uuid, &Known> =
+            self.absent.iter().map(|absent| absent.id).zip(opened.iter().map(|(known, _)| known)).collect();
+        let moved: Vec<Option<Parcel>> = self
+            .parcels
+            .iter()
+            .map(|parcel| ids.get(&parcel.partition.id).map(|known| parcel.moved(known.partition.clone())))
+            .collect();
+        let parcels: Vec<&Parcel> =
+            self.parcels.iter().zip(&moved).map(|(parcel, moved)| moved.as_ref().unwrap_or(parcel)).collect();
+        let partitions = parcels.iter().map(|parcel| parcel.partition.clone()).collect();
         let mut published = Vec::new();
         let mut placed = Vec::with_capacity(parcels.len());
         for landed in append::append(shared, db, &parcels, append::Turn::Direct, &mut published).await? {
@@ -386,7 +473,7 @@ impl Transaction {
             }
         }
         let acks = outcomes.into_iter().flatten().collect();
-        Ok(Ok(Prepared { committed: Committed { placed, acks }, published, acked }))
+        Ok(Ok(Prepared { committed: Committed { partitions, placed, acks }, opened, published, acked }))
     }
 
     /// Without a lease a group may acknowledge where it has not read yet.

@@ -12,7 +12,7 @@ use crate::crypt::{Keys, Unreadable};
 use crate::life::TracedMessage;
 use crate::log::Partition;
 use crate::log::frames::{Frame, read_string, write_string};
-use crate::log::ids::message_id;
+use crate::log::ids::{message_id, original_id};
 use crate::log::segments::Segment;
 
 /// One partition's share of a pop.
@@ -120,6 +120,9 @@ pub fn write_answer(
                 }
                 out.push_str(",\"transactionId\":");
                 out.push_str(frame.transaction_id);
+                if let Some(original) = original_id(frame.transaction_id.trim_matches('"')) {
+                    let _ = write!(out, ",\"originalTransactionId\":\"{original}\"");
+                }
                 write_nullable(&mut out, ",\"traceId\":", frame.trace_id, brief);
                 if frame.is_traced() {
                     write_trace(&mut out, &frame);

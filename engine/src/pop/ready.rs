@@ -146,13 +146,16 @@ impl ReadyList {
     }
 
     /// The next partitions to claim, out of the list until `finish`. A small batch may be full where a larger one
-    /// was still waiting.
+    /// was still waiting, but a batch of one always waits for the window.
     pub fn take(&mut self, now: Instant, count: usize, batch: i64) -> Vec<Arc<Partition>> {
         self.expire(now);
         let mut taken = Vec::new();
         while taken.len() < count {
             let ready = self.turns.first_key_value().map(|(_, id)| *id);
-            let full = || self.windows.range((batch, Uuid::nil())..).next().map(|(_, id)| *id);
+            let full = || match batch {
+                ..=1 => None,
+                _ => self.windows.range((batch, Uuid::nil())..).next().map(|(_, id)| *id),
+            };
             let Some(id) = ready.or_else(full) else { break };
             let listed = self.partitions.get(&id).map(|(partition, _)| partition.clone());
             self.remove(id);
@@ -456,6 +459,7 @@ mod tests {
         list.take(now, 1, 6);
         list.finish(&p, window);
         assert!(list.take(now, 1, 6).is_empty());
+        assert!(list.take(now, 1, 1).is_empty(), "a batch of one is never full");
         assert_eq!(names(&list.take(now, 1, 5)), [1]);
         list.finish(&p, window);
         assert!(list.mark(&p, None), "one more message may fill it");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queen_engine::{Buried, Config, SeekTo};
+use queen_engine::{Buried, Config, Seek, SeekTo};
 use queen_protocol::AckStatus::{Completed, Failed};
 use queen_protocol::QUEUE_MODE;
 use queen_testkit::database;
@@ -74,7 +74,7 @@ async fn a_queue_cleared_under_a_lease_goes_on_with_what_comes_after() {
     push(&broker, "q", "p", 4..6).await;
     ack(&broker, &held.messages[1], Completed).await;
     let seen = eventually("the lease is over", async || {
-        broker.seek("nobody", "q", SeekTo::End).await.unwrap();
+        broker.seek("nobody", "q", Seek { to: SeekTo::End, create: true }).await.unwrap();
         Some(data(&broker, named("q", "p").group("g").batch(9)).await).filter(|seen| !seen.is_empty())
     });
     assert_eq!(seen.await, numbers(4..6));

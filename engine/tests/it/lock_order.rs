@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queen_engine::{Config, DeadLetterFilter, Engine, MessageFilter, NewTrace, RedriveAsk, SeekTo};
+use queen_engine::{Config, DeadLetterFilter, Engine, MessageFilter, NewTrace, RedriveAsk, Seek, SeekTo};
 use queen_protocol::{AckStatus, PopRequest};
 use queen_testkit::database;
 use serde_json::{Value, json};
@@ -63,8 +63,8 @@ async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen
             broker.transaction(&queen_protocol::TransactionBody::parse(body.as_bytes())?, None).await?;
         }
         95 | 96 => drop(broker.delete_group(&group, Some(&queue), dice.roll(2) == 0).await?),
-        97 => drop(broker.seek(&group, &queue, SeekTo::Time(0)).await?),
-        98 => drop(broker.seek(&group, &queue, SeekTo::End).await?),
+        97 => drop(broker.seek(&group, &queue, Seek { to: SeekTo::Time(0), create: true }).await?),
+        98 => drop(broker.seek(&group, &queue, Seek { to: SeekTo::End, create: true }).await?),
         99 => drop(broker.delete_queue(&queue).await?),
         _ => by_hand(broker, dice, queue, &group).await?,
     }

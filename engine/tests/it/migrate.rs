@@ -208,6 +208,13 @@ async fn what_the_release_before_calls_is_still_there() {
                          per_second, status, total, done, failed, created_at, started_at, finished_at, error, rate
                   from queen.list_redrives('00000000-0000-0000-0000-000000000001', 10, 0)";
     assert_eq!(sql.query_one(listed, &[]).await.unwrap().get::<_, i64>("total"), 1);
+    assert_eq!(number(&sql, "select queen.seek('of nobody', 'q', null, true, null)").await, 1);
+    let opened = "select count(id) from queen.open(array['q', 'new'], array['p', 'p'], array[gen_random_uuid(), gen_random_uuid()],
+                                                   array[null, 'n'], array[null, 't'], array[true, true])";
+    assert_eq!(number(&sql, opened).await, 2);
+    sql.batch_execute("select queen.subscribe('q', 'earlier', '', true, null)").await.unwrap();
+    let groups = broker.groups(Some("earlier"), Some("q"), 1, 0).await.unwrap();
+    assert!(groups[0].since.is_some() && groups[0].mode.is_none(), "{groups:?}");
 }
 
 /// Whether somebody waits to lock a table of the broker's for itself alone.

@@ -50,7 +50,7 @@ async fn ten_thousand_parked_pops_cost_the_database_nothing() {
     disconnected(&sql).await;
     let calls = calls(&sql).await;
     let of = |name: &str| calls.get(name).copied().unwrap_or(0);
-    assert_eq!((of("seed"), of("subscribe")), (100, 100), "once per queue and group");
+    assert_eq!((of("seed"), of("register_group")), (100, 100), "once per queue and group");
     assert!(of("lease") <= 10, "{calls:?}");
     assert!(of("discover") <= 8, "about one a second, however many wait: {calls:?}");
 }
@@ -100,7 +100,7 @@ async fn a_wildcard_pop_costs_the_same_with_a_hundred_partitions_and_with_five_t
         for name in ["lease", "fetch", "complete"] {
             assert_eq!((few_calls[name], many_calls[name]), (10, 40), "{name}");
         }
-        for name in ["seed", "subscribe"] {
+        for name in ["seed", "register_group"] {
             assert_eq!((few_calls[name], many_calls[name]), (1, 1), "{name}");
         }
         per_pop.push((many_rows - few_rows) as f64 / 30.0);

@@ -34,6 +34,21 @@ async fn a_window_holds_a_partition_until_its_oldest_message_is_old_enough() {
 }
 
 #[tokio::test]
+async fn a_batch_of_one_waits_for_the_window() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    configure(&broker, "q", json!({"windowBuffer": 60})).await;
+    push(&broker, "q", "p", 0..3).await;
+    assert!(pop(&broker, any("q").batch(10)).await.is_none());
+    assert!(pop(&broker, any("q")).await.is_none());
+    assert!(pop(&broker, named("q", "p")).await.is_none());
+    travel(&sql, "59 seconds").await;
+    assert!(pop(&broker, named("q", "p")).await.is_none());
+    travel(&sql, "61 seconds").await;
+    assert_eq!(data(&broker, named("q", "p")).await, numbers(0..1));
+}
+
+#[tokio::test]
 async fn a_full_batch_does_not_wait_for_its_window() {
     let db = database().await;
     let broker = engine(db.url()).await;

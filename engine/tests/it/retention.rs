@@ -409,3 +409,76 @@ async fn idle_partitions_are_removed_only_when_nothing_hangs_on_them() {
     push(&broker, "q", "idle", 1..2).await;
     assert_eq!(data(&broker, named("q", "idle")).await, [1]);
 }
+
+#[tokio::test]
+async fn a_group_that_came_before_its_queue_holds_back_what_others_have_read() {
+    let (_db, broker, sql) = tidy().await;
+    assert!(pop(&broker, any("q").group("early")).await.is_none());
+    configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    push(&broker, "q", "p", 0..3).await;
+    push(&broker, "q", "read", 0..1).await;
+    drain(&broker, "q", "p", "g").await;
+    drain(&broker, "q", "read", "g").await;
+    drain(&broker, "q", "read", "early").await;
+    travel(&sql, "2 minutes").await;
+    eventually("what both have read goes", async || (stored(&sql, "q").await == 3).then_some(())).await;
+    assert_eq!(drain(&broker, "q", "p", "early").await.len(), 3);
+    eventually("the rest follows", async || (stored(&sql, "q").await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn registrations_that_nothing_uses_are_removed_and_others_stay() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    let sweep = "select queen.remove_unused_groups(interval '30 days', 100)::bigint";
+    let left = async || -> String {
+        let text = "select coalesce(string_agg(g.consumer_group, ' ' order by g.consumer_group), '') from queen.groups g";
+        sql.query_one(text, &[]).await.unwrap().get(0)
+    };
+    push(&broker, "q", "p", 0..1).await;
+    assert!(pop(&broker, any("nowhere").group("absent")).await.is_none());
+    complete(&broker, &pop(&broker, any("q").group("reads")).await.unwrap()).await;
+    let new = |group| PopRequest { subscription: Subscription::New, ..any("q").group(group) };
+    for group in ["once", "waits"] {
+        assert!(pop(&broker, new(group)).await.is_none());
+    }
+    assert!(
+        pop(&broker, PopRequest { subscription: Subscription::New, ..named("q", "x").group("named") })
+            .await
+            .is_none()
+    );
+    assert_eq!(number(&sql, sweep).await, 0, "all of them are young");
+    travel(&sql, "29 days").await;
+    // As a broker does for consumers that are there, and a pop of a broker that has forgotten the group.
+    sql.batch_execute("select queen.touch_groups(array['q'], array['waits'])").await.unwrap();
+    let other = engine(db.url()).await;
+    push(&broker, "q", "p", 1..2).await;
+    travel(&sql, "31 days").await;
+    assert_eq!(
+        number(&sql, "select queen.remove_unused_groups(interval '30 days', 1)::bigint").await,
+        1,
+        "a batch"
+    );
+    assert_eq!(number(&sql, sweep).await, 2);
+    assert_eq!(left().await, "reads waits");
+    assert_eq!(
+        number(
+            &sql,
+            "select count(*) from queen.consumer_watermarks where consumer_group in ('absent', 'once')"
+        )
+        .await,
+        0
+    );
+    // It still starts where it was told to.
+    assert_eq!(data(&other, new("waits").batch(9)).await, [1]);
+    assert!(pop(&other, any("nowhere").group("reads")).await.is_none());
+    sql.batch_execute(
+        "update queen.groups set used_at = used_at - interval '2 hours' where consumer_group = 'waits'",
+    )
+    .await
+    .unwrap();
+    let again = engine(db.url()).await;
+    assert!(pop(&again, new("waits")).await.is_none());
+    let used = "select (extract(epoch from queen.now() - used_at) < 60)::int::bigint from queen.groups where consumer_group = 'waits'";
+    assert_eq!(number(&sql, used).await, 1, "a first pop counts as use");
+}

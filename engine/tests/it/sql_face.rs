@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queen_protocol::{AckStatus, PushStatus};
+use queen_protocol::{AckStatus, PopRequest, PushStatus, Subscription};
 use queen_testkit::{Database, connect, database};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
@@ -259,8 +259,7 @@ async fn a_view_of_one_partition_reads_one_partition() {
     let items: Vec<Value> =
         (0..2_000).map(|n| json!({"queue": "q", "partition": format!("p{n}"), "payload": n})).collect();
     send(&broker, &json!(items)).await.unwrap();
-    let popped =
-        pop(&broker, queen_protocol::PopRequest { partitions: 1_000, ..any("q").batch(1_000) }).await;
+    let popped = pop(&broker, PopRequest { partitions: 1_000, ..any("q").batch(1_000) }).await;
     popped.expect("leases in many partitions");
     sql.batch_execute(
         "analyze queen.segments; analyze queen.heads; analyze queen.partitions; analyze queen.consumers",
@@ -422,4 +421,54 @@ async fn the_examples_of_the_page_about_sql_run() {
         sql.batch_execute(&text).await.unwrap_or_else(|error| panic!("{text}\n{error:?}"));
     }
     eventually("what the page pushes arrives", async || pop(&broker, any("orders")).await).await;
+}
+
+#[tokio::test]
+async fn lag_counts_partitions_that_a_group_has_not_read_yet_as_the_api_does() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "a", 0..14).await;
+    push(&broker, "q", "b", 0..10).await;
+    travel(&sql, "1 minute").await;
+    let late = PopRequest { subscription: Subscription::New, ..any("q").group("late") };
+    assert!(pop(&broker, late).await.is_none());
+    let waits = PopRequest { subscription: Subscription::New, ..named("q", "c").group("of c") };
+    assert!(pop(&broker, waits).await.is_none());
+    travel(&sql, "2 minutes").await;
+    push(&broker, "q", "c", 0..5).await;
+    push(&broker, "q", "b", 10..11).await;
+    // The last of them reads one partition by its name, so nothing else is its business.
+    for request in [any("q").group("whole"), any("q"), named("q", "a").group("narrow")] {
+        let first = pop(&broker, request).await.unwrap();
+        assert!(ack(&broker, &first.messages[0], AckStatus::Completed).await.success);
+    }
+    for (group, unread) in
+        [("whole", 29), (queen_protocol::QUEUE_MODE, 29), ("late", 6), ("of c", 5), ("narrow", 13)]
+    {
+        let figures = broker.groups(Some(group), Some("q"), 1, 0).await.unwrap().remove(0);
+        let text = format!(
+            "select sum(pending)::bigint from queen.lag where queue = 'q' and consumer_group = '{group}'"
+        );
+        assert_eq!((figures.unread, number(&sql, &text).await), (unread, unread), "{group}");
+    }
+    let text =
+        "select partition, cursor::text, pending::text, (oldest_pending_at is null)::text from queen.lag
+                where queue = 'q' and consumer_group = 'late' order by partition";
+    let expected = [["a", "14", "0", "true"], ["b", "10", "1", "false"], ["c", "0", "5", "false"]];
+    assert_eq!(rows(&sql, text).await, expected);
+    // Who may read the view needs nothing else.
+    sql.batch_execute(&format!(
+        "create role {0}_reader; grant usage on schema queen to {0}_reader;
+                                grant select on queen.lag to {0}_reader; set role {0}_reader",
+        db.name()
+    ))
+    .await
+    .unwrap();
+    assert_eq!(
+        number(&sql, "select sum(pending)::bigint from queen.lag where consumer_group = 'whole'").await,
+        29
+    );
+    sql.batch_execute(&format!("reset role; drop owned by {0}_reader; drop role {0}_reader", db.name()))
+        .await
+        .unwrap();
 }

@@ -46,7 +46,10 @@ pub fn config(url: &str) -> Config {
         flight_items_max: 500,
         flight_bytes_max: 4 << 20,
         waiting_max: 100_000,
+        own_server: false,
         partitions_max: 0,
+        queues_max: 0,
+        auto_create: true,
         slots: Slots { push: 4, pop: 4, ack: 4, renew: 2, transaction: 4 },
         segment_cache_bytes: 8 << 20,
         dedup_cache_bytes: 8 << 20,
@@ -234,6 +237,7 @@ pub fn any(queue: &str) -> PopRequest {
         wait: None,
         lease_seconds: 0,
         subscription: Subscription::All,
+        mode: None,
         brief: false,
         holder: None,
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use queen_engine::{Error, SeekTo};
+use queen_engine::{Error, Seek, SeekTo};
 use queen_protocol::{PopFilter, PopRequest, PushBody, PushStatus, Subscription, parse_time};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -190,6 +190,7 @@ impl Worker {
             wait: pop.wait,
             lease_seconds: pop.lease_seconds,
             subscription: Subscription::All,
+            mode: None,
             brief: false,
             holder: None,
         };
@@ -276,7 +277,7 @@ impl Worker {
     async fn seek(&self, to_end: bool) {
         let ticket = self.world.tell(|shadow| shadow.seek_began(now(), Group::Wander));
         let to = if to_end { SeekTo::End } else { SeekTo::Time(0) };
-        match self.world.healthy.seek(Group::Wander.name(), QUEUE, to).await {
+        match self.world.healthy.seek(Group::Wander.name(), QUEUE, Seek { to, create: true }).await {
             Ok(_) => {
                 let at = now();
                 self.world.tell(|shadow| shadow.seek_answered(&ticket, at, to_end));

@@ -96,7 +96,10 @@ fn config(url: &str) -> Config {
         flight_items_max: 500,
         flight_bytes_max: 4 << 20,
         waiting_max: 100_000,
+        own_server: false,
         partitions_max: 0,
+        queues_max: 0,
+        auto_create: true,
         slots: Slots { push: 4, pop: 4, ack: 4, renew: 2, transaction: 4 },
         // Small, so that some of what is popped has to be fetched, and some of what was written is forgotten.
         segment_cache_bytes: 8 << 10,

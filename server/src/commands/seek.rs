@@ -27,6 +27,9 @@ pub struct Seek {
     /// Moves nothing, and says what it would do.
     #[arg(long)]
     dry_run: bool,
+    /// Create the group if it does not read the queue.
+    #[arg(long, conflicts_with = "dry_run")]
+    create: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +51,11 @@ fn target(text: &str) -> Result<Target, String> {
 
 pub async fn run(seek: Seek, connect: &Connect) -> Result<Exit> {
     let (admin, output) = (connect.client()?.admin(), connect.output());
-    let Seek { queue, group, to, dry_run } = seek;
+    let Seek { queue, group, to, dry_run, create } = seek;
     let stored = queues::exists(&admin, &queue).await?;
-    groups::stands(&admin, &group, Some(&queue)).await?;
+    if !create {
+        groups::stands(&admin, &group, Some(&queue)).await?;
+    }
     let position = match to {
         Target::Beginning => Position::Beginning,
         Target::End => Position::End,
@@ -65,7 +70,11 @@ pub async fn run(seek: Seek, connect: &Connect) -> Result<Exit> {
         output.done(&document, &told(replays, skips, stored, unread))?;
         return Ok(Exit::Done);
     }
-    let moved = admin.seek(&group, &queue, position).await?.partitions_updated;
+    let sought = match create {
+        true => admin.seek_or_create(&group, &queue, position).await?,
+        false => admin.seek(&group, &queue, position).await?,
+    };
+    let moved = sought.partitions_updated;
     let unread = admin.depth(&queue, &group).await?.pending;
     let document =
         json!({"queue": queue, "group": group, "dryRun": false, "partitions": moved, "unread": unread});

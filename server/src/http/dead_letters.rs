@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_engine::{DeadLetter, DeadLetterFilter, LetterShape};
+use queen_engine::{DeadLetter, DeadLetterFilter, LetterShape, original_id};
 use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -47,6 +47,10 @@ struct Entry<'a> {
     /// The message's.
     id: Uuid,
     transaction_id: &'a str,
+    /// Of a replayed message: what its sender called it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    original_transaction_id: Option<&'a str>,
     partition_id: Uuid,
     queue: &'a str,
     partition: &'a str,
@@ -194,6 +198,7 @@ impl<'a> From<&'a DeadLetter> for Entry<'a> {
         Self {
             id: letter.id,
             transaction_id: &letter.transaction_id,
+            original_transaction_id: original_id(&letter.transaction_id),
             partition_id: letter.partition_id,
             queue: &letter.queue,
             partition: &letter.partition,

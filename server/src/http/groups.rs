@@ -79,8 +79,8 @@ struct Group {
     max_time_lag: f64,
     /// `Stable`; `Lagging` if something has waited for more than five minutes; `Dead` if it never read anything.
     state: &'static str,
-    /// `all`, or `timestamp`.
-    subscription_mode: &'static str,
+    /// How the group asked where to start: `all`, `new`, `now` or whatever its first pop said; `timestamp` for a time.
+    subscription_mode: String,
     #[schema(required, format = DateTime)]
     subscription_timestamp: Option<String>,
     /// Null for one that never registered, as queue mode never does.
@@ -268,7 +268,11 @@ impl From<GroupFigures> for Group {
                 Some(_) if lag > LAGGING_SECONDS => "Lagging",
                 Some(_) => "Stable",
             },
-            subscription_mode: if group.since.is_some() { "timestamp" } else { "all" },
+            // Registered with an earlier release, which kept no words, or not at all.
+            subscription_mode: group.mode.unwrap_or_else(|| match group.since {
+                Some(_) => "timestamp".to_owned(),
+                None => "all".to_owned(),
+            }),
             subscription_timestamp: group.since.map(format_millis),
             subscription_created_at: group.registered_at.map(format_millis),
         }

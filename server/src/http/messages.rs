@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_engine::{Buried, MessageFilter, MessageStatus, Mode, Standing, StoredMessage};
+use queen_engine::{Buried, MessageFilter, MessageStatus, Mode, Standing, StoredMessage, original_id};
 use queen_protocol::{
     BadRequest, ErrorCode, PushResult, QUEUE_MODE, check_name, check_transaction_id, format_millis,
     parse_time,
@@ -53,6 +53,10 @@ struct Page<'a> {
 struct Listed<'a> {
     id: Uuid,
     transaction_id: &'a str,
+    /// Of a replayed message: what its sender called it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    original_transaction_id: Option<&'a str>,
     partition_id: Uuid,
     /// Queue and partition, with a slash between them.
     queue_path: String,
@@ -422,6 +426,7 @@ impl<'a> From<&'a StoredMessage> for Listed<'a> {
         Self {
             id: message.id,
             transaction_id: &message.transaction_id,
+            original_transaction_id: original_id(&message.transaction_id),
             partition_id: message.partition_id,
             queue_path: path(message),
             queue: &message.queue,

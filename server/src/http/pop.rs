@@ -11,7 +11,7 @@ use utoipa::{IntoResponses, ToSchema};
 use uuid::Uuid;
 
 use super::answer;
-use super::error::{ApiError, Busy, ErrorBody, Failures};
+use super::error::{ApiError, Busy, ErrorBody, Failures, Missing};
 use super::request::{Query, Segments};
 use super::trace::TraceHeaders;
 use crate::app::{App, Options};
@@ -20,6 +20,9 @@ use crate::limits::Client;
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 use crate::waits::Wait;
+
+/// A longer word for where a group starts is not kept.
+const MODE_CHARS_MAX: usize = 64;
 
 /// More than any client can work off within one lease.
 pub const BATCH_MAX: u32 = 10_000;
@@ -50,13 +53,13 @@ struct Ended {
 /// Takes messages of any partition of a queue.
 ///
 /// The partition served longest ago goes first. What is taken is leased to the consumer group until it is
-/// acknowledged or the lease ends. A queue nobody has made yet is an empty one.
+/// acknowledged or the lease ends. A queue nobody has made yet is an empty one, or with `QUEEN_AUTO_CREATE` off a 404.
 #[utoipa::path(get, path = "/api/v1/pop/queue/{queue}", operation_id = "popQueue", tag = "messages",
     params(("queue" = String, Path), queries::PopQuery),
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
-        Taken, Failures, Busy))]
+        Taken, Missing, Failures, Busy))]
 pub async fn queue(
     State(app): State<App>,
     caller: Caller,
@@ -75,7 +78,7 @@ pub async fn queue(
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
-        Taken, Failures, Busy))]
+        Taken, Missing, Failures, Busy))]
 pub async fn nameless_queue(
     State(app): State<App>,
     caller: Caller,
@@ -92,7 +95,7 @@ pub async fn nameless_queue(
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
-        Taken, Failures, Busy))]
+        Taken, Missing, Failures, Busy))]
 pub async fn partition(
     State(app): State<App>,
     caller: Caller,
@@ -111,7 +114,7 @@ pub async fn partition(
     responses(
         (status = 200, description = "At least one message", body = words::Popped),
         (status = 204, description = "Nothing to deliver, now or within the time to wait"),
-        Taken, Failures, Busy))]
+        Taken, Missing, Failures, Busy))]
 pub async fn labels(
     State(app): State<App>,
     caller: Caller,
@@ -235,6 +238,7 @@ pub fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRe
     )?;
     // Anonymous consumers share one cursor, and it starts at the oldest message.
     let subscription = if group == QUEUE_MODE { Subscription::All } else { asked };
+    let mode = mode_word(query);
     let partitions = match filter {
         PopFilter::Partition { .. } => 1,
         _ => query.number("partitions").unwrap_or(1).clamp(1, PARTITIONS_MAX),
@@ -247,10 +251,22 @@ pub fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRe
         wait: query.flag("wait", false).then(|| wait(query, options)),
         lease_seconds: lease_seconds(query),
         subscription,
+        mode,
         brief: query.flag("brief", false),
         holder: None,
         filter,
     })
+}
+
+/// How the start was asked for, if the word can be kept. A time is shown as such.
+fn mode_word(query: &Query) -> Option<String> {
+    let word = match query.filled("subscriptionFrom") {
+        None => query.filled("subscriptionMode")?,
+        Some("now") => "now",
+        Some(_) => return None,
+    };
+    let kept = word.chars().count() <= MODE_CHARS_MAX && !word.contains(char::is_control);
+    kept.then(|| word.to_owned())
 }
 
 fn wait_id(text: &str) -> Result<Uuid, BadRequest> {

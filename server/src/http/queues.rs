@@ -63,6 +63,7 @@ struct Deleted<'a> {
     request_body = words::Configure,
     responses(
         (status = 200, description = "The queue as it is now", body = Configured<'static>),
+        (status = 409, description = "There are all the queues that there may be", body = super::error::ErrorBody<'static>),
         Failures, TooLarge))]
 pub async fn configure(
     State(app): State<App>,

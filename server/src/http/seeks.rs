@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_engine::{SeekForecast, SeekTo};
+use queen_engine::{Seek, SeekForecast, SeekTo};
 use queen_protocol::{BadRequest, ErrorCode, check_name, parse_time};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -28,6 +28,10 @@ pub struct SeekBody {
     #[serde(default)]
     #[schema(default = false)]
     dry_run: Option<bool>,
+    /// Creates the group if it does not read the queue. Otherwise that is a 404.
+    #[serde(default)]
+    #[schema(default = false)]
+    create: Option<bool>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -85,10 +89,10 @@ struct Forecast {
 /// Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
 ///
 /// Ends its leases there and gives it a fresh retry budget. With `dryRun` it does nothing of that, and tells how many messages
-/// would be read again or skipped.
+/// would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
 #[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/seek", operation_id = "seek",
     tag = "consumer groups", params(("group" = String, Path), ("queue" = String, Path)), request_body = SeekBody,
-    responses((status = 200, description = "Moved", body = Sought<'static>), Failures, TooLarge))]
+    responses((status = 200, description = "Moved", body = Sought<'static>), Missing, Failures, TooLarge))]
 pub async fn in_queue(
     State(app): State<App>,
     Segments((group, queue)): Segments<(String, String)>,
@@ -100,10 +104,10 @@ pub async fn in_queue(
     let to = wanted.target()?;
     let (partitions_updated, forecast) = match wanted.dry_run {
         Some(true) => {
-            let seen = app.engine.seek_forecast(&group, &queue, None, to).await?;
+            let seen = app.engine.seek_forecast(&group, &queue, None, wanted.seek(to)).await?;
             (seen.partitions, Forecast::from(seen))
         }
-        _ => (app.engine.seek(&group, &queue, to).await?, Forecast::NONE),
+        _ => (app.engine.seek(&group, &queue, wanted.seek(to)).await?, Forecast::NONE),
     };
     let answer = Sought {
         success: true,
@@ -120,7 +124,7 @@ pub async fn in_queue(
 /// Moves a group in one partition: behind the last message, or to the first one after a time.
 ///
 /// Without a body to the end. Ends its lease there and gives it a fresh retry budget. With `dryRun` it does nothing of that, and
-/// tells how many messages would be read again or skipped.
+/// tells how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
 #[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
     operation_id = "seekPartition", tag = "consumer groups",
     params(("group" = String, Path), ("queue" = String, Path), ("partition" = String, Path)),
@@ -139,14 +143,14 @@ pub async fn in_partition(
     let missing = || ApiError::new(ErrorCode::NotFound, "partition not found");
     let (cursor, forecast) = match wanted.dry_run {
         Some(true) => {
-            let seen = app.engine.seek_forecast(&group, &queue, Some(&partition), to).await?;
+            let seen = app.engine.seek_forecast(&group, &queue, Some(&partition), wanted.seek(to)).await?;
             if seen.partitions == 0 {
                 return Err(missing());
             }
             (seen.lands, Forecast::from(seen))
         }
         _ => {
-            let moved = app.engine.seek_partition(&group, &queue, &partition, to).await?;
+            let moved = app.engine.seek_partition(&group, &queue, &partition, wanted.seek(to)).await?;
             (moved.ok_or_else(missing)?, Forecast::NONE)
         }
     };
@@ -169,6 +173,10 @@ impl SeekBody {
             (_, Some(time)) => parse_time("timestamp", time).map(SeekTo::Time),
             _ => Err(BadRequest::new("a seek needs toEnd: true or a timestamp")),
         }
+    }
+
+    fn seek(&self, to: SeekTo) -> Seek {
+        Seek { to, create: self.create == Some(true) }
     }
 
     /// For one partition, where silence means the end.

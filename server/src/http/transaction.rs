@@ -8,7 +8,7 @@ use queen_protocol::TransactionBody;
 use uuid::Uuid;
 
 use super::answer;
-use super::error::{ApiError, Busy, Failures, TooLarge};
+use super::error::{ApiError, Busy, Failures, Missing, TooLarge};
 use super::request::Body;
 use super::trace::{self, TraceHeaders};
 use crate::app::App;
@@ -26,7 +26,7 @@ use crate::telemetry::{Operation, Span};
     request_body = words::Transaction,
     responses(
         (status = 200, description = "Committed or rolled back", body = words::TransactionOutcome),
-        Failures, TooLarge, Busy))]
+        Missing, Failures, TooLarge, Busy))]
 pub async fn transaction(
     State(app): State<App>,
     caller: Caller,

@@ -261,6 +261,9 @@ pub struct Message {
     /// Sorts like delivery within a partition.
     id: Uuid,
     transaction_id: String,
+    /// Only of a replayed message: what its sender called it.
+    #[schema(nullable = false)]
+    original_transaction_id: Option<String>,
     #[schema(required)]
     trace_id: Option<Uuid>,
     /// Only if there is one.

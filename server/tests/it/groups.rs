@@ -170,6 +170,74 @@ async fn a_dry_run_tells_what_a_seek_would_do_and_does_it_not() {
 }
 
 #[tokio::test]
+async fn a_seek_of_a_group_that_does_not_read_the_queue_is_refused_and_creates_nothing() {
+    let server = Server::start().await;
+    ten_partitions_read(&server).await;
+    let beginning = "1970-01-01T00:00:00Z";
+    for (path, body) in [
+        ("/api/v1/consumer-groups/typo/queues/q/seek", json!({"toEnd": true})),
+        ("/api/v1/consumer-groups/typo/queues/q/seek", json!({"timestamp": beginning, "dryRun": true})),
+        ("/api/v1/consumer-groups/typo/queues/q/partitions/p0/seek", json!({})),
+        (
+            "/api/v1/consumer-groups/typo/queues/q/partitions/p0/seek",
+            json!({"dryRun": true, "create": false}),
+        ),
+        ("/api/v1/consumer-groups/g/queues/none/seek", json!({"toEnd": true})),
+        ("/api/v1/consumer-groups/g/queues/none/seek", json!({"toEnd": true, "create": true})),
+    ] {
+        let reply = server.post(path, body.clone()).await;
+        assert!(reply.is_error(404, "not_found"), "{path} {body}: {} {}", reply.status, reply.text);
+    }
+    let reply = server.post("/api/v1/consumer-groups/typo/queues/q/seek", json!({"toEnd": true})).await;
+    let said = "consumer group \"typo\" does not read queue \"q\"; send \"create\": true to create it there";
+    assert_eq!(reply.json()["error"], said);
+    assert_eq!(names_of(&server).await, ["g"]);
+    // What is wrong with the request comes first.
+    let nowhere = server.post("/api/v1/consumer-groups/typo/queues/q/seek", json!({})).await;
+    assert!(nowhere.is_error(400, "bad_request"));
+}
+
+#[tokio::test]
+async fn a_seek_creates_a_group_when_it_is_asked_to() {
+    let server = Server::start().await;
+    ten_partitions_read(&server).await;
+    let seek = "/api/v1/consumer-groups/new/queues/q/seek";
+    let told = server.call(seek, json!({"toEnd": true, "create": true, "dryRun": true})).await;
+    assert_eq!((&told["partitionsUpdated"], &told["messagesSkipped"]), (&json!(10), &json!(10)));
+    assert_eq!(names_of(&server).await, ["g"], "a dry run creates nothing");
+    assert_eq!(server.call(seek, json!({"toEnd": true, "create": true})).await["partitionsUpdated"], 10);
+    assert_eq!(names_of(&server).await, ["g", "new"]);
+    // It reads partitions that come later as well, so they count.
+    server.push("q", "later", &numbers(0..2)).await;
+    let left = server.get("/api/v1/resources/queues/q/depth?group=new").await.json();
+    assert_eq!(left["pending"], 2);
+    assert_eq!(drained(&server, "new").await, [0, 1]);
+    let one = "/api/v1/consumer-groups/one/queues/q/partitions/p0/seek";
+    let moved = server.call(one, json!({"timestamp": "1970-01-01T00:00:00Z", "create": true})).await;
+    assert_eq!(moved["cursorMovedTo"], 0);
+    assert_eq!(names_of(&server).await, ["g", "new", "one"]);
+}
+
+#[tokio::test]
+async fn a_group_that_is_registered_and_has_read_nothing_can_be_moved() {
+    let server = Server::start().await;
+    assert!(server.pop("/queue/q?consumerGroup=g").await.is_none());
+    server.push("q", "p", &numbers(0..2)).await;
+    let seek = "/api/v1/consumer-groups/g/queues/q/seek";
+    assert_eq!(server.call(seek, json!({"toEnd": true})).await["partitionsUpdated"], 1);
+    assert_eq!(drained(&server, "g").await.len(), 0);
+    server.delete("/api/v1/consumer-groups/g?deleteMetadata=false").await;
+    assert_eq!(server.call(seek, json!({"toEnd": true})).await["partitionsUpdated"], 1);
+    server.delete("/api/v1/consumer-groups/g").await;
+    assert!(server.post(seek, json!({"toEnd": true})).await.is_error(404, "not_found"));
+}
+
+async fn names_of(server: &Server) -> Vec<Value> {
+    let listed = server.get("/api/v1/consumer-groups?queue=q").await.json();
+    listed.as_array().unwrap().iter().map(|group| group["name"].clone()).collect()
+}
+
+#[tokio::test]
 async fn one_partition_can_be_sent_back() {
     let server = Server::start().await;
     ten_partitions_read(&server).await;

@@ -560,3 +560,61 @@ async fn a_partition_too_many_fails_alone() {
     assert_eq!(server.send(Method::GET, "/api/v1/pop/queue/q/partition/c", None).await.status, 204);
     assert_eq!(refused(&server, "partitions").await, 3);
 }
+
+#[tokio::test]
+async fn a_queue_too_many_fails_alone_and_configure_makes_none() {
+    let server = Server::start_with(&["--max-queues", "2"]).await;
+    let item = |queue: &str| json!({"queue": queue, "payload": 1});
+    server.push_items(json!([item("a"), item("b")])).await;
+    let results = server.push_items(json!([item("c"), item("a")])).await;
+    assert_eq!((&results[0]["status"], &results[1]["status"]), (&json!("failed"), &json!("queued")));
+    assert_eq!(results[0]["error"], "there are 2 queues, the most allowed (QUEEN_MAX_QUEUES)");
+    let transaction = json!({"operations": [{"type": "push", "queue": "c"}]});
+    assert_eq!(server.call("/api/v1/transaction", transaction).await["success"], false);
+    let reply = server.post("/api/v1/configure", json!({"queue": "c"})).await;
+    assert!(reply.is_error(409, "conflict"), "{} {}", reply.status, reply.text);
+    // One that is there may be changed, and one that goes makes room.
+    assert_eq!(server.configure("b", json!({"leaseTime": 7})).await["options"]["leaseTime"], 7);
+    server.delete("/api/v1/resources/queues/b").await;
+    server.configure("c", json!({})).await;
+    assert_eq!(refused(&server, "queues").await, 2);
+}
+
+#[tokio::test]
+async fn without_automatic_creation_only_configure_makes_a_queue() {
+    let server = Server::start_with(&["--auto-create", "false"]).await;
+    let push = |queues: &[&str]| {
+        let items: Vec<_> = queues.iter().map(|queue| json!({"queue": queue, "payload": 1})).collect();
+        json!({"items": items})
+    };
+    let said = "queue \"typo\" does not exist; create it with POST /api/v1/configure, because QUEEN_AUTO_CREATE is off";
+    let transaction = json!({"operations": [{"type": "push", "queue": "typo", "payload": 1}]});
+    for (path, body) in [("/api/v1/push", push(&["typo"])), ("/api/v1/transaction", transaction)] {
+        let reply = server.post(path, body).await;
+        assert!(reply.is_error(404, "not_found"), "{path}: {} {}", reply.status, reply.text);
+        assert_eq!(reply.json()["error"], said);
+    }
+    for path in [
+        "/api/v1/pop/queue/typo",
+        "/api/v1/pop/queue/typo?consumerGroup=g&wait=true",
+        "/api/v1/pop/queue/typo/partition/p",
+        "/api/v1/pop/queue/typo/partition/p?consumerGroup=g&subscriptionMode=new",
+    ] {
+        let reply = server.get(path).await;
+        assert!(reply.is_error(404, "not_found"), "{path}: {} {}", reply.status, reply.text);
+    }
+    assert_eq!(server.get("/api/v1/consumer-groups").await.json(), json!([]), "nothing is registered");
+    server.configure("q", json!({})).await;
+    // New partitions are made as ever, and neighbours do not suffer.
+    let results = server.post("/api/v1/push", push(&["q", "typo"])).await.json();
+    assert_eq!((&results[0]["status"], &results[1]["status"]), (&json!("queued"), &json!("failed")));
+    assert_eq!(results[1]["error"], said);
+    assert_eq!(server.pop("/queue/q?consumerGroup=g").await.unwrap().data(), [1]);
+    server.sql("select queen.push('q', 'p', '1')").await;
+    let sql = server.database.client().await;
+    let error = sql.batch_execute("select queen.push('typo', 'p', '1')").await.unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "queue \"typo\" does not exist");
+    // A queue that is deleted under a pop that waits is gone for it as well.
+    server.delete("/api/v1/resources/queues/q").await;
+    assert!(server.get("/api/v1/pop/queue/q?consumerGroup=g").await.is_error(404, "not_found"));
+}

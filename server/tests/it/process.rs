@@ -250,6 +250,39 @@ async fn an_embedded_database_keeps_what_was_acknowledged_through_kill_and_resta
 }
 
 #[tokio::test]
+async fn tables_that_name_no_schema_go_to_public_in_an_embedded_database() {
+    let dir = TempDir::new().unwrap();
+    let args = ["--data-dir", dir.path().to_str().unwrap()];
+    let psql = async |text: &str| {
+        let psql = output(&["psql", args[0], args[1], "-Atqc", text]).await;
+        assert!(psql.status.success(), "{text}: {psql:?}");
+        String::from_utf8_lossy(&psql.stdout).trim().to_owned()
+    };
+    let schema_of = |table: &str| format!("select schemaname from pg_tables where tablename = '{table}'");
+    let mut broker = start(&args).await;
+    psql("create table orders (id bigint primary key)").await;
+    assert_eq!(psql(&schema_of("orders")).await, "public");
+
+    // As an earlier release left it.
+    psql("alter role queen reset search_path").await;
+    psql("create table misplaced ()").await;
+    assert_eq!(psql(&schema_of("misplaced")).await, "queen");
+    broker.terminate();
+    timeout(Duration::from_secs(40), broker.wait()).await.expect("it ends");
+    let mut broker = start(&args).await;
+    psql("create table customers ()").await;
+    assert_eq!(psql(&schema_of("customers")).await, "public");
+
+    // What somebody has decided stays.
+    psql("create schema shop; alter role queen set search_path = shop").await;
+    broker.terminate();
+    timeout(Duration::from_secs(40), broker.wait()).await.expect("it ends");
+    let _broker = start(&args).await;
+    psql("create table carts ()").await;
+    assert_eq!(psql(&schema_of("carts")).await, "shop");
+}
+
+#[tokio::test]
 async fn the_small_commands_print_and_end() {
     let version = output(&["version"]).await;
     assert_eq!(String::from_utf8(version.stdout).unwrap(), format!("queen {}\n", env!("CARGO_PKG_VERSION")));

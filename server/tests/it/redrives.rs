@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Server, ack_of, array, drained, eventually, numbers};
+use crate::support::{Server, ack_of, array, drained, encoded, eventually, numbers};
 
 /// So many dead letters of `g` in partition `p` of queue `q`.
 async fn dead(server: &Server, count: usize) {
@@ -51,6 +51,46 @@ async fn dead_letters_are_counted_and_replayed_and_the_progress_is_told() {
     let list = server.get("/api/v1/dlq/redrives?limit=1").await.json();
     assert_eq!(list["redrives"][0]["id"], started["id"]);
     assert_eq!(array(server.get("/api/v1/dlq/redrives?offset=1").await.json()["redrives"].clone()).len(), 0);
+}
+
+/// The one message there is to read, without its lease.
+async fn only(server: &Server, path: &str) -> Value {
+    let popped = server.pop(path).await.unwrap();
+    assert_eq!(popped.messages.len(), 1);
+    popped.messages[0].clone()
+}
+
+#[tokio::test]
+async fn a_replayed_message_names_the_transaction_id_of_its_sender() {
+    let server = Server::start().await;
+    let item = json!({"queue": "q", "partition": "p", "payload": 1, "transactionId": "order-\"1"});
+    server.push_items(json!([item])).await;
+    let first = only(&server, "/queue/q?consumerGroup=g").await;
+    assert_eq!(first.get("originalTransactionId"), None);
+    server.ack(&first, "dlq").await;
+    let partition = first["partitionId"].as_str().unwrap();
+    let retry = format!("/api/v1/messages/{partition}/{}/retry", encoded("order-\"1"));
+    let replayed = server.call(&retry, json!({})).await;
+
+    // Neither replay repeats the id of another message, and both name the sender's.
+    let again = only(&server, "/queue/q?consumerGroup=g").await;
+    assert_eq!(again["transactionId"], replayed["replayedAs"]["transaction_id"]);
+    assert_ne!(again["transactionId"], first["transactionId"]);
+    assert_eq!(again["originalTransactionId"], "order-\"1");
+    server.ack(&again, "dlq").await;
+    let letters = server.get("/api/v1/dlq?queue=q").await.json();
+    assert_eq!(letters["messages"][0]["originalTransactionId"], "order-\"1");
+    let started =
+        server.post("/api/v1/dlq/redrive", json!({"queue": "q", "targetQueue": "other"})).await.json();
+    done(&server, &started["id"]).await;
+    let moved = only(&server, "/queue/other").await;
+    assert_ne!(moved["transactionId"], again["transactionId"]);
+    assert_eq!(moved["originalTransactionId"], "order-\"1");
+    let listed = server.get("/api/v1/messages?queue=other").await.json();
+    assert_eq!(listed["messages"][0]["originalTransactionId"], "order-\"1");
+    // The sender may send it again to where it was replayed to.
+    let item = json!({"queue": "other", "partition": "p", "payload": 2, "transactionId": "order-\"1"});
+    assert_eq!(server.push_items(json!([item])).await[0]["status"], "queued");
 }
 
 #[tokio::test]

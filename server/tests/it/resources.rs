@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{EASILY_STRAINED, Server, Strain, numbers};
+use crate::support::{EASILY_STRAINED, Server, Strain, array, numbers};
 
 /// What a group has still to read, as an autoscaler asks for it.
 async fn depth(server: &Server, queue: &str, group: &str) -> Value {
@@ -137,6 +137,61 @@ async fn depth_follows_each_group_and_a_new_one_has_everything_before_it() {
 }
 
 #[tokio::test]
+async fn depth_of_a_group_that_came_before_its_queue_counts_partitions_it_has_not_read_yet() {
+    let server = Server::start().await;
+    assert!(server.pop("/queue/q?consumerGroup=g").await.is_none());
+    for (partition, count) in [("a", 14), ("b", 10), ("c", 5)] {
+        server.push("q", partition, &numbers(0..count)).await;
+    }
+    let popped = server.pop("/queue/q/partition/a?consumerGroup=g&batch=1").await.unwrap();
+    server.ack_all(&popped.messages, &["completed"]).await;
+    let left = depth(&server, "q", "g").await;
+    assert_eq!((&left["pending"], &left["partitionsPending"]), (&json!(28), &json!(3)));
+    let parts = [("a", 13), ("b", 10), ("c", 5)];
+    let parts = parts.map(|(partition, pending)| json!({"partition": partition, "pending": pending}));
+    assert_eq!(left["partitions"], json!(parts));
+}
+
+#[tokio::test]
+async fn depth_counts_a_named_partition_that_a_group_waits_for() {
+    let server = Server::start().await;
+    assert!(server.pop("/queue/q/partition/a?consumerGroup=g&subscriptionMode=new").await.is_none());
+    server.push("q", "a", &numbers(0..3)).await;
+    server.push("q", "b", &numbers(0..4)).await;
+    let left = depth(&server, "q", "g").await;
+    assert_eq!(
+        (&left["pending"], &left["partitions"]),
+        (&json!(3), &json!([{"partition": "a", "pending": 3}]))
+    );
+}
+
+#[tokio::test]
+async fn groups_show_how_they_subscribed() {
+    let server = Server::start().await;
+    server.push("q", "p", &numbers(0..1)).await;
+    for (group, query, shown) in [
+        ("a", "", "all"),
+        ("b", "&subscriptionMode=all", "all"),
+        ("c", "&subscriptionMode=from_beginning", "from_beginning"),
+        ("d", "&subscriptionMode=new", "new"),
+        ("e", "&subscriptionMode=new-only", "new-only"),
+        ("f", "&subscriptionFrom=now", "now"),
+        ("g", "&subscriptionFrom=2020-01-01T00:00:00Z", "timestamp"),
+        // Too long to keep: by its meaning.
+        ("h", &format!("&subscriptionMode={}", "x".repeat(65)), "all"),
+    ] {
+        server.pop(&format!("/queue/q?consumerGroup={group}{query}")).await;
+        let listed = server.get("/api/v1/consumer-groups?queue=q").await.json();
+        let listed = array(listed).into_iter().find(|listed| listed["name"] == group).unwrap();
+        assert_eq!(listed["subscriptionMode"], shown, "{query}");
+    }
+    // The first word stands, as the place does.
+    server.pop("/queue/q?consumerGroup=d&subscriptionMode=all").await;
+    let listed = server.get("/api/v1/consumer-groups?queue=q").await.json();
+    assert_eq!(array(listed).iter().filter(|group| group["subscriptionMode"] == "new").count(), 1);
+}
+
+#[tokio::test]
 async fn groups_are_listed_by_queue_with_their_state() {
     let server = Server::start().await;
     server.push("q", "p", &numbers(0..3)).await;
@@ -153,7 +208,7 @@ async fn groups_are_listed_by_queue_with_their_state() {
     );
     assert_eq!((&reads["topics"], &reads["totalLag"]), (&json!(["q"]), &json!(3)));
     assert!(reads["maxTimeLag"].as_f64().unwrap() >= 600.0, "{reads}");
-    assert_eq!((&new["totalLag"], &new["subscriptionMode"]), (&json!(0), &json!("timestamp")));
+    assert_eq!((&new["totalLag"], &new["subscriptionMode"]), (&json!(0), &json!("new")));
     assert!(new["subscriptionTimestamp"].is_string() && reads["subscriptionTimestamp"].is_null());
     let detail = server.get("/api/v1/consumer-groups/reads").await.json();
     let partition = &detail["q"]["partitions"][0];

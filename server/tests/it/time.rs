@@ -59,6 +59,18 @@ async fn a_window_collects_and_then_delivers_all_at_once() {
     assert_eq!(server.pop("/queue/q/partition/p?batch=10").await.unwrap().data(), [0, 1, 2, 3]);
 }
 
+/// `batch` is 1 unless the request says otherwise.
+#[tokio::test]
+async fn a_pop_of_one_message_waits_for_the_window() {
+    let server = Server::start().await;
+    server.configure("q", json!({"windowBuffer": 60})).await;
+    server.push("q", "p", &numbers(0..3)).await;
+    assert!(server.pop("/queue/q").await.is_none());
+    assert!(server.pop("/queue/q/partition/p").await.is_none());
+    server.travel("61 seconds").await;
+    assert_eq!(server.pop("/queue/q/partition/p").await.unwrap().data(), [0]);
+}
+
 #[tokio::test]
 async fn a_full_batch_does_not_wait_for_its_window() {
     let server = Server::start().await;

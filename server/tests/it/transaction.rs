@@ -108,6 +108,49 @@ async fn one_bogus_ack_undoes_everything() {
 }
 
 #[tokio::test]
+async fn a_transaction_that_is_rolled_back_leaves_no_queue_and_no_partition_behind() {
+    let server = Server::start().await;
+    let twin = server.twin().await;
+    server.push("source", "p", &[json!("work")]).await;
+    server.push("old", "p", &[json!(0)]).await;
+    let popped = server.pop("/queue/source").await.unwrap();
+    server.ack(&popped.messages[0], "completed").await;
+    let items = json!([{"queue": "new", "partition": "p", "payload": 1}, {"queue": "old", "partition": "new", "payload": 2}]);
+    let operations = json!([{"type": "push", "items": items}]);
+    let stale = json!({"operations": operations, "requiredLeases": [popped.body["leaseId"]]});
+    for broker in [&server, &twin] {
+        let outcome = broker.call("/api/v1/transaction", stale.clone()).await;
+        assert_eq!(outcome["success"], false, "{outcome}");
+        let queues = broker.get("/api/v1/resources/queues").await.json();
+        let mut names: Vec<_> =
+            array(queues["queues"].clone()).iter().map(|queue| queue["name"].clone()).collect();
+        names.sort_by_key(Value::to_string);
+        assert_eq!(names, ["old", "source"]);
+        let partitions = broker.get("/api/v1/resources/queues/old").await.json();
+        assert_eq!(array(partitions["partitions"].clone()).len(), 1, "{partitions}");
+    }
+    // Nobody remembers what never was.
+    let operations = json!({"operations": operations});
+    for broker in [&twin, &server] {
+        assert_eq!(broker.call("/api/v1/transaction", operations.clone()).await["success"], true);
+    }
+    for path in ["/queue/new/partition/p?batch=9", "/queue/old/partition/new?batch=9"] {
+        assert_eq!(server.pop(path).await.unwrap().messages.len(), 2, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_into_a_queue_that_is_encrypted_and_has_no_such_partition_yet_commits() {
+    let key = "k1:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    let server = Server::start_with(&["--encryption-key", key]).await;
+    server.configure("q", json!({"encryptionEnabled": true, "dedupWindowSeconds": 0})).await;
+    let push = json!({"operations": [{"type": "push", "queue": "q", "partition": "p", "payload": "secret"}]});
+    assert_eq!(server.call("/api/v1/transaction", push).await["success"], true);
+    let popped = server.pop("/queue/q").await.unwrap();
+    assert_eq!((popped.data(), &popped.messages[0]["isEncrypted"]), (vec![json!("secret")], &Value::Null));
+}
+
+#[tokio::test]
 async fn a_stale_lease_rolls_back_and_is_named() {
     let server = Server::start().await;
     server.push("source", "p", &[json!("work")]).await;

@@ -75,7 +75,8 @@ impl Admin {
     async fn rewind(&mut self) -> Result<()> {
         let (group, queue, _) = GROUPS[REWOUND];
         let path = format!("/api/v1/consumer-groups/{group}/queues/{}/seek", QUEUES[usize::from(queue)]);
-        let answer = self.caller.post(&path, br#"{"timestamp":"1970-01-01T00:00:00Z"}"#).await?;
+        let answer =
+            self.caller.post(&path, br#"{"timestamp":"1970-01-01T00:00:00Z","create":true}"#).await?;
         let outcome = match answer.body() {
             Some(_) => Outcome::Answered(()),
             None => Outcome::Unknown,

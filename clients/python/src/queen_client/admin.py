@@ -126,14 +126,19 @@ class AsyncGroups(Part):
         return await self._delete(shapes.GroupDeleted, wire.path(*where), chosen, repeatable=False)
 
     async def seek(
-        self, group: str, queue: str, to: Literal["beginning", "end"] | datetime
+        self, group: str, queue: str, to: Literal["beginning", "end"] | datetime, *, create: bool = False
     ) -> shapes.Sought:
-        """Sends a group to the beginning, to the end, or behind a time, in every partition. Its leases there end."""
+        """Sends a group to the beginning, to the end, or behind a time, in every partition. Its leases there end.
+
+        A group that does not read the queue is an error, unless `create` is set.
+        """
         if not isinstance(to, datetime) and to not in ("beginning", "end"):
             raise BadUse(f'a group seeks "beginning", "end" or a datetime, not {to!r}')
         where = wire.path("consumer-groups", check_name("consumer group", group), "queues", check_name("queue", queue))
         time = _BEGINNING if to == "beginning" else to
         fields = wire.given(timestamp=time) if isinstance(time, datetime) else {"toEnd": True}
+        if create:
+            fields["create"] = True
         return await self._post(shapes.Sought, f"{where}/seek", fields, repeatable=False)
 
     async def skip_partition(self, group: str, queue: str, partition: str) -> shapes.PartitionSought:

@@ -132,6 +132,11 @@ class Delivered(Generic[T]):
         return self._delivery.fields.get("tracestate")
 
     @property
+    def original_transaction_id(self) -> str | None:
+        """The producer's id of a message that was replayed from a dead letter and has a new `transaction_id`."""
+        return self._delivery.fields.get("originalTransactionId")
+
+    @property
     def producer(self) -> str | None:
         """Who pushed it, if the broker has access control."""
         return self._delivery.fields.get("producerSub")

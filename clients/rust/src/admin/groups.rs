@@ -162,9 +162,16 @@ impl Admin {
         Ok(deleted.deleted_partitions)
     }
 
-    /// Moves a group in every partition of a queue. Its leases there end.
+    /// Moves a group in every partition of a queue. Its leases there end. A group that does not read the queue is an error.
     pub async fn seek(&self, group: &str, queue: &str, to: Position) -> Result<Sought, Error> {
         self.ask(seeking(group, queue, &to.body())?.once()).await
+    }
+
+    /// Like [`Admin::seek`], and creates the group if it does not read the queue.
+    pub async fn seek_or_create(&self, group: &str, queue: &str, to: Position) -> Result<Sought, Error> {
+        let mut body = to.body();
+        body["create"] = json!(true);
+        self.ask(seeking(group, queue, &body)?.once()).await
     }
 
     /// What a seek would do. Moves nothing.

@@ -51,6 +51,7 @@ pub fn limits(page: &mut Page, app: &App) {
         refused.sample(&[("limit", limit.word())], app.limits.refused(limit));
     }
     refused.sample(&[("limit", "partitions")], app.engine.stats().partitions_refused);
+    refused.sample(&[("limit", "queues")], app.engine.stats().queues_refused);
 }
 
 pub fn broker(page: &mut Page, engine: &Engine) {
