@@ -6,7 +6,7 @@ export interface Whoami {
   kind: 'none' | 'token' | 'key'
   role: 'read-only' | 'read-write' | 'admin'
   /** `null`: all queues. */
-  grants: null | { queues: string[]; rights: ('push' | 'pop' | 'admin')[] }[]
+  grants: null | { queues: string[]; rights: ('push' | 'pop' | 'read' | 'admin')[] }[]
 }
 
 export type Right = 'read' | 'push' | 'pop' | 'change' | 'admin'

@@ -14,7 +14,9 @@ use queen_protocol::Subscription;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
+use crate::auth::audit::{Audit, Witness, witnessed};
 use crate::auth::guard::{Checkpoint, Guard, admitted};
+use crate::auth::marks;
 use crate::config::Setting;
 use crate::dashboard;
 use crate::http::origins::Origin;
@@ -76,6 +78,7 @@ pub struct App {
     pub limits: Arc<Limits>,
     pub telemetry: Telemetry,
     pub waits: Arc<Waits>,
+    pub audit: Arc<Audit>,
 }
 
 /// Every route, once. `auth/marks.rs` says who may use it, and `openapi.rs` describes each of them; tests compare the three.
@@ -168,7 +171,7 @@ pub fn router(app: App) -> Router {
             let routed = routes()
                 .into_iter()
                 .fold(Router::new(), |router, (path, methods)| {
-                    router.route(path, reads::bounded(&app, path, methods))
+                    router.route(path, witness(&app, path, reads::bounded(&app, path, methods)))
                 })
                 .merge(page())
                 .merge(dashboard::router())
@@ -198,6 +201,14 @@ fn guarded(app: &App, guard: &Arc<Guard>) -> Router<App> {
         })
         .merge(check(page(), Some(PAGE)))
         .merge(check(dashboard::router(), Some(dashboard::PATHS[0])))
+}
+
+/// Acts are logged, whoever may do them.
+fn witness(app: &App, route: &'static str, methods: MethodRouter<App>) -> MethodRouter<App> {
+    match marks::has_acts(route) {
+        true => methods.layer(from_fn_with_state(Witness { app: app.clone(), route }, witnessed)),
+        false => methods,
+    }
 }
 
 fn paced(app: &App, router: Router<App>) -> Router<App> {

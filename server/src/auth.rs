@@ -1,6 +1,7 @@
 //! Who asks, and what they may do. `guard.rs` lets a request in or not; handlers that learn only from a body which queues
 //! it is about ask `Caller`. With access control off nothing of this runs.
 
+pub mod audit;
 pub mod grants;
 pub mod guard;
 pub mod jwks;
@@ -14,15 +15,18 @@ pub mod token;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use queen_engine::Engine;
-use queen_protocol::{ErrorCode, Holder, LeaseId};
+use queen_protocol::{AckItem, Holder, LeaseId};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::http::error::ApiError;
 use grants::{Grants, Need};
+use refusal::Denied;
 use role::Role;
 
 /// The other end of the connection, as `connections.rs` saw it.
@@ -36,15 +40,24 @@ pub enum Kind {
     Key,
 }
 
+/// Where a request came from that no connection brought.
+pub const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 /// What a token or a key says about who holds it.
 #[derive(Debug)]
 pub struct Identity {
     pub kind: Kind,
     pub subject: Option<Arc<str>>,
+    /// The id of an API key.
+    pub key: Option<Arc<str>>,
     /// `None` if it names no role of ours.
     pub role: Option<Role>,
     /// `None` = all queues.
     pub grants: Option<Arc<Grants>>,
+    /// When it expires; `None`: never, or not soon.
+    pub until: Option<Instant>,
+    /// Of an API key: cancelled when it is revoked.
+    pub revoked: Option<CancellationToken>,
 }
 
 /// What becomes of a partition that does not exist.
@@ -64,6 +77,8 @@ pub struct Caller {
     pub subject: Option<Arc<str>>,
     pub address: IpAddr,
     grants: Option<Arc<Grants>>,
+    /// `None` without access control, and on a path that is open.
+    identity: Option<Arc<Identity>>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
@@ -71,12 +86,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let peer = parts.extensions.get::<Peer>();
-        let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip());
+        let address = peer.map_or(NOWHERE, |peer| peer.0.ip());
         let identity = parts.extensions.get::<Arc<Identity>>();
         Ok(Self {
             subject: identity.and_then(|identity| identity.subject.clone()),
             grants: identity.and_then(|identity| identity.grants.clone()),
             address,
+            identity: identity.cloned(),
         })
     }
 }
@@ -91,6 +107,17 @@ impl Caller {
     /// Which queues may be touched; `None` = all.
     pub fn grants(&self) -> Option<&Grants> {
         self.grants.as_deref()
+    }
+
+    /// How long what it has shown is valid.
+    pub fn left(&self) -> Duration {
+        let until = self.identity.as_ref().and_then(|identity| identity.until);
+        until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Cancelled when its API key is revoked.
+    pub fn revoked(&self) -> Option<&CancellationToken> {
+        self.identity.as_ref()?.revoked.as_ref()
     }
 
     pub fn can(&self, need: Need, queue: &str) -> bool {
@@ -149,6 +176,78 @@ impl Caller {
     }
 }
 
+/// An acknowledgement that names no lease commits whatever is leased: fine among friends, and a late handler may do so once
+/// its lease is over. With access control a lease is its holder's: only its id settles it.
+impl Caller {
+    /// `named`: leases that are named elsewhere in the request.
+    pub async fn may_settle<'a>(
+        &self,
+        engine: &Engine,
+        acks: impl Iterator<Item = &'a AckItem> + Send,
+        named: &[LeaseId],
+    ) -> Result<(), ApiError> {
+        if self.identity.is_none() {
+            return Ok(());
+        }
+        let mut readers: Vec<(Uuid, &str)> = acks
+            .filter(|ack| ack.lease_id.is_none())
+            .map(|ack| (ack.partition_id, ack.group.as_str()))
+            .collect();
+        readers.sort_unstable();
+        readers.dedup();
+        if readers.is_empty() {
+            return Ok(());
+        }
+        let leases = engine.live_leases(&readers).await?;
+        let foreign = |lease: &Uuid| named.iter().all(|named| named.id != *lease);
+        let mut refused =
+            readers.iter().zip(&leases).filter(|(_, lease)| lease.as_ref().is_some_and(foreign));
+        match refused.next() {
+            None => Ok(()),
+            Some(((partition, group), _)) => Err(forbidden(format!(
+                "partition {partition} is leased to a consumer of group {group:?}: an acknowledgement needs the leaseId of \
+                 its pop"
+            ))),
+        }
+    }
+
+    /// Labels lead consumers to a queue: who is limited to some queues may only use those whose queues are all granted.
+    /// A queue's own labels, and those its name stands for, are no news.
+    pub async fn may_label(
+        &self,
+        engine: &Engine,
+        need: Need,
+        queue: &str,
+        namespace: Option<&str>,
+        task: Option<&str>,
+    ) -> Result<(), ApiError> {
+        let Some(grants) = &self.grants else { return Ok(()) };
+        let mut words = queue.split('.');
+        for (what, label) in [("namespace", namespace), ("task", task)] {
+            let implied = words.next().unwrap_or_default();
+            let Some(label) = label.filter(|label| !label.is_empty() && *label != implied) else { continue };
+            let labelled = match what {
+                "namespace" => engine.queues_matching(Some(label), None).await?,
+                _ => engine.queues_matching(None, Some(label)).await?,
+            };
+            let own = labelled.iter().any(|name| name == queue);
+            if !own && !labelled.iter().all(|name| grants.allow(need, name)) {
+                return Err(forbidden(format!(
+                    "{what} {label:?} is that of queues you have no right to {}: consumers of it would get your messages",
+                    need.words()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether its role may do this to queues; a limited caller is asked for its right to the queue instead.
+    pub fn administers(&self) -> bool {
+        self.grants.is_some()
+            || self.identity.as_ref().is_none_or(|identity| identity.role == Some(Role::Admin))
+    }
+}
+
 pub fn forbidden(text: impl Into<String>) -> ApiError {
-    ApiError::new(ErrorCode::Forbidden, text)
+    ApiError::denied(Denied::Grants, text)
 }

@@ -25,7 +25,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::app::{self, App, Options};
-use crate::auth::{Peer, forbidden};
+use crate::auth::Peer;
+use crate::auth::audit::Audit;
+use crate::auth::refusal::Denied;
 use crate::http::answer;
 use crate::http::error::ApiError;
 use crate::http::origins::Origins;
@@ -51,6 +53,7 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     let meter = Arc::new(Meter::new(app::routes().iter().map(|(path, _)| *path)));
     let name: Arc<str> = name(port(&listener)).into();
     let limits = Arc::new(Limits::new(options.bounds.clone()));
+    let audit = Arc::<Audit>::default();
     let telemetry = Telemetry::start(options.otlp_endpoint.as_deref(), &name);
     let app = App {
         engine: engine.clone(),
@@ -60,13 +63,14 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
         limits: limits.clone(),
         telemetry: telemetry.clone(),
         waits: Arc::default(),
+        audit: audit.clone(),
     };
     let guard = app.options.guard.clone();
     let origins = Arc::new(Origins::new(&app.options, listener.local_addr().ok()));
     let router = app::router(app);
     let connections = TaskTracker::new();
     if let Some(guard) = guard {
-        connections.spawn(shutdown.clone().run_until_cancelled_owned(guard.keep_fresh()));
+        connections.spawn(shutdown.clone().run_until_cancelled_owned(guard.keep_fresh(engine.clone())));
     }
     let abandoned = CancellationToken::new();
     if let Some(door) = tls.clone() {
@@ -82,6 +86,7 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
                         meter: meter.clone(),
                         limits: limits.clone(),
                         origins: origins.clone(),
+                        audit: audit.clone(),
                     };
                     let acceptor = tls.as_ref().map(|door| door.acceptor());
                     let served = serve(stream, acceptor, Peer(address), permit, inside, shutdown.clone());
@@ -121,6 +126,7 @@ struct Inside {
     meter: Arc<Meter>,
     limits: Arc<Limits>,
     origins: Arc<Origins>,
+    audit: Arc<Audit>,
 }
 
 async fn serve(
@@ -152,7 +158,7 @@ async fn speak(
     inside: Inside,
     shutdown: CancellationToken,
 ) {
-    let Inside { router, meter, limits, origins } = inside;
+    let Inside { router, meter, limits, origins, audit } = inside;
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
     // Twice, because what it refuses is refused without a body. Up to there it is refused in our own words.
@@ -166,6 +172,9 @@ async fn speak(
         let head_too_large = head_bytes(&request) > limits.bounds.header_bytes;
         let visit = origins.visit(&request);
         let is_preflight = request.method() == Method::OPTIONS;
+        if let (false, false, Some(why)) = (head_too_large, is_preflight, visit.refused) {
+            audit.turned_away(request.method(), request.uri(), peer.0.ip(), why);
+        }
         // Pops look after their time by themselves.
         let is_pop = request.uri().path().starts_with("/api/v1/pop");
         let reading = (!request.body().is_end_stream()).then(|| reading.clone());
@@ -179,7 +188,7 @@ async fn speak(
             let answer = match (head_too_large, visit.refused) {
                 (true, _) => Ok(too_large(limits)),
                 _ if is_preflight => Ok(answer::nothing()),
-                (false, Some(why)) => Ok(forbidden(why).into_response()),
+                (false, Some(why)) => Ok(ApiError::denied(Denied::Origin, why).into_response()),
                 (false, None) if is_pop => answer.await,
                 (false, None) => limits.within(reading.as_ref(), answer).await,
             };

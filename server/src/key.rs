@@ -27,8 +27,8 @@ pub enum KeyAction {
         /// What it may do at all.
         #[arg(long, value_enum)]
         role: Role,
-        /// Limits it to queues: a pattern, a colon, and what it may do there (`push`, `pop`, `admin`, with commas in
-        /// between). `*` in the pattern stands for anything. May be repeated.
+        /// Limits it to queues: a pattern, a colon, and what it may do there (`push`, `pop`, `read`, `admin`, with
+        /// commas in between). `*` in the pattern stands for anything. May be repeated.
         #[arg(long = "queue", value_name = "PATTERN:RIGHTS", value_parser = grant)]
         queues: Vec<Grant>,
         /// When it ends: `30d`, `12h`. Without this it does not.
@@ -96,6 +96,15 @@ pub fn run(settings: &Settings, action: &KeyAction) -> Result<()> {
         }
         KeyAction::Revoke { id } => {
             if !runtime.block_on(queen_engine::revoke_key(&config, id))? {
+                let keys = runtime.block_on(queen_engine::list_keys(&config))?;
+                let named = keys.iter().filter(|key| key.name == *id && key.revoked_at.is_none());
+                let named: Vec<&str> = named.map(|key| key.id.as_str()).collect();
+                if !named.is_empty() {
+                    bail!(
+                        "{id:?} is a name, which several keys may have: revoke by id, {}",
+                        named.join(" or ")
+                    );
+                }
                 bail!("there is no key {id:?}, or it was revoked before");
             }
             writeln!(out, "revoked {id}")?;
@@ -138,7 +147,8 @@ fn table(keys: &[ApiKey]) -> String {
 fn grant(text: &str) -> Result<Grant, String> {
     let (pattern, rights) = text.rsplit_once(':').ok_or("must be PATTERN:RIGHTS, as in orders.*:push,pop")?;
     let right = |word: &str| {
-        Right::parse(word.trim()).ok_or_else(|| format!("unknown right {word:?}, use push, pop or admin"))
+        Right::parse(word.trim())
+            .ok_or_else(|| format!("unknown right {word:?}, use push, pop, read or admin"))
     };
     let rights = rights.split(',').map(right).collect::<Result<Vec<_>, _>>()?;
     Ok(Grant { queues: vec![pattern.to_owned()], rights })

@@ -35,13 +35,19 @@ pub struct Wait {
 
 impl Waits {
     /// `None`: a pop with this id is under way. One that was ended before it came is ended already.
-    pub fn begin(self: &Arc<Self>, owner: Owner, id: Uuid) -> Option<Wait> {
+    /// `revoked`: ends it as well.
+    pub fn begin(
+        self: &Arc<Self>,
+        owner: Owner,
+        id: Uuid,
+        revoked: Option<&CancellationToken>,
+    ) -> Option<Wait> {
         let key = (owner, id);
         let mut known = self.lock();
         if known.held.contains_key(&key) {
             return None;
         }
-        let ended = CancellationToken::new();
+        let ended = revoked.map_or_else(CancellationToken::new, CancellationToken::child_token);
         if let Some(early) = known.early.iter().position(|early| *early == key) {
             known.early.remove(early);
             ended.cancel();
@@ -86,15 +92,16 @@ mod tests {
         let waits = Arc::<Waits>::default();
         let (me, another) = (|| Some("me".into()), || Some("another".into()));
         let id = Uuid::from_u128(7);
-        let (mine, theirs) = (waits.begin(me(), id).unwrap(), waits.begin(another(), id).unwrap());
-        assert!(waits.begin(me(), id).is_none(), "an id is one pop's at a time");
+        let (mine, theirs) =
+            (waits.begin(me(), id, None).unwrap(), waits.begin(another(), id, None).unwrap());
+        assert!(waits.begin(me(), id, None).is_none(), "an id is one pop's at a time");
         assert!(!waits.end(None, id) && !waits.end(me(), Uuid::from_u128(8)));
         assert!(!mine.ended.is_cancelled());
         assert!(waits.end(me(), id));
         assert!(mine.ended.is_cancelled() && !theirs.ended.is_cancelled());
         drop((mine, theirs));
         assert!(waits.lock().held.is_empty());
-        assert!(!waits.begin(me(), id).unwrap().ended.is_cancelled(), "its end was for the one before");
+        assert!(!waits.begin(me(), id, None).unwrap().ended.is_cancelled(), "its end was for the one before");
     }
 
     #[test]
@@ -102,11 +109,23 @@ mod tests {
         let waits = Arc::<Waits>::default();
         let id = |number| Uuid::from_u128(number);
         assert!(!waits.end(None, id(1)));
-        let ended = |number| waits.begin(None, id(number)).unwrap().ended.is_cancelled();
+        let ended = |number| waits.begin(None, id(number), None).unwrap().ended.is_cancelled();
         assert!(ended(1) && !ended(1), "once");
         for number in 0..=EARLY_MAX as u128 {
             assert!(!waits.end(None, id(number)));
         }
         assert!(!ended(0) && ended(1) && ended(EARLY_MAX as u128));
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_key_of_its_pop() {
+        let (waits, revoked) = (Arc::<Waits>::default(), CancellationToken::new());
+        let id = Uuid::from_u128(7);
+        let wait = waits.begin(None, id, Some(&revoked)).unwrap();
+        assert!(waits.end(None, id) && !revoked.is_cancelled(), "its end is not that of the key");
+        drop(wait);
+        let wait = waits.begin(None, id, Some(&revoked)).unwrap();
+        revoked.cancel();
+        assert!(wait.ended.is_cancelled());
     }
 }

@@ -1,6 +1,17 @@
 -- It answered sentences once; a function's answer cannot be replaced in place.
 drop function if exists queen.diagnose();
 
+-- queen.is_own: whether a session is one of Queen. The statements of others may hold what is nobody's business here, and
+-- whoever may look at a broker may read what it says about sessions.
+-- in:     p_user name, p_application text
+-- out:    boolean
+-- locks:  none
+-- raises: never
+create or replace function queen.is_own(p_user name, p_application text)
+returns boolean language sql stable as $$
+    select coalesce(p_user = current_user and p_application in ('queen', 'queen doctor'), false)
+$$;
+
 -- queen.diagnose: what the database says about itself, as numbers and names. What they mean is decided in src/doctor.
 -- in:     p_thorough boolean   also read what is large; otherwise nothing above 32 MB
 -- out:    jsonb: one document, described by src/doctor/facts.rs
@@ -105,7 +116,8 @@ begin
                 (select case when a.backend_type = 'walsender' then 'standby' else 'session' end as kind,
                         coalesce(nullif(a.application_name, ''), 'unnamed') as name, a.pid, a.usename as owner, a.state,
                         extract(epoch from v_now - a.xact_start) as seconds,
-                        greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions, left(a.query, 200) as query
+                        greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions,
+                        case when queen.is_own(a.usename, a.application_name) then left(a.query, 200) end as query
                  from pg_stat_activity a
                  where a.pid <> pg_backend_pid() and coalesce(a.backend_xmin, a.backend_xid) is not null
                    and (a.backend_type = 'walsender'
@@ -141,7 +153,8 @@ begin
         'blockers', (select coalesce(jsonb_agg(b order by b.seconds desc), '[]')
             from (select b.pid, count(distinct w.pid) as waiting, extract(epoch from max(v_now - w.query_start)) as seconds,
                          max(coalesce(nullif(s.application_name, ''), 'unnamed')) as name, max(s.state) as state,
-                         extract(epoch from v_now - max(s.xact_start)) as transaction_seconds, max(left(s.query, 200)) as query
+                         extract(epoch from v_now - max(s.xact_start)) as transaction_seconds,
+                         max(case when queen.is_own(s.usename, s.application_name) then left(s.query, 200) end) as query
                   from pg_stat_activity w cross join lateral unnest(pg_blocking_pids(w.pid)) b (pid)
                   left join pg_stat_activity s on s.pid = b.pid
                   where w.application_name = 'queen' and w.datname = current_database() and w.wait_event_type = 'Lock'
@@ -157,7 +170,8 @@ begin
         -- Whoever has used the log for long keeps its old extents from being dropped; a full lock stops everything.
         'log_users', (select coalesce(jsonb_agg(u order by u.seconds desc), '[]')
             from (select l.pid, max(coalesce(nullif(a.application_name, ''), 'unnamed')) as name,
-                         extract(epoch from v_now - max(a.xact_start)) as seconds, max(left(a.query, 200)) as query,
+                         extract(epoch from v_now - max(a.xact_start)) as seconds,
+                         max(case when queen.is_own(a.usename, a.application_name) then left(a.query, 200) end) as query,
                          bool_or(l.mode = 'AccessExclusiveLock') as exclusive
                   from pg_locks l join pg_stat_activity a on a.pid = l.pid join pg_class c on c.oid = l.relation
                   where l.granted and l.database = (select d.oid from pg_database d where d.datname = current_database())

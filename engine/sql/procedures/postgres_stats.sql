@@ -125,7 +125,8 @@ begin
         'activeQueries', (
             select coalesce(jsonb_agg(jsonb_build_object(
                        'pid', a.pid, 'state', a.state, 'duration', round(extract(epoch from a.took), 3),
-                       'waitEventType', a.wait_event_type, 'waitEvent', a.wait_event, 'query', left(a.query, 500))
+                       'waitEventType', a.wait_event_type, 'waitEvent', a.wait_event, 'user', a.usename,
+                       'query', case when queen.is_own(a.usename, a.application_name) then left(a.query, 500) end)
                        order by a.took desc), '[]')
             from (select s.*, clock_timestamp() - s.query_start as took from pg_stat_activity s
                   where s.datname = current_database() and s.state <> 'idle' and s.pid <> pg_backend_pid()

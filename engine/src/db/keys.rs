@@ -78,6 +78,17 @@ pub async fn owners(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
 }
 
+/// Live leases of these (partition, group) pairs, each with its place among them.
+pub async fn live_leases(
+    connections: &Connections,
+    partitions: &[Uuid],
+    groups: &[&str],
+) -> Result<Vec<(usize, Uuid)>, Error> {
+    let sql = "select * from queen.live_leases($1, $2)";
+    let rows = many(connections, "queen.live_leases", sql, &[&partitions, &groups]).await?;
+    Ok(rows.iter().map(|row| (row.get::<_, i32>(0) as usize - 1, row.get(1))).collect())
+}
+
 fn key(row: &Row) -> ApiKey {
     let time = |column: &str| row.get::<_, Option<SystemTime>>(column).map(clock::micros);
     ApiKey {

@@ -81,7 +81,7 @@ fn sessions(facts: &Facts, found: &mut Findings) {
             "{} statement(s) of Queen wait, the longest for {}, for a lock of session {} ({}{state}{since}), \
              last statement: {}; let it finish, or end it with `select pg_terminate_backend({})`",
             blocker.waiting, span(blocker.seconds), blocker.pid, blocker.name.as_deref().unwrap_or("unnamed"),
-            blocker.query.as_deref().unwrap_or("unknown"), blocker.pid));
+            statement(blocker.query.as_deref()), blocker.pid));
     }
     for wait in facts.waits.iter().filter(|wait| wait.waiting >= 3 && wait.waiting * 2 > wait.active) {
         let why = match wait.event.starts_with("IO/") || wait.event == "LWLock/WALWrite" {
@@ -102,7 +102,7 @@ fn sessions(facts: &Facts, found: &mut Findings) {
             "session {} ({}), last statement: {}",
             user.pid,
             user.name,
-            user.query.as_deref().unwrap_or("unknown")
+            statement(user.query.as_deref())
         );
         // Brokers lock whole tables for a moment, to drop an extent or to migrate.
         let momentary = user.name == "queen" && seconds < OWN_LOCK_SECONDS_MAX;
@@ -191,6 +191,11 @@ fn settings(facts: &Facts, found: &mut Findings) {
     }
 }
 
+/// Only Queen's own are told: findings are read by people who may not read what other programs send.
+fn statement(query: Option<&str>) -> &str {
+    query.unwrap_or("not shown, see pg_stat_activity")
+}
+
 /// Who keeps old row versions alive.
 fn pinned(holder: &Holder, found: &mut Findings) {
     let old = match holder.seconds {
@@ -216,12 +221,12 @@ fn pinned(holder: &Holder, found: &mut Findings) {
                 "session {pid} ({}) has been in a transaction for {age} and does nothing in it: {cost}; mend \
                  the program, end the session with `select pg_terminate_backend({pid})`, and set \
                  idle_in_transaction_session_timeout. Its last statement: {}",
-                holder.name, holder.query.as_deref().unwrap_or("unknown")));
+                holder.name, statement(holder.query.as_deref())));
         }
         (_, pid) => found.problem("long_transaction", format!(
             "session {pid} ({}) has been in its transaction for {age}: {cost}; let it finish, or end it with \
              `select pg_terminate_backend({pid})`. Its statement: {}",
-            holder.name, holder.query.as_deref().unwrap_or("unknown"))),
+            holder.name, statement(holder.query.as_deref()))),
     }
 }
 

@@ -70,6 +70,15 @@ impl Engine {
         .await
     }
 
+    /// The queues with these labels; `None` matches any.
+    pub async fn queues_matching(
+        &self,
+        namespace: Option<&str>,
+        task: Option<&str>,
+    ) -> Result<Vec<String>, Error> {
+        Ok(control::queues_matching(&self.shared.connections, namespace, task).await?)
+    }
+
     /// Whether the queue existed.
     pub async fn delete_queue(&self, queue: &str) -> Result<bool, Error> {
         let (engine, queue) = (self.clone(), queue.to_owned());

@@ -60,6 +60,16 @@ impl Engine {
         Ok(found)
     }
 
+    /// The live lease of each (partition, group) pair, in the order asked.
+    pub async fn live_leases(&self, readers: &[(Uuid, &str)]) -> Result<Vec<Option<Uuid>>, Error> {
+        let (partitions, groups): (Vec<Uuid>, Vec<&str>) = readers.iter().copied().unzip();
+        let mut leases = vec![None; readers.len()];
+        for (place, lease) in keys::live_leases(&self.shared.connections, &partitions, &groups).await? {
+            leases[place] = Some(lease);
+        }
+        Ok(leases)
+    }
+
     fn learn(&self, rows: Vec<(Uuid, i64, String)>) -> impl Iterator<Item = (Uuid, i64, Arc<str>)> {
         let rows: Vec<_> = rows.into_iter().map(|(id, number, queue)| (id, number, queue.into())).collect();
         let mut known = self.shared.owners.lock();

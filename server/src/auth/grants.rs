@@ -3,14 +3,16 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Each stands for itself: `admin` includes neither of the others.
+/// Each stands for itself, but for what `pop` says: `admin` includes none of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
     /// Push to the queue.
     Push,
-    /// Pop from it, acknowledge, renew leases, add traces.
+    /// Pop from it, acknowledge, renew leases, add traces. It includes `read`: what is popped is read.
     Pop,
+    /// See its messages with their payloads, dead letters and traces.
+    Read,
     /// Change it: options, positions of groups, single messages, its end.
     Admin,
 }
@@ -19,7 +21,7 @@ pub enum Right {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     This(Right),
-    /// To look at it: any right will do.
+    /// To look at its options, its groups and its numbers: any right will do.
     Any,
 }
 
@@ -42,6 +44,9 @@ impl Grants {
     pub fn allow(&self, need: Need, queue: &str) -> bool {
         self.0.iter().any(|grant| {
             let right = match need {
+                Need::This(Right::Read) => {
+                    grant.rights.iter().any(|right| matches!(right, Right::Read | Right::Pop))
+                }
                 Need::This(right) => grant.rights.contains(&right),
                 Need::Any => !grant.rights.is_empty(),
             };
@@ -62,6 +67,7 @@ impl Right {
         match word {
             "push" => Some(Self::Push),
             "pop" => Some(Self::Pop),
+            "read" => Some(Self::Read),
             "admin" => Some(Self::Admin),
             _ => None,
         }
@@ -74,6 +80,7 @@ impl Need {
         match self {
             Self::This(Right::Push) => "push to",
             Self::This(Right::Pop) => "pop from",
+            Self::This(Right::Read) => "read messages of",
             Self::This(Right::Admin) => "administer",
             Self::Any => "see",
         }
@@ -155,6 +162,16 @@ mod tests {
         assert!(grants.allow(Need::This(Right::Push), "b.1") && grants.allow(Need::Any, "c"));
         assert!(!grants.allow(Need::This(Right::Pop), "a") && !grants.allow(Need::This(Right::Push), "c"));
         assert!(!Grants::default().allow(Need::Any, "a"));
+    }
+
+    #[test]
+    fn messages_are_read_with_read_or_pop_and_nothing_else() {
+        for (right, reads) in [("push", false), ("admin", false), ("pop", true), ("read", true)] {
+            let right = Right::parse(right).unwrap();
+            let grants = Grants(vec![Grant { queues: vec!["a".to_owned()], rights: vec![right] }]);
+            assert_eq!(grants.allow(Need::This(Right::Read), "a"), reads, "{right:?}");
+            assert!(grants.allow(Need::Any, "a") && !grants.allow(Need::This(Right::Read), "b"));
+        }
     }
 
     #[test]

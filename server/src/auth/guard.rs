@@ -2,6 +2,7 @@
 //! a body is looked at before.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,17 +15,18 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use queen_engine::Engine;
 use queen_protocol::BadRequest;
-use tracing::debug;
 use uuid::Uuid;
 
-use super::keys::{KeyRing, PREFIX};
+use super::audit::Visit;
+use super::keys::{KeyRing, PREFIX, Waiting};
 use super::marks::{self, Mark, Scope};
-use super::refusal::Refusal;
+use super::refusal::{Denied, Refusal};
 use super::seen::Seen;
 use super::token::Tokens;
-use super::{Caller, Identity, Unknown, forbidden};
+use super::{Caller, Identity, NOWHERE, Peer, Unknown, forbidden};
 use crate::app::App;
 use crate::http::error::ApiError;
+use crate::http::metrics;
 use crate::http::request::{Query, discard};
 
 /// What is read of the body of somebody who is not let in, so that the client reads the answer and not a broken
@@ -36,6 +38,8 @@ pub struct Guard {
     /// `None`: only API keys count.
     pub tokens: Option<Tokens>,
     pub skip: SkipPaths,
+    /// Metrics name queues and groups also for those who show nothing.
+    pub open_metrics: bool,
     keys: KeyRing,
     seen: Seen,
 }
@@ -61,22 +65,35 @@ impl SkipPaths {
 }
 
 impl Guard {
-    pub fn new(tokens: Option<Tokens>, skip: SkipPaths) -> Self {
-        Self { tokens, skip, keys: KeyRing::default(), seen: Seen::default() }
+    pub fn new(tokens: Option<Tokens>, skip: SkipPaths, open_metrics: bool) -> Self {
+        Self { tokens, skip, open_metrics, keys: KeyRing::default(), seen: Seen::default() }
     }
 
-    /// Fetches the issuer's keys as long as it is polled; ends at once if there is no issuer.
-    pub async fn keep_fresh(self: Arc<Self>) {
-        if let Some(jwks) = self.tokens.as_ref().and_then(|tokens| tokens.jwks.as_ref()) {
-            jwks.keep_fresh().await;
-        }
+    /// Keeps the issuer's keys and the API keys fresh as long as it is polled.
+    pub async fn keep_fresh(self: Arc<Self>, engine: Engine) {
+        let issuer = async {
+            if let Some(jwks) = self.tokens.as_ref().and_then(|tokens| tokens.jwks.as_ref()) {
+                jwks.keep_fresh().await;
+            }
+        };
+        tokio::join!(issuer, self.keys.keep_fresh(&engine));
     }
 
-    async fn identify(&self, engine: &Engine, headers: &HeaderMap) -> Result<Arc<Identity>, Refusal> {
+    /// To be held by a pop while it waits, so that it ends with its API key.
+    pub fn wait(&self) -> Waiting<'_> {
+        self.keys.wait()
+    }
+
+    async fn identify(
+        &self,
+        engine: &Engine,
+        headers: &HeaderMap,
+        address: IpAddr,
+    ) -> Result<Arc<Identity>, Refusal> {
         let token = presented(headers)?;
         let now = wall();
         if token.starts_with(PREFIX) {
-            return self.keys.check(engine, token, now).await;
+            return self.keys.check(engine, token, now, address).await;
         }
         let tokens = self.tokens.as_ref().ok_or(Refusal::TokensOff)?;
         let mut key = [0; 32];
@@ -84,7 +101,8 @@ impl Guard {
         if let Some(known) = self.seen.get(&key, Instant::now()) {
             return Ok(known);
         }
-        let (identity, left) = tokens.verify(token, now).await?;
+        let (mut identity, left) = tokens.verify(token, now).await?;
+        identity.until = Instant::now().checked_add(left);
         let identity = Arc::new(identity);
         self.seen.put(key, identity.clone(), left, Instant::now());
         Ok(identity)
@@ -102,7 +120,11 @@ pub struct Checkpoint {
 
 pub async fn admitted(State(point): State<Checkpoint>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    match admit(&point.app, &point.guard, point.route, &mut parts).await {
+    let mut visit = Visit::begin(point.route, &mut parts);
+    let admitted = admit(&point.app, &point.guard, point.route, &mut parts).await;
+    visit.identify(parts.extensions.get());
+    let audit = &point.app.audit;
+    let response = match admitted {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(error) => {
             let Ok(caller) = Caller::from_request_parts(&mut parts, &()).await;
@@ -111,29 +133,53 @@ pub async fn admitted(State(point): State<Checkpoint>, request: Request, next: N
                 StatusCode::UNAUTHORIZED => point.app.limits.pace_refusal(&caller),
                 _ => None,
             };
-            debug!(address = %caller.address, method = %parts.method, path = parts.uri.path(), reason = error.text(), "not let in");
             // Who waits for a word before sending has sent nothing.
             if !parts.headers.contains_key(EXPECT) {
                 discard(body.into_data_stream(), DISCARD_BYTES_MAX, DISCARD_FOR).await;
             }
+            if paced.is_some()
+                && let Some(denied) = error.why_denied()
+            {
+                audit.count(denied);
+            }
             paced.unwrap_or(error).into_response()
         }
-    }
+    };
+    visit.end(audit, &response);
+    response
 }
 
 async fn admit(app: &App, guard: &Guard, route: Option<&str>, parts: &mut Parts) -> Result<(), ApiError> {
     if guard.skip.holds(parts.uri.path()) {
+        if route == Some(metrics::PATH) && parts.headers.contains_key(AUTHORIZATION) {
+            recognize(app, guard, parts).await;
+        }
         return Ok(());
     }
     let Mark::Needs(role, scope) = marks::of(&parts.method, route) else { return Ok(()) };
-    let identity = guard.identify(&app.engine, &parts.headers).await?;
+    let identity = guard.identify(&app.engine, &parts.headers, address(parts)).await?;
     let restricted = identity.grants.is_some();
     let enough = identity.role.is_some_and(|held| held >= role);
     parts.extensions.insert(identity);
     if !enough {
-        return Err(forbidden("Insufficient permissions"));
+        return Err(ApiError::denied(Denied::Role, "Insufficient permissions"));
     }
     if restricted { within_grants(app, scope, parts).await } else { Ok(()) }
+}
+
+/// The page of metrics is open and has more for those who may look at all queues. To nobody it is closed.
+async fn recognize(app: &App, guard: &Guard, parts: &mut Parts) {
+    let identity = guard.identify(&app.engine, &parts.headers, address(parts)).await;
+    if let Ok(identity) = identity
+        && identity.role.is_some()
+        && identity.grants.is_none()
+    {
+        parts.extensions.insert(identity);
+    }
+}
+
+fn address(parts: &Parts) -> IpAddr {
+    parts.extensions.get::<Peer>().map_or(NOWHERE, |peer| peer.0.ip())
 }
 
 async fn within_grants(app: &App, scope: Scope, parts: &mut Parts) -> Result<(), ApiError> {

@@ -1,21 +1,24 @@
-//! API keys: what one looks like, and which of them count. Brokers read all live ones every few seconds; so a key
-//! that nobody knows costs no statement, and a revoked one ends soon.
+//! API keys: what one looks like, and which of them count. Brokers read all live ones every few seconds, and again when a
+//! request brings one that is not among them; so a new key works at once, and a revoked one ends soon.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
 use queen_engine::{ApiKey, Engine};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::grants::Grants;
 use super::refusal::Refusal;
 use super::role::Role;
-use super::{Identity, Kind};
+use super::{Identity, Kind, audit};
 
 pub const PREFIX: &str = "qk_";
 const ID_BYTES: usize = 8;
@@ -23,8 +26,9 @@ const SECRET_BYTES: usize = 32;
 
 /// How soon a revoked key ends.
 const FRESH_FOR: Duration = Duration::from_secs(2);
-/// A key that is not there yet may have been created since.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// From one read for keys that are not known to the next. Such a request waits for a read that began after it came, together
+/// with all others: whoever guesses costs ten statements a second, and a new key is late by this much at most.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// While the database is away, keys that were known keep working for this long.
 const KNOWN_FOR: Duration = Duration::from_secs(600);
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,11 +54,15 @@ struct Live {
     /// Microseconds since 1970.
     expires_at: Option<i64>,
     identity: Arc<Identity>,
+    used: Arc<AtomicBool>,
+    /// Cancelled once the key is no longer among those that may be used.
+    ended: CancellationToken,
 }
 
 struct Snapshot {
     keys: HashMap<String, Live>,
-    read_at: Instant,
+    /// When the read began: what was committed before is in it.
+    begun: Instant,
 }
 
 #[derive(Default)]
@@ -63,25 +71,64 @@ pub struct KeyRing {
     failed_at: Mutex<Option<Instant>>,
     /// Held while reading, so that one does it for all.
     reading: tokio::sync::Mutex<()>,
+    /// Pops that wait.
+    waiting: AtomicUsize,
+}
+
+/// A pop that waits, until it is dropped.
+pub struct Waiting<'a>(&'a KeyRing);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Relaxed);
+    }
 }
 
 impl KeyRing {
     /// Whose key it is. `now`: seconds since 1970.
-    pub async fn check(&self, engine: &Engine, text: &str, now: f64) -> Result<Arc<Identity>, Refusal> {
+    pub async fn check(
+        &self,
+        engine: &Engine,
+        text: &str,
+        now: f64,
+        address: IpAddr,
+    ) -> Result<Arc<Identity>, Refusal> {
         let (id, secret) = split(text).ok_or(Refusal::ApiKey)?;
-        let hash = hash(secret);
-        let mut snapshot = self.snapshot(engine, FRESH_FOR).await?;
+        let (hash, came) = (hash(secret), Instant::now());
+        let mut snapshot = self.fresh(engine).await?;
         if !snapshot.keys.contains_key(id) {
-            snapshot = self.snapshot(engine, LOOK_AGAIN).await?;
+            snapshot = self.begun_since(engine, came).await?;
         }
         let key = snapshot.keys.get(id).ok_or(Refusal::ApiKey)?;
         verify_slices_are_equal(&key.hash, &hash).map_err(|_| Refusal::ApiKey)?;
         let expired = key.expires_at.is_some_and(|expires| expires as f64 / 1e6 <= now);
-        if expired { Err(Refusal::ApiKey) } else { Ok(key.identity.clone()) }
+        if expired {
+            return Err(Refusal::ApiKey);
+        }
+        if !key.used.swap(true, Relaxed) {
+            audit::key_used(&key.identity, address);
+        }
+        Ok(key.identity.clone())
     }
 
-    async fn snapshot(&self, engine: &Engine, fresh_for: Duration) -> Result<Arc<Snapshot>, Refusal> {
-        let fresh = || self.known().filter(|snapshot| snapshot.read_at.elapsed() < fresh_for);
+    /// A wait is one request, however long it takes: for as long as there is one, somebody has to read the keys.
+    pub fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Relaxed);
+        Waiting(self)
+    }
+
+    pub async fn keep_fresh(&self, engine: &Engine) {
+        loop {
+            sleep(FRESH_FOR / 2).await;
+            if self.waiting.load(Relaxed) > 0 {
+                // Why not is logged, and changes nothing here.
+                _ = self.fresh(engine).await;
+            }
+        }
+    }
+
+    async fn fresh(&self, engine: &Engine) -> Result<Arc<Snapshot>, Refusal> {
+        let fresh = || self.known().filter(|snapshot| snapshot.begun.elapsed() < FRESH_FOR);
         if let Some(snapshot) = fresh() {
             return Ok(snapshot);
         }
@@ -89,24 +136,62 @@ impl KeyRing {
         if let Some(snapshot) = fresh() {
             return Ok(snapshot);
         }
-        if engine.reaches_database() && !self.failed_just_now() {
-            match timeout(READ_TIMEOUT, engine.live_keys()).await {
-                Ok(Ok(keys)) => return Ok(self.learn(keys)),
-                Ok(Err(error)) => self.note_failure(&error.to_string()),
-                Err(_) => self.note_failure("the database takes too long"),
-            }
+        if let Some(snapshot) = self.read(engine).await {
+            return Ok(snapshot);
         }
-        let known = self.known().filter(|snapshot| snapshot.read_at.elapsed() < KNOWN_FOR);
+        let known = self.known().filter(|snapshot| snapshot.begun.elapsed() < KNOWN_FOR);
         known.ok_or(Refusal::NoDatabase)
+    }
+
+    /// One that holds all keys that were there at this time.
+    async fn begun_since(&self, engine: &Engine, came: Instant) -> Result<Arc<Snapshot>, Refusal> {
+        let since = || self.known().filter(|snapshot| snapshot.begun >= came);
+        if let Some(snapshot) = since() {
+            return Ok(snapshot);
+        }
+        let _reading = self.reading.lock().await;
+        if let Some(snapshot) = since() {
+            return Ok(snapshot);
+        }
+        if let Some(known) = self.known() {
+            sleep(LOOK_AGAIN.saturating_sub(known.begun.elapsed())).await;
+        }
+        self.read(engine).await.ok_or(Refusal::NoDatabase)
+    }
+
+    async fn read(&self, engine: &Engine) -> Option<Arc<Snapshot>> {
+        if !engine.reaches_database() || self.failed_just_now() {
+            return None;
+        }
+        let begun = Instant::now();
+        match timeout(READ_TIMEOUT, engine.live_keys()).await {
+            Ok(Ok(keys)) => return Some(self.learn(keys, begun)),
+            Ok(Err(error)) => self.note_failure(&error.to_string()),
+            Err(_) => self.note_failure("the database takes too long"),
+        }
+        None
     }
 
     fn known(&self) -> Option<Arc<Snapshot>> {
         self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn learn(&self, keys: Vec<ApiKey>) -> Arc<Snapshot> {
-        let keys = keys.into_iter().filter_map(|key| Some((key.id.clone(), live(key)?))).collect();
-        let snapshot = Arc::new(Snapshot { keys, read_at: Instant::now() });
+    /// Called by one at a time.
+    fn learn(&self, keys: Vec<ApiKey>, begun: Instant) -> Arc<Snapshot> {
+        let before = self.known();
+        let known = |id: &str| before.as_ref().and_then(|before| before.keys.get(id));
+        let keys: HashMap<String, Live> =
+            keys.into_iter().filter_map(|key| Some((key.id.clone(), live(known(&key.id), key)?))).collect();
+        if let Some(before) = &before {
+            for (_, key) in keys.iter().filter(|(id, _)| !before.keys.contains_key(*id)) {
+                audit::key_added(&key.identity);
+            }
+            for (_, key) in before.keys.iter().filter(|(id, _)| !keys.contains_key(*id)) {
+                key.ended.cancel();
+                audit::key_ended(&key.identity);
+            }
+        }
+        let snapshot = Arc::new(Snapshot { keys, begun });
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Some(snapshot.clone());
         snapshot
     }
@@ -123,19 +208,29 @@ impl KeyRing {
 }
 
 /// `None` for a row that a hand has written and nobody understands.
-fn live(key: ApiKey) -> Option<Live> {
+fn live(before: Option<&Live>, key: ApiKey) -> Option<Live> {
     let grants = key.grants.as_deref().map(serde_json::from_str::<Grants>).transpose();
     let (Some(role), Ok(grants)) = (Role::parse(&key.role), grants) else {
         warn!(key = key.id, "the role or the grants of this API key cannot be read; it does not count");
         return None;
     };
+    let (used, ended) = before.map_or_else(Default::default, |key| (key.used.clone(), key.ended.clone()));
     let identity = Identity {
         kind: Kind::Key,
         subject: Some(key.name.into()),
+        key: Some(key.id.into()),
         role: Some(role),
         grants: grants.map(Arc::new),
+        until: key.expires_at.and_then(instant),
+        revoked: Some(ended.clone()),
     };
-    Some(Live { hash: key.hash, expires_at: key.expires_at, identity: Arc::new(identity) })
+    Some(Live { hash: key.hash, expires_at: key.expires_at, identity: Arc::new(identity), used, ended })
+}
+
+/// `micros`: since 1970. `None`: in the past, or too far away to matter.
+fn instant(micros: i64) -> Option<Instant> {
+    let at = UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(micros).ok()?))?;
+    Instant::now().checked_add(at.duration_since(SystemTime::now()).ok()?)
 }
 
 /// Id and secret.

@@ -4,7 +4,7 @@
 use axum::http::Method;
 
 use super::grants::Need::{self, Any, This};
-use super::grants::Right::{Admin as Change, Pop};
+use super::grants::Right::{Admin as Change, Pop, Read};
 use super::role::Role::{self, Admin, ReadOnly, ReadWrite};
 use crate::app::PAGE;
 use crate::dashboard;
@@ -77,16 +77,16 @@ pub const MARKS: &[(Method, &str, Mark)] = &[
     (GET, "/api/v1/consumer-groups/lagging", Needs(ReadOnly, All)),
     (GET, "/api/v1/consumer-groups/{group}", Needs(ReadOnly, Asked(Any))),
     (DELETE, "/api/v1/consumer-groups/{group}", Needs(Admin, All)),
-    (GET, "/api/v1/messages/{partition}/{transaction}/life", Needs(ReadOnly, Partition(Any))),
-    (GET, "/api/v1/messages", Needs(ReadOnly, Asked(Any))),
-    (GET, "/api/v1/messages/{partition}/{transaction}", Needs(ReadOnly, Partition(Any))),
+    (GET, "/api/v1/messages/{partition}/{transaction}/life", Needs(ReadOnly, Partition(This(Read)))),
+    (GET, "/api/v1/messages", Needs(ReadOnly, Asked(This(Read)))),
+    (GET, "/api/v1/messages/{partition}/{transaction}", Needs(ReadOnly, Partition(This(Read)))),
     (DELETE, "/api/v1/messages/{partition}/{transaction}", Needs(ReadWrite, Partition(This(Change)))),
     (POST, "/api/v1/messages/{partition}/{transaction}/retry", Needs(ReadWrite, Partition(This(Change)))),
     (POST, "/api/v1/messages/{partition}/{transaction}/dlq", Needs(ReadWrite, Partition(This(Change)))),
-    (GET, "/api/v1/status/queues/{queue}/messages", Needs(ReadOnly, Queue(Any))),
-    (GET, "/api/v1/dlq", Needs(ReadOnly, Asked(Any))),
+    (GET, "/api/v1/status/queues/{queue}/messages", Needs(ReadOnly, Queue(This(Read)))),
+    (GET, "/api/v1/dlq", Needs(ReadOnly, Asked(This(Read)))),
     (DELETE, "/api/v1/dlq", Needs(Admin, Asked(This(Change)))),
-    (GET, "/api/v1/dlq/shapes", Needs(ReadOnly, Asked(Any))),
+    (GET, "/api/v1/dlq/shapes", Needs(ReadOnly, Asked(This(Read)))),
     (POST, "/api/v1/dlq/redrive", Needs(ReadWrite, Handler)),
     (GET, "/api/v1/dlq/redrives", Needs(ReadOnly, All)),
     (GET, "/api/v1/dlq/redrives/{redrive}", Needs(ReadOnly, Handler)),
@@ -94,7 +94,7 @@ pub const MARKS: &[(Method, &str, Mark)] = &[
     (POST, "/api/v1/traces", Needs(ReadWrite, Handler)),
     (GET, "/api/v1/traces/names", Needs(ReadOnly, All)),
     (GET, "/api/v1/traces/by-name/{name}", Needs(ReadOnly, All)),
-    (GET, "/api/v1/traces/{partition}/{transaction}", Needs(ReadOnly, Partition(Any))),
+    (GET, "/api/v1/traces/{partition}/{transaction}", Needs(ReadOnly, Partition(This(Read)))),
     (POST, "/api/v1/consumer-groups/{group}/subscription", Needs(ReadWrite, All)),
     (DELETE, "/api/v1/consumer-groups/{group}/queues/{queue}", Needs(Admin, Queue(This(Change)))),
     (POST, "/api/v1/consumer-groups/{group}/queues/{queue}/seek", Needs(ReadWrite, Queue(This(Change)))),
@@ -134,6 +134,28 @@ pub const MARKS: &[(Method, &str, Mark)] = &[
     (GET, "/metrics/prometheus", Needs(ReadOnly, All)),
     (GET, "/openapi.json", Needs(ReadOnly, Nothing)),
 ];
+
+/// What moves messages, and what consumers report about them: too many to log each. Every other route that is no GET changes a
+/// queue, a group or the broker, and is in the audit log.
+const MESSAGE_PLANE: [&str; 7] = [
+    "/api/v1/push",
+    "/api/v1/pop/waits/{wait}",
+    "/api/v1/ack",
+    "/api/v1/ack/batch",
+    "/api/v1/transaction",
+    "/api/v1/lease/{lease}/extend",
+    "/api/v1/traces",
+];
+
+pub fn is_act(method: &Method, path: Option<&str>) -> bool {
+    let plain = [GET, Method::HEAD, Method::OPTIONS].contains(method);
+    path.is_some_and(|path| !plain && has_acts(path))
+}
+
+pub fn has_acts(path: &str) -> bool {
+    let mut marked = MARKS.iter().filter(|(method, route, _)| *route == path && *method != GET);
+    marked.next().is_some() && !MESSAGE_PLANE.contains(&path)
+}
 
 /// `path`: the route, as `app.rs` spells it; `None` if there is none, and then nothing but an error will come of it.
 pub fn of(method: &Method, path: Option<&str>) -> Mark {

@@ -30,7 +30,85 @@ pub enum Refusal {
     NoDatabase,
 }
 
+/// Why a request was refused, in a few words: what the audit log and the metrics tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denied {
+    Missing,
+    Malformed,
+    Signature,
+    Expired,
+    Claims,
+    ApiKey,
+    Role,
+    Grants,
+    Origin,
+}
+
+/// Travels with the answer, for the audit log.
+#[derive(Debug, Clone)]
+pub struct Denial {
+    pub denied: Denied,
+    pub text: String,
+}
+
+impl Denied {
+    pub const ALL: [Self; 9] = [
+        Self::Missing,
+        Self::Malformed,
+        Self::Signature,
+        Self::Expired,
+        Self::Claims,
+        Self::ApiKey,
+        Self::Role,
+        Self::Grants,
+        Self::Origin,
+    ];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Malformed => "malformed",
+            Self::Signature => "signature",
+            Self::Expired => "expired",
+            Self::Claims => "claims",
+            Self::ApiKey => "api_key",
+            Self::Role => "role",
+            Self::Grants => "grants",
+            Self::Origin => "origin",
+        }
+    }
+
+    /// Of the answer.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Role | Self::Grants | Self::Origin => 403,
+            _ => 401,
+        }
+    }
+}
+
 impl Refusal {
+    /// `None`: nobody was refused, the check could not be made.
+    fn denied(self) -> Option<Denied> {
+        match self {
+            Self::Missing => Some(Denied::Missing),
+            Self::Scheme | Self::Malformed | Self::Critical => Some(Denied::Malformed),
+            Self::Algorithm | Self::UnnamedKey | Self::UnknownKey | Self::Signature => {
+                Some(Denied::Signature)
+            }
+            Self::Expired | Self::NotYet | Self::FromTheFuture => Some(Denied::Expired),
+            Self::NoExpiry
+            | Self::Issuer
+            | Self::Audience
+            | Self::Claim(_)
+            | Self::Subject
+            | Self::Grants
+            | Self::TokensOff => Some(Denied::Claims),
+            Self::ApiKey => Some(Denied::ApiKey),
+            Self::NoIssuer | Self::NoDatabase => None,
+        }
+    }
+
     pub fn text(self) -> &'static str {
         match self {
             Self::Missing => AUTHENTICATION_REQUIRED,
@@ -63,10 +141,9 @@ impl Refusal {
 
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
-        let code = match refusal {
-            Refusal::NoIssuer | Refusal::NoDatabase => ErrorCode::Unavailable,
-            _ => ErrorCode::Unauthorized,
-        };
-        Self::new(code, refusal.text())
+        match refusal.denied() {
+            None => Self::new(ErrorCode::Unavailable, refusal.text()),
+            Some(denied) => Self::denied(denied, refusal.text()),
+        }
     }
 }

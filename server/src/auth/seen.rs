@@ -47,7 +47,15 @@ mod tests {
     #[test]
     fn a_token_is_known_for_a_minute_or_until_it_expires_and_there_are_never_too_many() {
         let (seen, now) = (Seen::default(), Instant::now());
-        let nobody = Arc::new(Identity { kind: Kind::Token, subject: None, role: None, grants: None });
+        let nobody = Arc::new(Identity {
+            kind: Kind::Token,
+            subject: None,
+            key: None,
+            role: None,
+            grants: None,
+            until: None,
+            revoked: None,
+        });
         seen.put([1; 32], nobody.clone(), Duration::from_secs(5), now);
         seen.put([2; 32], nobody.clone(), Duration::from_secs(500), now);
         let known = |digest, seconds| seen.get(&[digest; 32], now + Duration::from_secs(seconds)).is_some();

@@ -142,9 +142,12 @@ impl Rules {
         }
         let identity = Identity {
             kind: Kind::Token,
+            key: None,
             subject: subject(claims.get("sub"))?,
             role: self.role(claims),
             grants: self.grants(claims)?,
+            until: None,
+            revoked: None,
         };
         let left = left.map_or(FOREVER, |left| Duration::try_from_secs_f64(left).unwrap_or(FOREVER));
         Ok((identity, left))

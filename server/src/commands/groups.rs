@@ -1,8 +1,10 @@
 //! `queen groups`: who reads what, how far each is, and forgetting them.
 
+use std::collections::HashMap;
+
 use anyhow::Result;
 use clap::{Args, Subcommand, value_parser};
-use queen_client::admin::{Admin, GroupSummary};
+use queen_client::admin::{Admin, GroupInQueue, GroupSummary};
 use serde_json::json;
 
 use super::confirm::Confirm;
@@ -69,7 +71,7 @@ pub async fn run(groups: Groups, connect: &Connect) -> Result<Exit> {
         Action::List { queue } => {
             let of_queue =
                 |group: &GroupSummary| queue.as_ref().is_none_or(|queue| group.queue_name == *queue);
-            let table = listed(all(&admin).await?.into_iter().filter(of_queue));
+            let table = listed(all(&admin, queue.as_deref()).await?.into_iter().filter(of_queue));
             if table.is_empty() {
                 remark("nobody reads there");
             }
@@ -93,9 +95,31 @@ pub async fn run(groups: Groups, connect: &Connect) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// All groups, with an entry for each queue they read.
-pub async fn all(admin: &Admin) -> Result<Vec<GroupSummary>> {
-    pages::all(async |limit, offset| Ok(admin.groups().limit(limit).offset(offset).await?)).await
+/// Groups, with an entry for each queue they read. It is asked for no more than is wanted: a token that is limited to some
+/// queues may only ask for one of them. A broker may answer with more all the same.
+pub async fn all(admin: &Admin, queue: Option<&str>) -> Result<Vec<GroupSummary>> {
+    let page = async |limit, offset| {
+        let page = admin.groups().limit(limit).offset(offset);
+        Ok(match queue {
+            Some(queue) => page.queue(queue).await?,
+            None => page.await?,
+        })
+    };
+    pages::all(page).await
+}
+
+/// Where a group stands, in one queue or in all.
+async fn standing(
+    admin: &Admin,
+    group: &str,
+    queue: Option<&str>,
+    limit: u32,
+) -> Result<HashMap<String, GroupInQueue>> {
+    let page = admin.group(group).limit(limit);
+    Ok(match queue {
+        Some(queue) => page.queue(queue).await?,
+        None => page.await?,
+    })
 }
 
 /// That the group reads something, or this queue.
@@ -104,11 +128,11 @@ pub async fn stands(admin: &Admin, group: &str, queue: Option<&str>) -> Result<(
         return Err(Refused::usage("the name of a group must not be empty"));
     }
     let wanted = |name: &str| queue.is_none_or(|queue| queue == name);
-    if admin.group(group).limit(1).await?.keys().any(|name| wanted(name)) {
+    if standing(admin, group, queue, 1).await?.keys().any(|name| wanted(name)) {
         return Ok(());
     }
     // Of a group that reads many queues the broker names only some there.
-    if all(admin).await?.iter().any(|each| each.name == group && wanted(&each.queue_name)) {
+    if all(admin, queue).await?.iter().any(|each| each.name == group && wanted(&each.queue_name)) {
         return Ok(());
     }
     Err(Refused::nothing(match queue {
@@ -144,7 +168,7 @@ fn listed(groups: impl Iterator<Item = GroupSummary>) -> Table {
 async fn shown(admin: &Admin, group: &str, queue: Option<&str>, limit: u32) -> Result<Card> {
     stands(admin, group, queue).await?;
     let wanted = |name: &str| queue.is_none_or(|queue| queue == name);
-    let mut summaries = all(admin).await?;
+    let mut summaries = all(admin, queue).await?;
     summaries.retain(|each| each.name == group && wanted(&each.queue_name));
     let mut partitions = Table::new(&[
         ("queue", "QUEUE"),
@@ -155,7 +179,7 @@ async fn shown(admin: &Admin, group: &str, queue: Option<&str>, limit: u32) -> R
         ("leased", "LEASED"),
         ("lastReadAt", "LAST READ"),
     ]);
-    let queues = admin.group(group).limit(limit).await?;
+    let queues = standing(admin, group, queue, limit).await?;
     let unseen = |each: &GroupSummary| {
         let seen = queues.get(&each.queue_name).map_or(0, |queue| queue.partitions.len() as u64);
         each.members.saturating_sub(seen)

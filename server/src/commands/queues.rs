@@ -199,7 +199,7 @@ async fn shown(admin: &Admin, name: &str, limit: u32) -> Result<Card> {
     }
     let mut readers =
         Table::new(&[("group", "GROUP"), ("lag", "UNREAD"), ("lagSeconds", "WAITING"), ("state", "STATE")]);
-    for group in groups::all(admin).await?.into_iter().filter(|group| group.queue_name == name) {
+    for group in groups::all(admin, Some(name)).await?.into_iter().filter(|group| group.queue_name == name) {
         readers.row([
             Cell::text(group.name),
             group.total_lag.map_or(Cell::None, |lag| Cell::Number(lag.max(0).cast_unsigned())),

@@ -88,6 +88,10 @@ pub struct Access {
     #[arg(long, env = "JWT_SKIP_PATHS", default_value = "/health,/metrics/prometheus,/metrics,/", value_name = "PATHS",
           value_parser = NonEmptyStringValueParser::new(), help_heading = ACCESS)]
     pub jwt_skip_paths: String,
+    /// Include queue and group names in `/metrics/prometheus` for callers that show neither token nor key.
+    #[arg(long, env = "QUEEN_OPEN_METRICS", value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = ACCESS)]
+    pub open_metrics: bool,
 }
 
 /// Never shown.
@@ -124,7 +128,7 @@ impl Access {
         let tokens = self.jwt_enabled.then(|| self.tokens()).transpose()?;
         let paths = self.jwt_skip_paths.split(',').map(str::trim).filter(|path| !path.is_empty());
         let skip = SkipPaths(paths.map(str::to_owned).collect());
-        Ok(Some(Arc::new(Guard::new(tokens, skip))))
+        Ok(Some(Arc::new(Guard::new(tokens, skip, self.open_metrics))))
     }
 
     fn tokens(&self) -> Result<Tokens> {

@@ -94,6 +94,7 @@ async fn settle(
         let partitions: Vec<Uuid> = items.iter().map(|item| item.partition_id).collect();
         caller.may_partitions(&app.engine, Need::This(Right::Pop), Unknown::Passes, &partitions).await?;
     }
+    caller.may_settle(&app.engine, items.iter(), &[]).await?;
     span.group(&items[0].group);
     let results = app.engine.ack(items).await?;
     span.destination(results.iter().filter_map(|result| result.queue_name.as_deref()));

@@ -13,6 +13,7 @@ use tracing::{error, warn};
 use utoipa::{IntoResponses, ToSchema};
 
 use super::answer;
+use crate::auth::refusal::{Denial, Denied};
 
 /// Never 0: clients would try again at once, all together.
 const RETRY_AFTER_SECONDS: u64 = 1;
@@ -100,21 +101,32 @@ pub struct ApiError {
     queue_depth: Option<u64>,
     /// Seconds.
     retry_after: u64,
+    denied: Option<Denied>,
 }
 
 impl ApiError {
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), queue_depth: None, retry_after: RETRY_AFTER_SECONDS }
+        let denied = None;
+        Self { code, text: text.into(), queue_depth: None, retry_after: RETRY_AFTER_SECONDS, denied }
+    }
+
+    /// A 401 or a 403, and why for the audit log.
+    pub fn denied(denied: Denied, text: impl Into<String>) -> Self {
+        let code = match denied.status() {
+            403 => ErrorCode::Forbidden,
+            _ => ErrorCode::Unauthorized,
+        };
+        Self { denied: Some(denied), ..Self::new(code, text) }
+    }
+
+    pub fn why_denied(&self) -> Option<Denied> {
+        self.denied
     }
 
     /// `wait`: until there is room again.
     pub fn rate_limited(text: impl Into<String>, wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         Self { retry_after: seconds.max(RETRY_AFTER_SECONDS), ..Self::new(ErrorCode::RateLimited, text) }
-    }
-
-    pub fn text(&self) -> &str {
-        &self.text
     }
 
     pub fn status(&self) -> StatusCode {
@@ -177,6 +189,9 @@ impl IntoResponse for ApiError {
             let said = if plain { None } else { HeaderValue::from_str(&said).ok() };
             let said = said.unwrap_or(HeaderValue::from_static("Bearer"));
             response.headers_mut().insert(WWW_AUTHENTICATE, said);
+        }
+        if let Some(denied) = self.denied {
+            response.extensions_mut().insert(Denial { denied, text: self.text });
         }
         response
     }

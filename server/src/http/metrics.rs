@@ -6,7 +6,9 @@ mod queues;
 mod series;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
@@ -19,24 +21,35 @@ use self::page::Page;
 use super::answer;
 use super::error::ApiError;
 use crate::app::App;
+use crate::auth::Identity;
+
+pub const PATH: &str = "/metrics/prometheus";
 
 const FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
 /// What the broker counts about itself, for Prometheus.
+///
+/// With access control the series that name queues and groups are only for those who show a token or a key for all queues,
+/// unless `QUEEN_OPEN_METRICS` opens them.
 #[utoipa::path(get, path = "/metrics/prometheus", operation_id = "prometheus", tag = "broker",
     responses((status = 200, description = "Text in Prometheus' format", body = String, content_type = "text/plain")))]
-pub async fn prometheus(State(app): State<App>) -> Response {
+pub async fn prometheus(State(app): State<App>, identity: Option<Extension<Arc<Identity>>>) -> Response {
+    let named = identity.is_some() || app.options.guard.as_ref().is_none_or(|guard| guard.open_metrics);
     let mut page = Page::default();
     series::process(&mut page, &app.meter);
     series::http(&mut page, &app.meter);
     series::limits(&mut page, &app);
+    series::access(&mut page, &app.audit);
     series::broker(&mut page, &app.engine);
     series::load(&mut page, &app.engine);
     series::database(&mut page, &app.engine);
     series::traces(&mut page, &app);
     queues::cluster(&mut page, &app.engine);
-    queues::rates(&mut page, &app.engine);
-    queues::gauges(&mut page, &app.engine);
+    queues::dead_letters(&mut page, &app.engine);
+    if named {
+        queues::rates(&mut page, &app.engine);
+        queues::gauges(&mut page, &app.engine);
+    }
     (StatusCode::OK, [(CONTENT_TYPE, FORMAT)], page.into_text()).into_response()
 }
 

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use queen_protocol::{BadRequest, ErrorCode, PopFilter, PopRequest, QUEUE_MODE, Subscription, check_name};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 use utoipa::{IntoResponses, ToSchema};
 use uuid::Uuid;
 
@@ -16,6 +17,7 @@ use super::request::{Query, Segments};
 use super::trace::TraceHeaders;
 use crate::app::{App, Options};
 use crate::auth::Caller;
+use crate::auth::refusal::Refusal;
 use crate::limits::Client;
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
@@ -172,8 +174,10 @@ fn begin(
 ) -> Result<(PopRequest, Option<Wait>), ApiError> {
     let mut request = read(filter, query, &app.options)?;
     request.holder = Some(caller.into());
+    // What a wait is allowed by must not end before it.
+    request.wait = request.wait.map(|wait| wait.min(caller.left()));
     let Some(id) = query.text("waitId") else { return Ok((request, None)) };
-    match app.waits.begin(caller.subject.clone(), wait_id(id)?) {
+    match app.waits.begin(caller.subject.clone(), wait_id(id)?, caller.revoked()) {
         Some(wait) => Ok((request, Some(wait))),
         None => Err(ApiError::new(ErrorCode::Conflict, format!("a pop with waitId {id} is under way"))),
     }
@@ -196,7 +200,9 @@ async fn take(
         }
         request.wait = Some(Duration::ZERO);
     }
-    let ended = named.map(|wait| &wait.ended);
+    let revoked = request.wait.and_then(|_| caller.revoked());
+    let _waiting = revoked.and(app.options.guard.as_ref()).map(|guard| guard.wait());
+    let ended = named.map(|wait| &wait.ended).or(revoked);
     let paced = app.limits.pace_pop(&client, request.wait);
     let paced = match ended {
         Some(ended) => ended.run_until_cancelled(paced).await,
@@ -217,6 +223,7 @@ async fn take(
             span.links(&found.traces);
             Ok(answer::written(StatusCode::OK, found.body))
         }
+        Ok(None) if revoked.is_some_and(CancellationToken::is_cancelled) => Err(Refusal::ApiKey.into()),
         // A broker that stops has nothing to give. A 503 would end some consumers; this lets them ask another.
         Ok(None) => Ok(answer::nothing()),
         Err(error) if error.is_stopping() => Ok(answer::nothing()),

@@ -1,10 +1,12 @@
 //! `POST /api/v1/push`.
 
+use std::collections::BTreeSet;
+
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use queen_protocol::{ErrorCode, PushBody, PushResult, PushStatus, QueuedOperation};
+use queen_protocol::{ErrorCode, PushBody, PushItem, PushResult, PushStatus, QueuedOperation};
 
 use super::error::{ApiError, Busy, Failures, Missing, NotJson, TooLarge};
 use super::request::{Body, Query};
@@ -56,9 +58,7 @@ async fn store(
     if push.items.is_empty() {
         return answer::json(StatusCode::CREATED, &Vec::<PushResult>::new());
     }
-    for item in &push.items {
-        caller.may(Need::This(Right::Push), &item.queue)?;
-    }
+    check(app, caller, push.items.iter()).await?;
     app.limits.admit_push(|| push.items.iter())?;
     span.messages(push.items.len());
     span.destination(push.items.iter().map(|item| item.queue.as_ref()));
@@ -82,6 +82,28 @@ async fn store(
         Some(accepted) if accepted::wants_object(app, headers, query) => accepted.object(None),
         Some(accepted) => accepted.array(&results),
     }
+}
+
+/// All queues it names, and the labels it would give to new ones.
+pub async fn check<'a>(
+    app: &App,
+    caller: &Caller,
+    items: impl Iterator<Item = &'a PushItem<'a>>,
+) -> Result<(), ApiError> {
+    if caller.grants().is_none() {
+        return Ok(());
+    }
+    let (need, items) = (Need::This(Right::Push), items.collect::<Vec<_>>());
+    for item in &items {
+        caller.may(need, &item.queue)?;
+    }
+    let labels =
+        items.iter().map(|item| (item.queue.as_ref(), item.namespace.as_deref(), item.task.as_deref()));
+    let labels: BTreeSet<_> = labels.filter(|(_, namespace, task)| namespace.or(*task).is_some()).collect();
+    for (queue, namespace, task) in labels {
+        caller.may_label(&app.engine, need, queue, namespace, task).await?;
+    }
+    Ok(())
 }
 
 fn is_buffered(results: &[PushResult]) -> bool {

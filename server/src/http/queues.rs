@@ -14,6 +14,7 @@ use super::request::{Body, SMALL, Segments};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::auth::grants::{Need, Right};
+use crate::auth::refusal::Denied;
 use crate::openapi::words;
 
 #[derive(Serialize, ToSchema)]
@@ -59,6 +60,9 @@ struct Deleted<'a> {
 }
 
 /// Creates a queue or changes its options.
+///
+/// A change after which messages that are stored are deleted sooner, or given up without a dead letter, needs the role `admin`; for
+/// callers that are limited to some queues, the right `admin`, as every change.
 #[utoipa::path(post, path = "/api/v1/configure", operation_id = "configure", tag = "queues",
     request_body = words::Configure,
     responses(
@@ -71,7 +75,7 @@ pub async fn configure(
     body: Body<SMALL>,
 ) -> Result<Response, ApiError> {
     let configure = Configure::parse(&body.0)?;
-    caller.may(Need::This(Right::Admin), &configure.queue)?;
+    check(&app, &caller, &configure).await?;
     let stored = app.engine.configure(&configure).await?;
     let (namespace, task) = (stored.namespace.as_str(), stored.task.as_str());
     let answer = Configured {
@@ -84,6 +88,49 @@ pub async fn configure(
         options: Options { options: &stored.options, namespace, task },
     };
     answer::json(StatusCode::OK, &answer)
+}
+
+async fn check(app: &App, caller: &Caller, configure: &Configure) -> Result<(), ApiError> {
+    let (need, queue) = (Need::This(Right::Admin), configure.queue.as_str());
+    caller.may(need, queue)?;
+    let (namespace, task) = (configure.namespace.as_deref(), configure.task.as_deref());
+    caller.may_label(&app.engine, need, queue, namespace, task).await?;
+    if caller.administers() {
+        return Ok(());
+    }
+    // A queue that is made this very moment holds nothing yet.
+    let Some(found) = app.engine.queue(queue).await? else { return Ok(()) };
+    let Some(before) = app.engine.queue_options(found.id).await? else { return Ok(()) };
+    let mut after = if configure.replace { QueueOptions::default() } else { before.clone() };
+    after.merge(&configure.changes)?;
+    match shortened(&before, &after) {
+        None => Ok(()),
+        Some(option) => Err(ApiError::denied(
+            Denied::Role,
+            format!(
+                "{option} of queue {queue:?} would delete messages that it keeps now: that needs the role admin"
+            ),
+        )),
+    }
+}
+
+/// The option after whose change less is kept.
+fn shortened(before: &QueueOptions, after: &QueueOptions) -> Option<&'static str> {
+    let mut both = kept(before).into_iter().zip(kept(after));
+    both.find(|((_, before), (_, after))| after < before).map(|((option, _), _)| option)
+}
+
+/// By option, for how many seconds it lets messages be.
+fn kept(options: &QueueOptions) -> [(&'static str, i32); 4] {
+    let unless_zero = |seconds: i32| if seconds == 0 { i32::MAX } else { seconds };
+    let retained = |seconds: i32| if options.retention_enabled { unless_zero(seconds) } else { i32::MAX };
+    let letters = options.dead_letter_queue || options.dlq_after_max_retries;
+    [
+        ("retentionSeconds", retained(options.retention_seconds)),
+        ("completedRetentionSeconds", retained(options.completed_retention_seconds)),
+        ("maxWaitTimeSeconds", unless_zero(options.max_wait_time_seconds)),
+        ("deadLetterQueue", if letters { i32::MAX } else { 0 }),
+    ]
 }
 
 /// Deletes a queue with all it holds.
@@ -106,4 +153,43 @@ pub async fn delete(State(app): State<App>, Segments(queue): Segments<String>) -
     responses((status = 200, description = "Gone", body = Deleted<'static>), Failures))]
 pub async fn delete_nameless(state: State<App>) -> Result<Response, ApiError> {
     delete(state, Segments(String::new())).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_less_is_told_from_what_keeps_more_or_the_same() {
+        let options = |text: &str| {
+            let mut options = QueueOptions::default();
+            options.merge(&serde_json::from_str(text).unwrap()).unwrap();
+            options
+        };
+        let day = r#"{"retentionEnabled": true, "retentionSeconds": 86400}"#;
+        for (before, after, found) in [
+            ("{}", r#"{"retentionSeconds": 1, "ttl": 1, "maxSize": 1, "retryLimit": 0}"#, None),
+            ("{}", day, Some("retentionSeconds")),
+            (day, "{}", None),
+            (day, day, None),
+            (day, r#"{"retentionEnabled": true, "retentionSeconds": 90000}"#, None),
+            (day, r#"{"retentionEnabled": true, "retentionSeconds": 10}"#, Some("retentionSeconds")),
+            (
+                day,
+                r#"{"retentionEnabled": true, "completedRetentionSeconds": 10}"#,
+                Some("completedRetentionSeconds"),
+            ),
+            (
+                r#"{"retentionSeconds": 10}"#,
+                r#"{"retentionSeconds": 10, "retentionEnabled": true}"#,
+                Some("retentionSeconds"),
+            ),
+            ("{}", r#"{"maxWaitTimeSeconds": 10}"#, Some("maxWaitTimeSeconds")),
+            (r#"{"maxWaitTimeSeconds": 10}"#, r#"{"maxWaitTimeSeconds": 0}"#, None),
+            ("{}", r#"{"deadLetterQueue": false}"#, None),
+            ("{}", r#"{"deadLetterQueue": false, "dlqAfterMaxRetries": false}"#, Some("deadLetterQueue")),
+        ] {
+            assert_eq!(shortened(&options(before), &options(after)), found, "{before} -> {after}");
+        }
+    }
 }

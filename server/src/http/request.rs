@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use crate::app::App;
+use crate::auth::audit::Sent;
 use crate::limits::Limit;
 use crate::limits::budget::Share;
 use crate::limits::time::Reading;
@@ -41,6 +42,7 @@ impl<const MAX: usize> FromRequest<App> for Body<MAX> {
         let claimed = number(request.headers(), &CONTENT_LENGTH).unwrap_or(0);
         let waits_to_send = request.headers().contains_key(EXPECT);
         let reading = request.extensions().get::<Reading>().cloned();
+        let audited = request.extensions().get::<Sent>().cloned();
         let chunks = request.into_body().into_data_stream();
         let limits = &app.limits;
         if claimed > limit && waits_to_send {
@@ -55,6 +57,9 @@ impl<const MAX: usize> FromRequest<App> for Body<MAX> {
         };
         if let Some(reading) = reading {
             reading.complete();
+        }
+        if let (Some(audited), Ok(body)) = (audited, &read) {
+            audited.keep(body);
         }
         read.map(Self).inspect_err(|error| match error.status() {
             StatusCode::PAYLOAD_TOO_LARGE => limits.count(Limit::Body),
@@ -132,6 +137,13 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment
     }
 }
 
+/// A segment of a path, for people: what is no UTF-8 stays as it was sent.
+pub fn decoded(segment: &str) -> String {
+    let query = format!("v={}", segment.replace('+', "%2B").replace('&', "%26"));
+    let read = Query::read(&query).and_then(|query| query.text("v").map(str::to_owned));
+    read.unwrap_or_else(|| segment.to_owned())
+}
+
 /// The query by key. Unknown keys are ignored, and what cannot be read counts as not given.
 pub struct Query(Vec<(String, String)>);
 
@@ -162,6 +174,10 @@ impl Query {
 
     pub fn number(&self, key: &str) -> Option<i64> {
         self.text(key).and_then(|value| value.parse().ok())
+    }
+
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// As it stands behind the `?` of an address. `None` where no request gets so far.

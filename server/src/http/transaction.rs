@@ -4,13 +4,13 @@
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use queen_protocol::TransactionBody;
+use queen_protocol::{LeaseId, TransactionBody};
 use uuid::Uuid;
 
-use super::answer;
 use super::error::{ApiError, Busy, Failures, Missing, TooLarge};
 use super::request::Body;
 use super::trace::{self, TraceHeaders};
+use super::{answer, push};
 use crate::app::App;
 use crate::auth::grants::{Need, Right};
 use crate::auth::{Caller, Unknown};
@@ -57,14 +57,16 @@ async fn run(
 
 /// All queues it touches, before anything is done.
 async fn check(app: &App, caller: &Caller, transaction: &TransactionBody<'_>) -> Result<(), ApiError> {
+    // Published clients name their leases only here.
+    let named: Vec<LeaseId> =
+        transaction.required_leases.iter().filter_map(|lease| LeaseId::parse(lease)).collect();
     if caller.grants().is_none() {
-        return Ok(());
+        return caller.may_settle(&app.engine, transaction.acks(), &named).await;
     }
-    for item in transaction.pushes() {
-        caller.may(Need::This(Right::Push), &item.queue)?;
-    }
+    push::check(app, caller, transaction.pushes()).await?;
     let partitions: Vec<Uuid> = transaction.acks().map(|ack| ack.partition_id).collect();
     caller.may_partitions(&app.engine, Need::This(Right::Pop), Unknown::Passes, &partitions).await?;
     let leases = transaction.required_leases.iter().map(String::as_str);
-    caller.may_leases(&app.engine, Need::This(Right::Pop), leases).await
+    caller.may_leases(&app.engine, Need::This(Right::Pop), leases).await?;
+    caller.may_settle(&app.engine, transaction.acks(), &named).await
 }

@@ -13,9 +13,9 @@ use super::answer;
 use super::error::ApiError;
 use crate::app::App;
 use crate::auth::grants::{Grant, Grants};
-use crate::auth::refusal::Refusal;
+use crate::auth::refusal::{Denied, Refusal};
 use crate::auth::role::Role;
-use crate::auth::{Identity, Kind, forbidden};
+use crate::auth::{Identity, Kind};
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = WhoAmI, example = json!({
@@ -56,7 +56,7 @@ pub async fn whoami(
     }
     // Nobody was asked, because this path is open; the answer would be about nobody.
     let Some(Extension(identity)) = identity else { return Err(Refusal::Missing.into()) };
-    let role = identity.role.ok_or_else(|| forbidden("Insufficient permissions"))?;
+    let role = identity.role.ok_or_else(|| ApiError::denied(Denied::Role, "Insufficient permissions"))?;
     let caller = WhoAmI {
         authentication: true,
         name: identity.subject.as_deref(),

@@ -104,6 +104,9 @@ pub struct ActiveQuery {
     #[schema(required)]
     wait_event: Option<String>,
     #[schema(required)]
+    user: Option<String>,
+    /// Only of Queen's own sessions: what others send may be none of the caller's business.
+    #[schema(required)]
     query: Option<String>,
 }
 

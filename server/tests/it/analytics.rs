@@ -337,6 +337,7 @@ async fn postgres_is_described_to_an_ordinary_role_too() {
 async fn a_statement_that_takes_its_time_is_told() {
     let server = Server::start().await;
     let session = server.database.client().await;
+    session.batch_execute("set application_name = 'queen'").await.unwrap();
     let mut running = tokio::task::JoinSet::new();
     running.spawn(async move { session.batch_execute("select pg_sleep(20)").await.is_ok() });
     let told = eventually("it has run for a second", async || {
@@ -347,4 +348,32 @@ async fn a_statement_that_takes_its_time_is_told() {
     .await;
     assert!(told["duration"].as_f64().unwrap() >= 1.0 && told["pid"].is_i64(), "{told}");
     assert!(Duration::from_secs_f64(told["duration"].as_f64().unwrap()) < Duration::from_secs(20));
+}
+
+#[tokio::test]
+async fn what_others_send_to_the_database_is_told_to_nobody() {
+    let server = Server::start().await;
+    let session = server.database.client().await;
+    session
+        .batch_execute("set application_name = 'payroll'; begin; create table public.mine (n int)")
+        .await
+        .unwrap();
+    let pid: i32 = session.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(
+        async move { session.batch_execute("select pg_sleep(30) -- the salary of ann").await.is_ok() },
+    );
+    let told = eventually("it has run for a second", async || {
+        let told = ask(&server, "analytics/postgres-stats").await;
+        array(told["activeQueries"].clone()).into_iter().find(|query| query["pid"] == pid)
+    })
+    .await;
+    assert_eq!((&told["query"], &told["state"]), (&Value::Null, &json!("active")));
+    assert!(told["duration"].as_f64().unwrap() >= 1.0 && told["user"].is_string(), "{told}");
+    for path in ["analytics/postgres-stats", "system/doctor", "status"] {
+        assert!(!ask(&server, path).await.to_string().contains("salary"), "{path}");
+    }
+    let sql = "select queen.diagnose(true)::text";
+    let facts: String = server.database.client().await.query_one(sql, &[]).await.unwrap().get(0);
+    assert!(facts.contains("payroll") && !facts.contains("salary"), "{facts}");
 }

@@ -1,9 +1,12 @@
 //! Who is let in, and how far: tokens, roles, grants, API keys.
 
+mod audit;
 mod grants;
 mod issuer;
 mod jwks;
 mod keys;
+mod open;
+mod rights;
 mod table;
 mod tokens;
 mod whoami;

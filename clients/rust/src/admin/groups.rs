@@ -241,6 +241,20 @@ impl Position {
     }
 }
 
+impl Get<Vec<GroupSummary>> {
+    /// Only those that read this queue.
+    pub fn queue(self, name: impl AsRef<str>) -> Self {
+        self.with("queue", name)
+    }
+}
+
+impl Get<HashMap<String, GroupInQueue>> {
+    /// Only in this queue.
+    pub fn queue(self, name: impl AsRef<str>) -> Self {
+        self.with("queue", name)
+    }
+}
+
 impl Get<Vec<LaggingPartition>> {
     /// At least so long, 3,600.
     pub fn min_lag_seconds(self, seconds: u64) -> Self {

@@ -52,6 +52,12 @@ pub fn rates(page: &mut Page, engine: &Engine) {
     }
 }
 
+/// Of all queues together, which names none.
+pub fn dead_letters(page: &mut Page, engine: &Engine) {
+    let all: i64 = engine.gauges().dead_letters.iter().map(|(_, letters)| letters).sum();
+    page.gauge("queen_dlq_depth", "Dead letters.", all);
+}
+
 pub fn gauges(page: &mut Page, engine: &Engine) {
     let gauges = engine.gauges();
     let mut pending = page.family("queen_queue_pending", "gauge", "Messages a group has still to read.");
@@ -63,8 +69,6 @@ pub fn gauges(page: &mut Page, engine: &Engine) {
     for group in &gauges.groups {
         lag.sample(&[("queue", &group.queue), ("group", &group.group)], group.lag_seconds);
     }
-    let all: i64 = gauges.dead_letters.iter().map(|(_, letters)| letters).sum();
-    page.gauge("queen_dlq_depth", "Dead letters.", all);
     let mut letters = page.family("queen_dlq_depth_by_queue", "gauge", "Dead letters of a queue.");
     for (queue, count) in &gauges.dead_letters {
         letters.sample(&[("queue", queue)], count);

@@ -6,6 +6,8 @@ use queen_engine::{CacheStats, Engine, Facts, LaneCounts, Severity, Table, proce
 
 use super::page::Page;
 use crate::app::App;
+use crate::auth::audit::Audit;
+use crate::auth::refusal::Denied;
 use crate::limits::Limit;
 use crate::meter::Meter;
 
@@ -52,6 +54,16 @@ pub fn limits(page: &mut Page, app: &App) {
     }
     refused.sample(&[("limit", "partitions")], app.engine.stats().partitions_refused);
     refused.sample(&[("limit", "queues")], app.engine.stats().queues_refused);
+}
+
+/// Who was refused is in the audit log: there may be as many of them as anybody likes.
+pub fn access(page: &mut Page, audit: &Audit) {
+    let help = "Requests refused because of who sent them: 401 and 403.";
+    let mut refused = page.family("queen_auth_refused_total", "counter", help);
+    for denied in Denied::ALL {
+        let status = denied.status().to_string();
+        refused.sample(&[("status", &status), ("reason", denied.word())], audit.refused(denied));
+    }
 }
 
 pub fn broker(page: &mut Page, engine: &Engine) {

@@ -6,18 +6,18 @@ use super::issuer::Signer;
 use super::{Holder, SECRET, claims, granted, server, with};
 use crate::support::{Reply, ack_of};
 
-fn forbidden(reply: &Reply) -> bool {
+pub fn forbidden(reply: &Reply) -> bool {
     reply.is_error(403, "forbidden") && !reply.text.contains("theirs")
 }
 
 /// Two queues with a message and a dead letter each, and somebody who may only touch one of them.
-struct Scene {
-    server: crate::support::Server,
+pub struct Scene {
+    pub server: crate::support::Server,
     boss: String,
 }
 
 impl Scene {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let server = server().await;
         let boss = Signer::secret(SECRET).sign(&claims("admin"));
         let scene = Self { server, boss };
@@ -34,21 +34,21 @@ impl Scene {
         scene
     }
 
-    fn boss(&self) -> Holder<'_> {
+    pub fn boss(&self) -> Holder<'_> {
         Holder::new(&self.server, &self.boss)
     }
 
-    fn limited(&self, role: &str, rights: &[&str]) -> Holder<'_> {
+    pub fn limited(&self, role: &str, rights: &[&str]) -> Holder<'_> {
         Holder::new(&self.server, &granted(role, json!([{"queues": ["mine"], "rights": rights}])))
     }
 
-    async fn pop(&self, holder: &Holder<'_>, queue: &str, batch: usize) -> Value {
+    pub async fn pop(&self, holder: &Holder<'_>, queue: &str, batch: usize) -> Value {
         let reply = holder.get(&format!("/api/v1/pop/queue/{queue}?batch={batch}")).await;
         assert_eq!(reply.status, 200, "{}", reply.text);
         reply.json()
     }
 
-    async fn partition(&self, queue: &str) -> String {
+    pub async fn partition(&self, queue: &str) -> String {
         let detail = self.boss().get(&format!("/api/v1/resources/queues/{queue}")).await.json();
         detail["partitions"][0]["id"].as_str().unwrap().to_owned()
     }

@@ -1,12 +1,14 @@
 //! API keys, made and revoked with the program as people do it.
 
 use std::process::Output;
+use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::issuer::Signer;
-use super::{Holder, SECRET, claims, send};
+use super::{Holder, SECRET, claims, now, send, with};
 use crate::support::{Server, eventually};
 
 pub async fn queen(server: &Server, arguments: &[&str]) -> Output {
@@ -67,6 +69,10 @@ async fn a_key_is_shown_once_works_at_once_and_ends_when_it_is_revoked() {
     assert_eq!(printed(&server, &["key", "revoke", id(&key)]).await, format!("revoked {}", id(&key)));
     eventually("it ends", async || (holder.push("q").await.status == 401).then_some(())).await;
     assert!(!queen(&server, &["key", "revoke", id(&key)]).await.status.success());
+    // Several keys may have one name, so it ends none.
+    let by_name = queen(&server, &["key", "revoke", "ci"]).await;
+    let said = String::from_utf8(by_name.stderr).unwrap();
+    assert!(!by_name.status.success() && said.contains(id(&second)) && !said.contains(id(&key)), "{said}");
     assert!(printed(&server, &["key", "list"]).await.contains("revoked"));
 }
 
@@ -140,4 +146,89 @@ async fn known_keys_keep_working_while_the_database_is_away() {
         assert_eq!(reply.status, 400, "let in: {}", reply.text);
         assert_eq!(Holder::new(&server, &unknown).get("/api/v1/system/maintenance").await.status, 401);
     }
+}
+
+/// One that is there at once, and not when a process has started: id and text.
+async fn minted(server: &Server) -> (String, String) {
+    let (id, secret) = (uuid::Uuid::new_v4().simple().to_string()[..16].to_owned(), "5".repeat(64));
+    let hash = digest(&SHA256, secret.as_bytes());
+    let sql = "select queen.create_key($1, 'minted', 'read-write', null, $2, null)";
+    server.database.client().await.execute(sql, &[&id, &hash.as_ref()]).await.unwrap();
+    (id.clone(), format!("qk_{id}_{secret}"))
+}
+
+#[tokio::test]
+async fn a_new_key_works_at_once_although_somebody_tries_keys_that_nobody_has_made() {
+    let server = Server::start_with(&["--auth-enabled"]).await;
+    let stranger = |n: usize| format!("qk_{n:016x}_{}", "0".repeat(64));
+    let guess = async |n| {
+        let reply = Holder::new(&server, &stranger(n)).get("/api/v1/whoami").await;
+        assert!(reply.is_error(401, "unauthorized"), "{}", reply.text);
+    };
+    for round in 0..5 {
+        guess(round).await;
+        let (_, key) = minted(&server).await;
+        assert_eq!(Holder::new(&server, &key).get("/api/v1/whoami").await.status, 200, "the first time");
+    }
+    // Many guesses at once share a look.
+    futures_util::future::join_all((0..200).map(guess)).await;
+    let (_, key) = minted(&server).await;
+    assert_eq!(Holder::new(&server, &key).get("/api/v1/whoami").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_looked_up_is_not_called_unknown() {
+    let database = queen_testkit::database().await;
+    let proxy = queen_testkit::Proxy::to_postgres(database.url()).await;
+    let connection = proxy.url().to_owned();
+    let server = Server::start_on(database.into(), &connection, &["--auth-enabled"]).await;
+    let (_, key) = minted(&server).await;
+    assert_eq!(Holder::new(&server, &key).get("/api/v1/whoami").await.status, 200);
+    let (_, later) = minted(&server).await;
+    proxy.refuse(true);
+    proxy.cut();
+    eventually("the broker has noticed", async || {
+        (send(&server, None, "GET", "/health", None).await.status == 503).then_some(())
+    })
+    .await;
+    assert!(Holder::new(&server, &later).get("/api/v1/whoami").await.is_error(503, "unavailable"));
+    assert_eq!(Holder::new(&server, &key).get("/api/v1/whoami").await.status, 200);
+}
+
+/// That a pop which may wait for a minute is answered much sooner, and how. `then` happens once it waits.
+async fn cut_short(server: &Server, token: &str, query: &str, then: impl AsyncFnOnce()) -> u16 {
+    let holder = Holder::new(server, token);
+    let path = format!("/api/v1/pop/queue/empty?wait=true&timeout=60000{query}");
+    let end = async {
+        eventually("it waits", async || {
+            let metrics = send(server, None, "GET", "/metrics/prometheus", None).await.text;
+            metrics.contains("queen_parked_pops 1\n").then_some(())
+        })
+        .await;
+        then().await;
+    };
+    let (reply, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(20), holder.get(&path)), end);
+    reply.expect("it waits no longer").status
+}
+
+#[tokio::test]
+async fn a_waiting_pop_ends_when_its_key_is_revoked() {
+    let server = Server::start_with(&["--auth-enabled"]).await;
+    for query in ["", "&waitId=00000000-0000-0000-0000-000000000007"] {
+        let (id, key) = minted(&server).await;
+        let revoke = async || {
+            let client = server.database.client().await;
+            client.execute("select queen.revoke_key($1)", &[&id]).await.unwrap();
+        };
+        assert_eq!(cut_short(&server, &key, query, revoke).await, 401, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_pop_ends_when_its_token_expires() {
+    let flags = ["--jwt-enabled", "--jwt-secret", SECRET, "--jwt-clock-skew", "0"];
+    let server = Server::start_with(&flags).await;
+    let token = Signer::secret(SECRET).sign(&with(claims("read-write"), "exp", json!(now() + 3)));
+    assert_eq!(cut_short(&server, &token, "", async || {}).await, 204);
+    assert_eq!(Holder::new(&server, &token).get("/api/v1/whoami").await.status, 401);
 }

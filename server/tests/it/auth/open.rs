@@ -1,0 +1,50 @@
+//! What is open to those who show nothing.
+
+use super::issuer::Signer;
+use super::{Holder, SECRET, claims, granted, send, server};
+use crate::support::{Server, eventually};
+use serde_json::json;
+
+const METRICS: &str = "/metrics/prometheus";
+
+/// Once a queue is counted: whether the page names it to whoever holds this.
+async fn names_a_queue(server: &Server, token: Option<&str>) -> bool {
+    let authorization = token.map(|token| format!("Bearer {token}"));
+    let reply = send(server, authorization.as_deref(), "GET", METRICS, None).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert!(reply.text.contains("queen_dlq_depth 0\n") && reply.text.contains("queen_uptime_seconds"));
+    reply.text.contains("secret-project")
+}
+
+async fn counted(server: &Server, token: Option<&str>) {
+    let boss = Signer::secret(SECRET).sign(&claims("admin"));
+    let boss = Holder::new(server, &boss);
+    assert_eq!(boss.push("secret-project").await.status, 201);
+    assert_eq!(boss.get("/api/v1/pop/queue/secret-project?consumerGroup=g").await.status, 200);
+    assert_eq!(boss.post("/api/v1/stats/refresh", json!({})).await.status, 200);
+    eventually("it is counted", async || names_a_queue(server, token).await.then_some(())).await;
+}
+
+#[tokio::test]
+async fn metrics_name_queues_only_to_those_who_may_look_at_all_of_them() {
+    let server = server().await;
+    let reader = Signer::secret(SECRET).sign(&claims("read-only"));
+    counted(&server, Some(&reader)).await;
+    let limited = granted("admin", json!([{"queues": ["*"], "rights": ["pop"]}]));
+    let forged = Signer::secret("another secret, as long as this one is").sign(&claims("admin"));
+    let stranger = Signer::secret(SECRET).sign(&claims("juggler"));
+    for token in [None, Some(&*limited), Some(&*forged), Some(&*stranger), Some("nonsense")] {
+        assert!(!names_a_queue(&server, token).await, "{token:?}");
+    }
+    for path in ["/metrics", "/health"] {
+        let reply = send(&server, None, "GET", path, None).await;
+        assert!(reply.status == 200 && !reply.text.contains("secret-project"), "{path}: {}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn metrics_name_queues_to_everybody_if_that_is_wanted_or_nobody_is_asked() {
+    let server = Server::start_with(&["--jwt-enabled", "--jwt-secret", SECRET, "--open-metrics"]).await;
+    counted(&server, None).await;
+    counted(&Server::start().await, None).await;
+}
