@@ -16,6 +16,8 @@ pub struct Config {
     pub keepalive: Keepalive,
     /// With which the payloads of queues that ask for it are encrypted.
     pub keys: Keys,
+    /// Without a key, such queues take no messages. Otherwise they store them readable.
+    pub encryption_required: bool,
     /// Connections of the message plane; 0 = sized from the server's `max_connections`.
     pub connections: usize,
     /// Flights of all lanes in the air at once before the next one waits a moment for others to land.

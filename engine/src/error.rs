@@ -42,6 +42,10 @@ pub enum Error {
         "a message that was encrypted cannot be pushed again without a key to encrypt with; set QUEEN_ENCRYPTION_KEY"
     )]
     NoKey,
+    #[error(
+        "queue {0:?} asks for encryption, and this broker has no key: set QUEEN_ENCRYPTION_KEY, or switch encryptionEnabled off"
+    )]
+    KeyRequired(String),
 }
 
 /// A message whose payload cannot be decrypted. Nothing is lost: it waits for its key.
@@ -59,13 +63,23 @@ impl Error {
         matches!(self, Self::Database(db::Error::Stopping))
     }
 
+    /// For clients: without what only an operator can use.
+    pub fn public_text(&self) -> String {
+        match self {
+            Self::Database(error) => error.public_text(),
+            other => other.to_string(),
+        }
+    }
+
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::BadRequest(_) => ErrorCode::BadRequest,
             Self::NoQueue(_) | Self::QueueMissing(_) | Self::NoGroup { .. } => ErrorCode::NotFound,
             Self::QueueLimit(_) => ErrorCode::Conflict,
             Self::Overloaded { .. } | Self::Spool(SpoolError::Full { .. }) => ErrorCode::RateLimited,
-            Self::Spool(SpoolError::Disk(_) | SpoolError::None) => ErrorCode::Unavailable,
+            Self::Spool(SpoolError::Disk(_) | SpoolError::None) | Self::KeyRequired(_) => {
+                ErrorCode::Unavailable
+            }
             Self::Database(error) if error.is_full() => ErrorCode::RateLimited,
             Self::Database(error) if error.is_unavailable() => ErrorCode::Unavailable,
             Self::Database(_) | Self::Unreadable(_) | Self::Seal(_) | Self::NoKey => ErrorCode::Internal,

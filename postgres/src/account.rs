@@ -9,6 +9,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
+use crate::environment;
 use crate::error::Error;
 
 /// In this order when we are root.
@@ -59,12 +60,8 @@ impl Account {
     pub fn command(&self, program: &Path, folder: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(folder).stdin(Stdio::null());
-        // A PGDATA or PGPORT meant for somebody's other server must not reach ours.
-        for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"PG") {
-                command.env_remove(name);
-            }
-        }
+        // Neither our secrets nor a PGDATA or PGPORT meant for another server.
+        environment::limit(command.as_std_mut(), |_| false);
         // Messages in English: we look for some of them.
         command.env("LC_ALL", "C");
         if self.steps_down {

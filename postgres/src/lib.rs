@@ -7,6 +7,7 @@ mod binaries;
 mod cluster;
 mod connection;
 mod create;
+pub mod environment;
 mod error;
 mod folder;
 mod log;

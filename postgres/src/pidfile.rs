@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use crate::environment;
 use crate::error::Error;
 
 /// Sessions notice at their next wait that their postmaster is gone.
@@ -50,7 +51,9 @@ pub fn runs_on(pid: Pid, cluster: &Path) -> bool {
         let is_server = ["postgres", "postmaster"].contains(&name.trim());
         return is_server && theirs.is_some() && theirs == identity(cluster);
     }
-    let listed = Command::new("ps").args(["-ww", "-o", "command=", "-p", &pid.to_string()]).output();
+    let mut ps = Command::new("ps");
+    environment::limit(&mut ps, |_| false);
+    let listed = ps.args(["-ww", "-o", "command=", "-p", &pid.to_string()]).output();
     let listed =
         listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     listed.contains("postgres") && listed.contains(&*cluster.to_string_lossy())

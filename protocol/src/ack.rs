@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::bounded::Bounded;
-use crate::{BadRequest, QUEUE_MODE, Ticket, check_name};
+use crate::object::Object;
+use crate::{BadRequest, QUEUE_MODE, Ticket, check_name, read_object};
 
 /// A lease cannot be larger, so neither can the acknowledgement of one.
 const ACK_ITEMS_MAX: usize = 50_000;
@@ -68,7 +69,7 @@ pub struct AckBody {
     lease_id: Option<String>,
     #[serde(default)]
     status: Option<String>,
-    #[serde(default)]
+    #[serde(default, alias = "group")]
     consumer_group: Option<String>,
     #[serde(default)]
     error: Option<Box<RawValue>>,
@@ -76,7 +77,7 @@ pub struct AckBody {
 
 impl AckBody {
     pub fn parse(body: &[u8]) -> Result<AckItem, BadRequest> {
-        serde_json::from_slice::<Self>(body)?.into_item(None)
+        read_object::<Self>(body)?.into_item(None)
     }
 
     pub(crate) fn into_item(self, group: Option<&str>) -> Result<AckItem, BadRequest> {
@@ -121,18 +122,18 @@ fn reason(error: &RawValue) -> Option<String> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AckBatchBody {
-    acknowledgments: Bounded<AckBody, ACK_ITEMS_MAX>,
-    #[serde(default)]
+    acknowledgments: Bounded<Object<AckBody>, ACK_ITEMS_MAX>,
+    #[serde(default, alias = "group")]
     consumer_group: Option<String>,
 }
 
 impl AckBatchBody {
     pub fn parse(body: &[u8]) -> Result<Vec<AckItem>, BadRequest> {
-        let parsed: Self = serde_json::from_slice(body)?;
+        let parsed: Self = read_object(body)?;
         let group = parsed.consumer_group.as_deref().filter(|group| !group.is_empty());
         let items = parsed.acknowledgments.checked("acknowledgments in one call")?.into_iter().enumerate();
         items
-            .map(|(index, item)| {
+            .map(|(index, Object(item))| {
                 item.into_item(group)
                     .map_err(|BadRequest(text)| BadRequest(format!("acknowledgments[{index}]: {text}")))
             })

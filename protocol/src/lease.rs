@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::BadRequest;
+use crate::{BadRequest, read_object};
 
 /// Opaque to clients. It carries the numbers of its partitions, so that any broker finds the lease by key:
 /// an index on the lease column would cost every pop a second index write.
@@ -58,11 +58,7 @@ pub struct RenewBody {
 impl RenewBody {
     /// A published client drops an empty object, so no body at all means the default.
     pub fn parse(body: &[u8]) -> Result<Self, BadRequest> {
-        if body.iter().all(u8::is_ascii_whitespace) {
-            Ok(Self::default())
-        } else {
-            Ok(serde_json::from_slice(body)?)
-        }
+        if body.iter().all(u8::is_ascii_whitespace) { Ok(Self::default()) } else { read_object(body) }
     }
 
     /// At most a day: a lease that long is a lost partition.

@@ -20,6 +20,17 @@ pub fn check_name(what: &str, name: &str) -> Result<(), BadRequest> {
     Ok(())
 }
 
+/// Of a queue or partition that may come into being. `.` and `..` are steps in a path to browsers, proxies and most URL parsers,
+/// percent-encoded as well, so a route with such a name would reach something else.
+pub fn check_new_name(what: &str, name: &str) -> Result<(), BadRequest> {
+    match name {
+        "." | ".." => {
+            Err(BadRequest(format!("{what} must not be {name:?}: it cannot stand in the path of a URL")))
+        }
+        _ => check_name(what, name),
+    }
+}
+
 pub fn check_transaction_id(id: &str) -> Result<(), BadRequest> {
     check_name("transactionId", id)?;
     if id.is_empty() { Err(BadRequest::new("transactionId must not be empty")) } else { Ok(()) }
@@ -36,5 +47,10 @@ mod tests {
         }
         assert!(check_name("queue", &"x".repeat(256)).is_err());
         assert!(check_name("queue", "a\0b").is_err());
+        assert!(check_name("queue", "..").is_ok(), "one that exists can be read");
+        for name in [".", "..", "a\0b"] {
+            assert!(check_new_name("queue", name).is_err());
+        }
+        assert!(check_new_name("queue", "...").is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::{BadRequest, check_name};
+use crate::{BadRequest, check_name, check_new_name};
 
 macro_rules! options {
     ($($(#[$doc:meta])* $field:ident: $kind:ty = $default:expr, $wire:literal;)*) => {
@@ -53,6 +53,39 @@ options! {
     dedup_window_seconds: i32 = 3600, "dedupWindowSeconds";
     /// Milliseconds, brought into the range from 0 to `MIN_POP_WAIT_TIME_MAX`.
     min_pop_wait_time: i32 = 0, "minPopWaitTime";
+}
+
+/// They may stand among the options.
+const LABELS: [&str; 2] = ["namespace", "task"];
+
+/// The known option with the least edits between the two, no matter how it is capitalized and what joins its words.
+fn nearest(unknown: &str) -> &'static str {
+    let letters = |text: &str| -> Vec<char> {
+        text.chars()
+            .filter(|c| c.is_alphanumeric())
+            .take(OPTION_CHARS_MAX)
+            .flat_map(char::to_lowercase)
+            .collect()
+    };
+    let unknown = letters(unknown);
+    let known = NAMES.iter().chain(&LABELS).min_by_key(|name| edits(&unknown, &letters(name)));
+    known.copied().unwrap_or_default()
+}
+
+/// Longer than any option.
+const OPTION_CHARS_MAX: usize = 64;
+
+fn edits(one: &[char], other: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, a) in one.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (to, b) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[to + 1];
+            row[to + 1] = changed.min(diagonal + 1).min(row[to] + 1);
+        }
+    }
+    row[other.len()]
 }
 
 trait OptionValue: Sized {
@@ -119,8 +152,8 @@ impl Configure {
         let Some(Value::String(queue)) = body.remove("queue") else {
             return Err(BadRequest::new("queue must be a string"));
         };
-        check_name("queue", &queue)?;
-        let replace = body.get("mode").and_then(Value::as_str) == Some("replace");
+        check_new_name("queue", &queue)?;
+        let replace = body.remove("mode").as_ref().and_then(Value::as_str) == Some("replace");
         let mut changes = match body.remove("options") {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(options)) => options,
@@ -131,9 +164,14 @@ impl Configure {
         for (key, value) in body {
             changes.entry(key).or_insert(value);
         }
+        changes.retain(|key, _| !LABELS.contains(&key.as_str()));
+        if let Some(unknown) = changes.keys().find(|key| !NAMES.contains(&key.as_str())) {
+            return Err(BadRequest(format!(
+                "unknown option {unknown:?}; the nearest there is: {:?}",
+                nearest(unknown)
+            )));
+        }
         QueueOptions::default().merge(&changes)?;
-        // Nobody has looked at the others, and not every JSON fits into the database.
-        changes.retain(|key, _| NAMES.contains(&key.as_str()));
         Ok(Self { queue, namespace, task, changes, replace })
     }
 
@@ -167,8 +205,6 @@ mod tests {
             options.merge(&Configure::parse(body.as_bytes()).unwrap().changes).unwrap();
             assert_eq!(options.min_pop_wait_time, kept, "{sent}");
         }
-        let odd = Configure::parse(br#"{"queue":"q","a\u0000":1,"options":{"b":"\u0000","ttl":1}}"#).unwrap();
-        assert_eq!(odd.changes.keys().collect::<Vec<_>>(), ["ttl"]);
         for body in [
             r#"{"queue":"q","options":{"leaseTime":"long"}}"#,
             r#"{"queue":"q","options":{"leaseTime":-1}}"#,
@@ -177,9 +213,37 @@ mod tests {
             r#"{"queue":"q","options":{"retentionEnabled":1}}"#,
             r#"{"queue":null}"#,
             r#"{"queue":"q","namespace":5}"#,
+            r#"{"queue":".."}"#,
+            r#"{"queue":"q","a\u0000":1}"#,
             r#"[]"#,
         ] {
             assert!(Configure::parse(body.as_bytes()).is_err(), "{body}");
         }
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused_with_the_nearest_known_one() {
+        for (body, unknown, near) in [
+            (r#"{"queue":"q","options":{"leasetime":60}}"#, "leasetime", "leaseTime"),
+            (r#"{"queue":"q","options":{"lease_time":60}}"#, "lease_time", "leaseTime"),
+            (r#"{"queue":"q","retentionSecond":60}"#, "retentionSecond", "retentionSeconds"),
+            (r#"{"queue":"q","options":{"encryption":true}}"#, "encryption", "encryptionEnabled"),
+            (r#"{"queue":"q","name_space":"n"}"#, "name_space", "namespace"),
+        ] {
+            let BadRequest(text) = Configure::parse(body.as_bytes()).unwrap_err();
+            assert_eq!(text, format!("unknown option {unknown:?}; the nearest there is: {near:?}"));
+        }
+    }
+
+    #[test]
+    fn all_that_published_clients_send_is_known() {
+        let body = br#"{"queue":"q","namespace":null,"task":null,"mode":"replace","options":{"leaseTime":300,"retryLimit":3,
+            "retryDelay":1000,"ttl":36,"maxSize":1000,"priority":0,"delayedProcessing":0,"windowBuffer":100,
+            "deadLetterQueue":true,"dlqAfterMaxRetries":true,"retentionEnabled":false,"retentionSeconds":0,
+            "completedRetentionSeconds":0,"maxWaitTimeSeconds":0,"encryptionEnabled":false,"dedupWindowSeconds":3600,
+            "minPopWaitTime":0,"namespace":"n","task":"t"}}"#;
+        let configure = Configure::parse(body).unwrap();
+        assert_eq!((configure.changes.len(), configure.namespace.as_deref()), (17, Some("n")));
+        assert!(configure.replace);
     }
 }

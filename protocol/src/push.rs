@@ -7,8 +7,11 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::bounded::Bounded;
+use crate::object::Object;
 use crate::trace::is_state;
-use crate::{BadRequest, Ticket, Trace, TraceParent, check_name, check_transaction_id};
+use crate::{
+    BadRequest, Ticket, Trace, TraceParent, check_name, check_new_name, check_transaction_id, read_object,
+};
 
 /// More is refused rather than split: a caller that sends this much has lost count, or means harm.
 pub(crate) const PUSH_ITEMS_MAX: usize = 50_000;
@@ -21,7 +24,7 @@ pub struct PushBody<'a> {
 #[derive(Deserialize)]
 struct Body<'a> {
     #[serde(borrow)]
-    items: Bounded<PushItem<'a>, PUSH_ITEMS_MAX>,
+    items: Bounded<Object<PushItem<'a>>, PUSH_ITEMS_MAX>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -67,7 +70,14 @@ fn trace_state<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Opti
 
 impl<'a> PushBody<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
-        let items = serde_json::from_slice::<Body<'a>>(body)?.items.checked("items in one push")?;
+        if body.trim_ascii_start().starts_with(b"[") {
+            return Err(BadRequest::new(
+                "the body is a list; a push is an object with a list of items: \
+                 {\"items\": [{\"queue\": \"orders\", \"payload\": {}}]}",
+            ));
+        }
+        let items = read_object::<Body<'a>>(body)?.items.checked("items in one push")?;
+        let items: Vec<PushItem<'a>> = items.into_iter().map(|Object(item)| item).collect();
         for (index, item) in items.iter().enumerate() {
             item.check().map_err(|BadRequest(text)| BadRequest(format!("items[{index}]: {text}")))?;
         }
@@ -96,8 +106,8 @@ impl<'a> PushItem<'a> {
     }
 
     pub(crate) fn check(&self) -> Result<(), BadRequest> {
-        check_name("queue", &self.queue)?;
-        check_name("partition", self.partition())?;
+        check_new_name("queue", &self.queue)?;
+        check_new_name("partition", self.partition())?;
         check_name("namespace", self.namespace.as_deref().unwrap_or_default())?;
         check_name("task", self.task.as_deref().unwrap_or_default())?;
         match &self.transaction_id {
@@ -174,6 +184,11 @@ mod tests {
             (r#"{"items":[{"queue":"a\u0000b"}]}"#, "items[0]: queue must not contain"),
             (r#"{"items":[{"queue":"q"},{"queue":"q","partition":7}]}"#, "invalid type"),
             (r#"{"items":[{"queue":"q","transactionId":""}]}"#, "must not be empty"),
+            (r#"[{"queue":"q"}]"#, r#"{"items": ["#),
+            (r#" [[{"queue":"q"}]]"#, r#"{"items": ["#),
+            (r#"{"items":[["q","p",1]]}"#, "expected an object"),
+            (r#"{"items":[{"queue":".."}]}"#, r#"items[0]: queue must not be "..""#),
+            (r#"{"items":[{"queue":"q","partition":"."}]}"#, r#"items[0]: partition must not be ".""#),
             ("", "EOF"),
         ] {
             let error = PushBody::parse(body.as_bytes()).unwrap_err();

@@ -6,8 +6,9 @@ use uuid::Uuid;
 
 use crate::ack::AckBody;
 use crate::bounded::Bounded;
+use crate::object::Object;
 use crate::push::PUSH_ITEMS_MAX as ITEMS_MAX;
-use crate::{AckItem, BadRequest, PushItem};
+use crate::{AckItem, BadRequest, PushItem, read_object};
 
 /// Far more than a consumer holds at once.
 const LEASES_MAX: usize = 1_000;
@@ -40,12 +41,12 @@ struct Kind<'a> {
     #[serde(borrow, rename = "type")]
     kind: std::borrow::Cow<'a, str>,
     #[serde(borrow)]
-    items: Option<Bounded<PushItem<'a>, ITEMS_MAX>>,
+    items: Option<Bounded<Object<PushItem<'a>>, ITEMS_MAX>>,
 }
 
 impl<'a> TransactionBody<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
-        let parsed: Body<'a> = serde_json::from_slice(body)?;
+        let parsed: Body<'a> = read_object(body)?;
         let asked = parsed.operations.checked("operations in one transaction")?;
         if asked.is_empty() {
             return Err(BadRequest::new("operations must not be empty"));
@@ -94,11 +95,14 @@ impl<'a> TransactionBody<'a> {
     }
 
     fn operation(raw: &'a str) -> Result<Operation<'a>, BadRequest> {
-        let kind: Kind<'a> = serde_json::from_str(raw)?;
+        let kind: Kind<'a> = read_object(raw.as_bytes())?;
         match kind.kind.as_ref() {
             "push" => {
                 let items = match kind.items {
-                    Some(items) => items.checked("items in one transaction")?,
+                    Some(items) => {
+                        let items = items.checked("items in one transaction")?;
+                        items.into_iter().map(|Object(item)| item).collect()
+                    }
                     None => vec![serde_json::from_str(raw)?],
                 };
                 items.iter().try_for_each(PushItem::check)?;

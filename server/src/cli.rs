@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{self, Connect, Exit, Shell};
-use crate::config::{Settings, environment, report};
+use crate::config::{Settings, environment, report, secrets};
 use crate::key::KeyAction;
 
 /// A partitioned message queue whose only durable state is PostgreSQL.
@@ -164,6 +164,9 @@ impl Cli {
         let asks = commands::Action::has_subcommand(name);
         let mut settings: Settings =
             if of_broker { Settings::from_arg_matches(chosen)? } else { nothing_given()? };
+        if let Err(error) = secrets::fill(&mut settings) {
+            return Err(Self::command().error(ErrorKind::ValueValidation, format!("{error:#}")));
+        }
         if WITH_ALL_SETTINGS.contains(&name) {
             settings.in_force = report::settings(&Self::definition(), chosen, &settings).into();
         }

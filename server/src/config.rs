@@ -6,6 +6,7 @@ mod database;
 pub(crate) mod environment;
 mod keys;
 pub mod report;
+pub(crate) mod secrets;
 pub(crate) mod units;
 
 use std::path::PathBuf;
@@ -36,6 +37,8 @@ const FLIGHT_BYTES_MAX: usize = 8 << 20;
 const RETRY_FOR: Duration = Duration::from_secs(10);
 /// A file is read in one piece.
 const SPOOL_FILE_BYTES: u64 = 8 << 20;
+/// Of all heads of requests that are not complete: a thousand of the largest.
+const HEADS_BYTES: usize = 64 << 20;
 /// For PostgreSQL, the spool, and connections that are being refused.
 const FILES_RESERVED: usize = 256;
 const BATCH_MAX: i64 = crate::http::pop::BATCH_MAX as i64;
@@ -103,6 +106,9 @@ pub struct Settings {
     /// own.
     #[arg(long, env = "DATABASE_URL", value_name = "URL", help_heading = DATABASE)]
     pub database_url: Option<String>,
+    /// A file with that URL or string instead.
+    #[arg(long, env = "DATABASE_URL_FILE", value_name = "FILE", help_heading = DATABASE)]
+    pub database_url_file: Option<PathBuf>,
     /// Host of your PostgreSQL.
     #[arg(long, env = "PG_HOST", help_heading = DATABASE)]
     pub pg_host: Option<String>,
@@ -115,6 +121,9 @@ pub struct Settings {
     /// Password of that user.
     #[arg(long, env = "PG_PASSWORD", help_heading = DATABASE)]
     pub pg_password: Option<String>,
+    /// A file with that password instead.
+    #[arg(long, env = "PG_PASSWORD_FILE", value_name = "FILE", help_heading = DATABASE)]
+    pub pg_password_file: Option<PathBuf>,
     /// Database there.
     #[arg(long, env = "PG_DB", help_heading = DATABASE)]
     pub pg_db: Option<String>,
@@ -186,6 +195,12 @@ pub struct Settings {
     /// A file with those keys instead, separated by commas or lines.
     #[arg(long, env = "QUEEN_ENCRYPTION_OLD_KEYS_FILE", value_name = "FILE", help_heading = ENCRYPTION)]
     pub encryption_old_keys_file: Option<PathBuf>,
+
+    /// Refuse messages for queues with `encryptionEnabled`, and the option itself, while there is no key, instead of storing
+    /// them as they are.
+    #[arg(long, env = "QUEEN_ENCRYPTION_REQUIRED", value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = ENCRYPTION)]
+    pub encryption_required: bool,
 
     /// How long a waiting pop is parked when it does not say.
     #[arg(long, env = "DEFAULT_TIMEOUT", default_value = "30s", value_name = "MS",
@@ -304,6 +319,11 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_MAX_HEADER_BYTES", default_value = "32KiB", value_name = "BYTES",
           value_parser = header_bytes, help_heading = LIMITS)]
     pub max_header_bytes: usize,
+    /// Close a connection when the path and headers of a request are not complete this long after their first byte; 0 waits as
+    /// long as for the next request.
+    #[arg(long, env = "QUEEN_HEADER_TIMEOUT_MS", default_value = "10s", value_name = "MS", value_parser = milliseconds,
+          help_heading = LIMITS)]
+    pub header_timeout: Duration,
     /// Largest payload of one message; 0 takes what fits into a body.
     #[arg(long, env = "QUEEN_MAX_MESSAGE_BYTES", default_value = "0", value_name = "BYTES", value_parser = bytes,
           help_heading = LIMITS)]
@@ -470,6 +490,7 @@ impl Settings {
                 user_timeout: self.db_tcp_user_timeout,
             },
             keys: keys::read(self)?,
+            encryption_required: self.encryption_required,
             connections: usize::from(self.sidecar_pool_size),
             flights: match self.flights {
                 0 => std::thread::available_parallelism().map_or(2, usize::from).max(2),
@@ -582,6 +603,8 @@ impl Settings {
     fn bounds(&self) -> Bounds {
         Bounds {
             header_bytes: self.max_header_bytes,
+            heads_bytes: HEADS_BYTES,
+            header_time: self.header_timeout,
             message_bytes: self.max_message_bytes,
             bodies_bytes: self.max_bodies_bytes,
             body_idle: self.body_idle,

@@ -32,15 +32,16 @@ use crate::http::answer;
 use crate::http::error::ApiError;
 use crate::http::origins::Origins;
 use crate::limits::admission::Permit;
+use crate::limits::head::{Answer, Head, HeadReader};
 use crate::limits::stream::Patient;
 use crate::limits::time::Reading;
 use crate::limits::{Limit, Limits};
 use crate::meter::Meter;
 use crate::telemetry::Telemetry;
 
-/// Also ends idle connections. Longer than any published client keeps one (90 s), so that the client lets go
+/// Ends idle connections, because a head that has begun has less time (`limits/head.rs`). Longer than any published client keeps one (90 s), so that the client lets go
 /// first and never sends into a closing door.
-const HEADER_PATIENCE: Duration = Duration::from_secs(120);
+const IDLE_PATIENCE: Duration = Duration::from_secs(120);
 /// More round trips than a client needs, wherever it is.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// Out of file descriptors: trying at once again would only burn the processor.
@@ -160,14 +161,17 @@ async fn speak(
 ) {
     let Inside { router, meter, limits, origins, audit } = inside;
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
+    http.timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE);
     // Twice, because what it refuses is refused without a body. Up to there it is refused in our own words.
     http.max_header_size(limits.bounds.header_bytes * 2);
     let _open = meter.connected();
     let service = TowerToHyperService::new(router);
     // Measured out here and not in a layer, which would cost every request an allocation or two.
-    let (limits, reading) = (&*limits, Reading::new());
+    let (limits, reading, head) = (&*limits, Reading::new(), Head::new(&limits.heads));
+    let reader = HeadReader::new(head.clone(), limits.bounds.header_time);
     let service = service_fn(|mut request: Request<Incoming>| {
+        head.complete(request.body().size_hint().exact());
+        let head = head.clone();
         let measure = meter.begin(request.uri().path());
         let head_too_large = head_bytes(&request) > limits.bounds.header_bytes;
         let visit = origins.visit(&request);
@@ -196,10 +200,10 @@ async fn speak(
             if let Ok(response) = &answer {
                 measure.end(response.status());
             }
-            answer
+            answer.map(|response| response.map(|body| Answer::new(body, head)))
         }
     });
-    let mut stream = Patient::new(stream, limits.bounds.write_idle);
+    let mut stream = Patient::new(stream, limits.bounds.write_idle, reader);
     let served = {
         let connection = http.serve_connection(TokioIo::new(&mut stream), service);
         let mut connection = std::pin::pin!(connection);
@@ -216,8 +220,8 @@ async fn speak(
         if error.is_parse_too_large() {
             limits.count(Limit::Headers);
         }
-        if stream.has_stalled() {
-            limits.count(Limit::WriteTime);
+        if let Some(limit) = stream.exceeded() {
+            limits.count(limit);
         }
         if error.is_parse() {
             stream.linger().await;

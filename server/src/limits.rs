@@ -6,6 +6,7 @@ pub mod admission;
 mod buckets;
 pub mod budget;
 mod counted;
+pub mod head;
 pub mod pace;
 pub mod reads;
 pub mod stream;
@@ -31,6 +32,10 @@ use crate::http::error::ApiError;
 #[derive(Debug, Clone, Default)]
 pub struct Bounds {
     pub header_bytes: usize,
+    /// Of all heads that are not complete.
+    pub heads_bytes: usize,
+    /// From the first byte of a head to its last.
+    pub header_time: Duration,
     pub message_bytes: usize,
     /// Of all bodies that are in memory at once.
     pub bodies_bytes: usize,
@@ -56,6 +61,8 @@ pub struct Bounds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     Headers,
+    Heads,
+    HeaderTime,
     Body,
     Bodies,
     Message,
@@ -71,8 +78,10 @@ pub enum Limit {
 }
 
 impl Limit {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Headers,
+        Self::Heads,
+        Self::HeaderTime,
         Self::Body,
         Self::Bodies,
         Self::Message,
@@ -90,6 +99,8 @@ impl Limit {
     pub fn word(self) -> &'static str {
         match self {
             Self::Headers => "headers",
+            Self::Heads => "heads",
+            Self::HeaderTime => "header_time",
             Self::Body => "body",
             Self::Bodies => "bodies",
             Self::Message => "message",
@@ -126,6 +137,7 @@ pub struct Limits {
     pub bounds: Bounds,
     pub admission: Admission,
     pub bodies: Arc<Budget>,
+    pub heads: Arc<Budget>,
     parked: Arc<Counted<Client>>,
     reads: Arc<Counted<Client>>,
     queues: Buckets<String>,
@@ -138,6 +150,7 @@ impl Limits {
         Self {
             admission: Admission::new(&bounds),
             bodies: Budget::new(bounds.bodies_bytes),
+            heads: Budget::heads(bounds.heads_bytes),
             parked: Counted::new(bounds.parked_per_client),
             reads: Counted::new(bounds.reads_per_client),
             queues: Buckets::new(),

@@ -4,6 +4,7 @@
 mod export;
 mod span;
 
+use crate::config::report::address;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -60,7 +61,7 @@ impl Telemetry {
                 return Self::default();
             }
         };
-        info!(endpoint, "spans are exported");
+        info!(endpoint = address(endpoint), "spans are exported");
         let (counts, tasks, stopping) =
             (Arc::<Counts>::default(), TaskTracker::new(), CancellationToken::new());
         let (queue, spans) = export::queue(counts.clone());

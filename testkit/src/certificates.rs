@@ -28,6 +28,16 @@ impl Authority {
         self.0.pem()
     }
 
+    /// One that has signed itself, as `openssl req -x509` makes it: of an authority, and for names all the same.
+    pub fn self_signed(names: &[&str]) -> Certificate {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().expect("a key can be made");
+        let mut params = CertificateParams::new(names).expect("names make sense");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("a key signs");
+        Certificate { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+
     /// For host names and addresses.
     pub fn issue(&self, names: &[&str]) -> Certificate {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();

@@ -57,13 +57,18 @@ pub struct Answer {
 }
 
 impl Transport {
-    /// `bases` decide whether certificates are needed at all.
-    pub fn new(bases: &[Base], headers: HeaderMap, token: Token) -> Result<Self, Error> {
+    /// `bases` decide whether certificates are needed at all. `trusted`: PEM of those to trust in place of the system's.
+    pub fn new(
+        bases: &[Base],
+        headers: HeaderMap,
+        token: Token,
+        trusted: Option<&[u8]>,
+    ) -> Result<Self, Error> {
         let mut http = HttpConnector::new();
         http.set_nodelay(true);
         http.set_connect_timeout(Some(CONNECT_PATIENCE));
         http.enforce_http(false);
-        let connector = connector(http, bases.iter().any(|base| base.secure))?;
+        let connector = connector(http, bases.iter().any(|base| base.secure), trusted)?;
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE_MAX)
             .pool_timer(TokioTimer::new())
@@ -112,10 +117,16 @@ impl Transport {
             }
         }
         let response = self.client.request(request).await.map_err(|error| {
-            let (unsent, hopeless) = (error.is_connect(), is_untrusted(&error));
-            let error = lost(base, error);
-            let error = if unsent { error.unsent() } else { error };
-            if hopeless { error.hopeless() } else { error }
+            let (unsent, distrust) = (error.is_connect(), distrust(&error));
+            let error = match distrust {
+                // A broker that is not who it says it is will not become so.
+                Some(why) => {
+                    let text = format!("{}: the certificate of the broker is not trusted: {why}", base.url);
+                    Error::new(ErrorKind::Network, text).with_source(error).hopeless()
+                }
+                None => lost(base, error),
+            };
+            if unsent { error.unsent() } else { error }
         })?;
         let (head, stream) = response.into_parts();
         let body = stream.collect().await.map_err(|error| lost(base, error))?.to_bytes();
@@ -215,44 +226,25 @@ impl Base {
     }
 }
 
-/// A broker that is not who it says it is will not become so.
 #[cfg(feature = "tls")]
-fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
-            return true;
-        }
-        // An error of I/O hides what it is about from those who ask for its source.
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        next = inner.map(|inner| inner as &(dyn std::error::Error + 'static)).or_else(|| error.source());
-    }
-    false
+fn distrust(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    crate::tls::distrust(error)
 }
 
 #[cfg(not(feature = "tls"))]
-fn is_untrusted(_: &(dyn std::error::Error + 'static)) -> bool {
-    false
+fn distrust(_: &(dyn std::error::Error + 'static)) -> Option<String> {
+    None
 }
 
 #[cfg(feature = "tls")]
-fn connector(http: HttpConnector, secure: bool) -> Result<Connector, Error> {
-    let mut roots = rustls::RootCertStore::empty();
-    if secure {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Error::bad_use("TLS cannot be set up").with_source(error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+fn connector(http: HttpConnector, secure: bool, trusted: Option<&[u8]>) -> Result<Connector, Error> {
+    let tls = crate::tls::config(trusted, secure)?;
     let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     Ok(https.enable_http1().wrap_connector(http))
 }
 
 #[cfg(not(feature = "tls"))]
-fn connector(http: HttpConnector, _secure: bool) -> Result<Connector, Error> {
+fn connector(http: HttpConnector, _secure: bool, _trusted: Option<&[u8]>) -> Result<Connector, Error> {
     Ok(http)
 }
 

@@ -32,6 +32,8 @@ mod retry;
 mod scan;
 mod signal;
 mod tasks;
+#[cfg(feature = "tls")]
+mod tls;
 mod traces;
 mod transaction;
 mod want;

@@ -117,6 +117,7 @@ pub struct Builder {
     token: Option<String>,
     token_source: Option<TokenSource>,
     headers: Vec<(String, String)>,
+    ca_certificates: Option<Vec<u8>>,
     request_timeout: Duration,
     deadline: Duration,
     policy: Policy,
@@ -130,6 +131,7 @@ impl Default for Builder {
             token: None,
             token_source: None,
             headers: Vec::new(),
+            ca_certificates: None,
             request_timeout: Duration::from_secs(30),
             deadline: Duration::from_secs(60),
             policy: Policy::default(),
@@ -174,6 +176,13 @@ impl Builder {
     /// A header of every request.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Certificates in PEM that https trusts in place of those of the system: of authorities, or of the broker itself.
+    #[cfg(feature = "tls")]
+    pub fn ca_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.ca_certificates = Some(pem.into());
         self
     }
 
@@ -234,7 +243,8 @@ impl Builder {
             (None, Some(source)) => Token::Source(source),
             (None, None) => Token::None,
         };
-        let transport = Transport::new(&bases, http::headers(&self.headers)?, token)?;
+        let transport =
+            Transport::new(&bases, http::headers(&self.headers)?, token, self.ca_certificates.as_deref())?;
         let brokers = Mutex::new(Brokers::new(bases.iter().map(|base| base.url.as_str())));
         let (timeout, deadline) = (self.request_timeout, self.deadline);
         let (policy, queued) = (self.policy, self.queued);

@@ -27,6 +27,10 @@ it('path encodes what is put in and nothing else', () => {
   expect(path`/api/v1/resources/queues/${'a/b c?#%'}/depth`).toBe('/api/v1/resources/queues/a%2Fb%20c%3F%23%25/depth')
   expect(path`/plain`).toBe('/plain')
   expect(path`/${1}/${'x'}`).toBe('/1/x')
+  expect(path`/${'...'}`).toBe('/...')
+  for (const name of ['.', '..']) {
+    expect(() => path`/queues/q/partitions/${name}/seek`).toThrow('cannot stand in the path')
+  }
 })
 
 it('a query leaves out what is not there', () => {

@@ -43,7 +43,15 @@ export function onUnauthorized(then: (error: ApiError) => void): void {
 
 /** Percent-encodes what is put in: path`/api/v1/resources/queues/${name}`. */
 export function path(texts: TemplateStringsArray, ...values: (string | number)[]): string {
-  return texts.reduce((all, text, index) => all + encodeURIComponent(String(values[index - 1])) + text)
+  return texts.reduce((all, text, index) => all + segment(String(values[index - 1])) + text)
+}
+
+/** A browser takes `.` and `..` for steps in the path, percent-encoded as well: the request would reach another route. */
+function segment(name: string): string {
+  if (name === '.' || name === '..') {
+    throw new ApiError(0, 'bad_request', `"${name}" cannot stand in the path of a URL: use SQL for what has this name`)
+  }
+  return encodeURIComponent(name)
 }
 
 export function get<T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> {

@@ -37,7 +37,9 @@ fn describe(error: &tokio_postgres::Error) -> String {
 impl Error {
     pub fn from_postgres(procedure: &'static str, error: tokio_postgres::Error) -> Self {
         match error.code() {
-            Some(code) if is_shutdown(code) => Self::Lost(describe(&error)),
+            Some(code) if is_shutdown(code) => Self::Lost(
+                error.as_db_error().map_or_else(|| error.to_string(), |db| db.message().to_owned()),
+            ),
             Some(_) => Self::Procedure { procedure, source: Arc::new(error) },
             None if error.is_closed()
                 || std::error::Error::source(&error).is_some_and(|s| s.is::<std::io::Error>()) =>
@@ -45,6 +47,18 @@ impl Error {
                 Self::Lost(error.to_string())
             }
             None => Self::Procedure { procedure, source: Arc::new(error) },
+        }
+    }
+
+    /// For clients, who have no use for names of procedures and codes of PostgreSQL. The log has both.
+    pub fn public_text(&self) -> String {
+        match self {
+            Self::Procedure { source, .. } => match source.as_db_error().filter(|_| self.is_data()) {
+                Some(db) => format!("the database cannot store this: {}", db.message()),
+                None => "the database could not do this; the log of the broker says why".to_owned(),
+            },
+            Self::Unreachable(_) => "no database connection".to_owned(),
+            other => other.to_string(),
         }
     }
 

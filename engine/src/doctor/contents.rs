@@ -172,7 +172,7 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
     if let (false, Some(queue)) = (here.can_seal, contents.encrypted_queues.first()) {
         found.warning("encryption_without_key", format!(
             "{} queue(s) ask for encryption, {queue:?} among them, but there is no key: what is pushed there is stored as \
-             it is; set QUEEN_ENCRYPTION_KEY", contents.encrypted_queues.len()));
+             it is, or refused with QUEEN_ENCRYPTION_REQUIRED; set QUEEN_ENCRYPTION_KEY", contents.encrypted_queues.len()));
     }
     if contents.maintenance {
         found.info("maintenance", "maintenance mode is on: pushes wait in the spools of the brokers");

@@ -51,6 +51,11 @@ impl SeekTo {
 /// note that is part of the commit, in case the answer never came.
 impl Engine {
     pub async fn configure(&self, configure: &Configure) -> Result<Configured, Error> {
+        let config = &self.shared.config;
+        let encrypts = configure.changes.get("encryptionEnabled") == Some(&true.into());
+        if encrypts && config.encryption_required && !config.keys.can_seal() {
+            return Err(Error::KeyRequired(configure.queue.clone()));
+        }
         let (engine, configure) = (self.clone(), configure.clone());
         self.to_its_end(async move {
             let shared = &engine.shared;

@@ -12,7 +12,7 @@ use super::append::{self, Landed, Parcel, Placed};
 use super::defer::{self, Accepted, Behind, Deferral, Deferred, Request};
 use super::open::{Open, Opened};
 use crate::Engine;
-use crate::crypt::Keys;
+use crate::config::Config;
 use crate::db::procedures::Locked;
 use crate::db::procedures::Refusal;
 use crate::db::{Connection, Error as DbError, Priority};
@@ -185,7 +185,7 @@ impl Engine {
         self.count_requests(&messages);
         let missing = told.iter().filter(|told| told.is_none()).count();
         let deleted = || "the partition was deleted again and again while it was pushed to".to_owned();
-        let reason = failure.as_ref().map_or_else(deleted, Error::to_string);
+        let reason = failure.as_ref().map_or_else(deleted, Error::public_text);
         match failure {
             // Nothing of it was stored. Otherwise each item says what became of it.
             Some(error) if missing == messages.len() => Err(error),
@@ -422,7 +422,7 @@ impl Engine {
                     let next = Parcel { failure: Some(failure), ..empty(&known) };
                     parcels.push(std::mem::replace(&mut current, (Vec::new(), next)));
                 }
-                add(&mut current.1, &messages[index], known.encrypted, &self.shared.config.keys)?;
+                add(&mut current.1, &messages[index], known.encrypted, &self.shared.config)?;
                 current.0.push(index);
             }
             parcels.push(current);
@@ -450,12 +450,17 @@ fn empty(known: &Known) -> Parcel {
 }
 
 /// `encrypted`: its queue wants that.
-fn add(parcel: &mut Parcel, message: &Message<'_>, encrypted: bool, keys: &Keys) -> Result<(), Error> {
+fn add(parcel: &mut Parcel, message: &Message<'_>, encrypted: bool, config: &Config) -> Result<(), Error> {
+    let keys = &config.keys;
     match message.secrecy {
         Secrecy::Queue if !encrypted => write(parcel, message, None, message.payload),
         Secrecy::Queue | Secrecy::Kept => match keys.seal(message.payload, message.transaction_id)? {
             Some(sealed) => write(parcel, message, Some(&sealed.key_id), &sealed.envelope),
             None if matches!(message.secrecy, Secrecy::Kept) => return Err(Error::NoKey),
+            // What was accepted is kept: it waited readable until now.
+            None if config.encryption_required && !message.accepted => {
+                return Err(Error::KeyRequired(message.queue.to_owned()));
+            }
             None => write(parcel, message, None, message.payload),
         },
         Secrecy::Done { key_id, in_doubt } => {

@@ -36,6 +36,14 @@ impl Engine {
         let known = self.shared.directory.find(chosen().map(|message| (message.queue, message.partition)));
         // With a key, the file holds nothing readable: what queues want may have changed since the database was last heard.
         let keys = &self.shared.config.keys;
+        if self.shared.config.encryption_required && !keys.can_seal() {
+            // One that is not known may ask for it.
+            let refused =
+                chosen().zip(&known).find(|(_, known)| known.as_ref().is_none_or(|known| known.encrypted));
+            if let Some((message, _)) = refused {
+                return Err(Error::KeyRequired(message.queue.to_owned()));
+            }
+        }
         let sealed = chosen().map(|message| keys.seal(message.payload, message.transaction_id));
         let sealed = sealed.collect::<Result<Vec<_>, _>>()?;
         let mut items = Vec::with_capacity(indexes.len());

@@ -143,7 +143,7 @@ impl Engine {
                     self.wait_behind(started).await?;
                     continue;
                 }
-                Err(error) if error.is_data() => return Ok(rolled_back(error.to_string())),
+                Err(error) if error.is_data() => return Ok(rolled_back(error.public_text())),
                 Err(error) => return Err(error.into()),
             };
             let mut placed: Vec<Option<(usize, Placed)>> = vec![None; pushes.len()];

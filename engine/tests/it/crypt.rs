@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use queen_engine::{Config, Engine, Error, Keys, RedriveAsk};
-use queen_protocol::{AckStatus, PopRequest, PushStatus};
+use queen_protocol::{AckStatus, Configure, PopRequest, PushStatus, TransactionBody};
 use queen_testkit::{Proxy, database};
 use serde_json::json;
 use tempfile::TempDir;
@@ -212,6 +212,38 @@ async fn without_a_key_it_works_unencrypted_and_the_doctor_says_so() {
     assert!(codes(&broker.examine().await.unwrap()).contains(&"encryption_without_key"));
     let with_key = holding(db.url(), Some(ONE), None).await;
     assert!(!codes(&with_key.examine().await.unwrap()).contains(&"encryption_without_key"));
+}
+
+#[tokio::test]
+async fn where_encryption_is_required_nothing_is_stored_readable_without_a_key() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    encrypt(&holding(db.url(), Some(ONE), None).await, "secret").await;
+    let broker = Config { encryption_required: true, ..spooling(proxy.url(), dir.path()) };
+    let broker = engine_with(broker).await;
+    let refused = async |queue: &str| {
+        let items = json!([{"queue": queue, "partition": "p", "payload": {"text": MARK}}]);
+        let error = send(&broker, &items).await.unwrap_err();
+        assert!(error.to_string().contains("QUEEN_ENCRYPTION_KEY"), "{error}");
+        assert_eq!(error.code().status(), 503);
+    };
+    refused("secret").await;
+    let push = json!({"operations": [{"type": "push", "queue": "secret", "payload": MARK}]}).to_string();
+    let transaction = TransactionBody::parse(push.as_bytes()).unwrap();
+    assert!(broker.transaction(&transaction, None).await.is_err());
+    let ask = Configure::parse(br#"{"queue":"new","options":{"encryptionEnabled":true}}"#).unwrap();
+    assert!(matches!(broker.configure(&ask).await, Err(Error::KeyRequired(queue)) if queue == "new"));
+    configure(&broker, "new", json!({"encryptionEnabled": false})).await;
+    // Known to ask for nothing, it goes on in the spool; of a queue that is not known nobody can tell.
+    send(&broker, &json!([{"queue": "probe", "payload": 1}])).await.unwrap();
+    cut_off(&proxy);
+    buffered(&broker).await;
+    refused("secret").await;
+    refused("unheard-of").await;
+    proxy.refuse(false);
+    emptied(&broker).await;
+    assert_eq!(found(&db.client().await, MARK).await, [""; 0]);
 }
 
 #[tokio::test]

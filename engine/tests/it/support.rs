@@ -35,6 +35,7 @@ pub fn config(url: &str) -> Config {
             user_timeout: Duration::from_secs(30),
         },
         keys: Keys::default(),
+        encryption_required: false,
         flights: 2,
         connections: 8,
         connect_timeout: Duration::from_secs(2),

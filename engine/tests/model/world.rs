@@ -85,6 +85,7 @@ fn config(url: &str) -> Config {
             user_timeout: Duration::from_secs(30),
         },
         keys: Keys::default(),
+        encryption_required: false,
         connections: 6,
         flights: 2,
         connect_timeout: Duration::from_secs(5),

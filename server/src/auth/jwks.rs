@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::refusal::Refusal;
+use crate::config::report::address;
 use crate::outgoing::connector;
 
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -136,7 +137,8 @@ impl Jwks {
                 true
             }
             Err(error) => {
-                warn!(url = %self.url, error = format!("{error:#}"), "cannot fetch the keys of the issuer");
+                let url = address(&self.url.to_string());
+                warn!(url, error = format!("{error:#}"), "cannot fetch the keys of the issuer");
                 false
             }
         }

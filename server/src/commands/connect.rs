@@ -30,6 +30,9 @@ pub struct Connect {
     /// The same from a file, which is read again for every request. Goes before a token.
     #[arg(long, env = "QUEEN_TOKEN_FILE", value_name = "FILE", help_heading = HEADING)]
     pub token_file: Option<PathBuf>,
+    /// Certificates that https trusts, a file of PEM, in place of those of the system.
+    #[arg(long, env = "QUEEN_CACERT", value_name = "FILE", help_heading = HEADING)]
+    pub cacert: Option<PathBuf>,
     /// How long a request may take with all its retries. Waiting for messages comes on top.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_seconds, help_heading = HEADING)]
     pub timeout: Duration,
@@ -64,7 +67,12 @@ impl Connect {
     }
 
     fn builder(&self, deadline: Duration) -> Result<Builder> {
-        let builder = Queen::builder().request_timeout(self.timeout.min(ATTEMPT_MAX)).deadline(deadline);
+        let mut builder = Queen::builder().request_timeout(self.timeout.min(ATTEMPT_MAX)).deadline(deadline);
+        if let Some(file) = &self.cacert {
+            let pem = std::fs::read(file)
+                .map_err(|error| Refused::usage(format!("{}: {error}", file.display())))?;
+            builder = builder.ca_certificates(pem);
+        }
         Ok(match (&self.token_file, &self.token) {
             (Some(file), _) => {
                 let read =

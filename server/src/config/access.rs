@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +42,9 @@ pub struct Access {
     /// Secret for HS256, at least 32 bytes.
     #[arg(long, env = "JWT_SECRET", value_name = "SECRET", allow_hyphen_values = true, help_heading = ACCESS)]
     pub jwt_secret: Option<Secret>,
+    /// A file with that secret instead.
+    #[arg(long, env = "JWT_SECRET_FILE", value_name = "FILE", help_heading = ACCESS)]
+    pub jwt_secret_file: Option<PathBuf>,
     /// Public key for RS256 or EdDSA: PEM, in which `\n` may stand for a line end, or a file that holds it.
     #[arg(long, env = "JWT_PUBLIC_KEY", value_name = "PEM", allow_hyphen_values = true, help_heading = ACCESS)]
     pub jwt_public_key: Option<Secret>,
@@ -112,6 +115,12 @@ impl FromStr for Secret {
     }
 }
 
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signed {
     With(Algorithm),
@@ -152,10 +161,10 @@ impl Access {
         if let Some(secret) = secret
             && secret.0.len() < SECRET_BYTES
         {
-            warn!(
-                bytes = secret.0.len(),
-                wanted = SECRET_BYTES,
-                "JWT_SECRET is short: who has a token can guess it"
+            bail!(
+                "JWT_SECRET has {} bytes; it needs {SECRET_BYTES} or more, because a shorter one can be guessed from a single \
+                 token: openssl rand -hex 32 makes one",
+                secret.0.len()
             );
         }
         let there = |algorithm: &Algorithm| match algorithm {
@@ -266,7 +275,7 @@ mod tests {
         assert_eq!(guard(&[]), Ok(false));
         assert_eq!(guard(&["--jwt-secret", "s"]), Ok(false));
         assert_eq!(guard(&["--auth-enabled"]), Ok(true));
-        assert_eq!(guard(&["--jwt-enabled", "--jwt-secret", "s"]), Ok(true));
+        assert_eq!(guard(&["--jwt-enabled", "--jwt-secret", &"s".repeat(32)]), Ok(true));
         assert_eq!(guard(&["--jwt-enabled", "--jwt-algorithm", "eddsa", "--jwt-public-key", ED]), Ok(true));
         assert_eq!(
             guard(&["--jwt-enabled", "--jwt-algorithm", "auto", "--jwt-jwks-url", "http://localhost/k"]),
@@ -279,6 +288,10 @@ mod tests {
         for (flags, why) in [
             (&["--jwt-enabled"][..], "JWT_SECRET"),
             (&["--jwt-enabled", "--jwt-secret", ""], "JWT_SECRET is empty"),
+            (
+                &["--jwt-enabled", "--jwt-secret", "thirty-one bytes are not enough"],
+                "JWT_SECRET has 31 bytes; it needs 32 or more",
+            ),
             (
                 &[
                     "--jwt-enabled",

@@ -242,7 +242,32 @@ fn word(mode: TlsMode) -> &'static str {
 
 fn program(bin_dir: Option<&PathBuf>) -> Command {
     let beside = bin_dir.map(|dir| dir.join("psql")).filter(|psql| psql.exists());
-    Command::new(beside.unwrap_or_else(|| PathBuf::from("psql")))
+    let mut command = Command::new(beside.unwrap_or_else(|| PathBuf::from("psql")));
+    queen_postgres::environment::limit(&mut command, is_psqls);
+    command
+}
+
+/// What psql, libpq and the programs that psql opens read beside what every program needs. Our own `PG_*` are not among it.
+fn is_psqls(name: &str) -> bool {
+    const NAMES: [&str; 15] = [
+        "COLUMNS",
+        "EDITOR",
+        "INPUTRC",
+        "KRB5CCNAME",
+        "LESS",
+        "LESSCHARSET",
+        "LINES",
+        "NO_COLOR",
+        "PAGER",
+        "SHELL",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        "TERM",
+        "TERMINFO",
+        "VISUAL",
+    ];
+    let libpqs = name.starts_with("PG") && !name.starts_with("PG_");
+    NAMES.contains(&name) || libpqs || name.starts_with("PSQL") || name.starts_with("XDG_")
 }
 
 fn default_data_dir() -> PathBuf {
@@ -364,7 +389,9 @@ mod tests {
             let command = settings(flags).psql().unwrap();
             let mut said: Vec<_> =
                 command.get_args().map(|argument| argument.to_str().unwrap().to_owned()).collect();
-            for (name, value) in command.get_envs() {
+            let verifying = |name: &str| name.starts_with("PGSSL");
+            let said_of_it = command.get_envs().filter(|(name, _)| name.to_str().is_some_and(verifying));
+            for (name, value) in said_of_it {
                 said.push(format!("{}={}", name.to_str().unwrap(), value.unwrap().to_str().unwrap()));
             }
             said

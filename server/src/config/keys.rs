@@ -1,42 +1,15 @@
-//! The keys of encryption at rest, from settings or files. A bad one ends the start: nothing is stored readable by mistake.
+//! The keys of encryption at rest. A bad one ends the start: nothing is stored readable by mistake.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use queen_engine::Keys;
 
 use super::Settings;
 
 pub fn read(settings: &Settings) -> Result<Keys> {
-    let current = one_of(
-        "QUEEN_ENCRYPTION_KEY",
-        settings.encryption_key.as_deref(),
-        settings.encryption_key_file.as_deref(),
-    )?;
-    let old = one_of(
-        "QUEEN_ENCRYPTION_OLD_KEYS",
-        settings.encryption_old_keys.as_deref(),
-        settings.encryption_old_keys_file.as_deref(),
-    )?;
-    let current_only = current.as_deref().map(|key| Keys::parse(Some(key), None)).transpose();
+    let (current, old) = (settings.encryption_key.as_deref(), settings.encryption_old_keys.as_deref());
+    let current_only = current.map(|key| Keys::parse(Some(key), None)).transpose();
     current_only.context("QUEEN_ENCRYPTION_KEY cannot be used")?;
-    Keys::parse(current.as_deref(), old.as_deref()).context("QUEEN_ENCRYPTION_OLD_KEYS cannot be used")
-}
-
-/// What the setting says, or the file that stands in for it.
-fn one_of(name: &str, said: Option<&str>, file: Option<&Path>) -> Result<Option<String>> {
-    match (said, file) {
-        (Some(_), Some(_)) => bail!("{name} and {name}_FILE are both given; which one counts?"),
-        (Some(said), None) => Ok(Some(said.to_owned())),
-        (None, Some(path)) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("{name}_FILE: {} cannot be read", path.display()))?;
-            let keys: Vec<&str> = text.split([',', '\n']).map(str::trim).collect();
-            let last = keys.iter().rposition(|key| !key.is_empty()).map_or(0, |last| last + 1);
-            Ok(Some(keys[..last].join(",")))
-        }
-        (None, None) => Ok(None),
-    }
+    Keys::parse(current, old).context("QUEEN_ENCRYPTION_OLD_KEYS cannot be used")
 }
 
 #[cfg(test)]
@@ -65,9 +38,6 @@ mod tests {
             keys(&["--encryption-key-file", one, "--encryption-old-keys-file", many]).unwrap(),
             ["a", "b", "c", "d"]
         );
-        let both = keys(&["--encryption-key-file", one, "--encryption-key", KEY]).unwrap_err();
-        assert!(both.contains("both given") && !both.contains(KEY), "{both}");
-        assert!(keys(&["--encryption-key-file", "/nowhere"]).unwrap_err().contains("/nowhere"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_protocol::{BadRequest, check_name, format_millis};
+use queen_protocol::{BadRequest, check_name, format_millis, read_object};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -113,8 +113,8 @@ pub async fn inter_instance_stats(app: State<App>) -> Result<Response, ApiError>
 #[utoipa::path(post, path = "/internal/api/notify", operation_id = "notify", tag = "broker", request_body = Notify,
     responses((status = 200, description = "They look", body = Notified), Failures, TooLarge))]
 pub async fn notify(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
-    let notify: Notify = serde_json::from_slice(&body.0)
-        .map_err(|error| BadRequest(format!("the body is {{\"queue\": \"name\"}}: {error}")))?;
+    let notify: Notify = read_object(&body.0)
+        .map_err(|BadRequest(error)| BadRequest(format!("the body is {{\"queue\": \"name\"}}: {error}")))?;
     check_name("queue", &notify.queue)?;
     app.engine.notify(&notify.queue).await?;
     answer::json(StatusCode::OK, &Notified { status: "ok" })

@@ -157,15 +157,15 @@ pub async fn shapes(State(app): State<App>, query: Query) -> Result<Response, Ap
 }
 
 fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
-    let name = |key: &'static str| {
-        let value = query.filled(key).map(str::to_owned);
-        value.map(|value| check_name(key, &value).map(|()| value)).transpose()
+    let checked = |key: &'static str, value: Option<&str>| {
+        value.map(|value| check_name(key, value).map(|()| value.to_owned())).transpose()
     };
+    let name = |key| checked(key, query.filled(key));
     let time = |key| query.filled(key).map(|value| parse_time(key, value)).transpose();
     Ok(DeadLetterFilter {
         queue: name("queue")?,
         partition: name("partition")?,
-        group: name("consumerGroup")?,
+        group: checked("consumerGroup", query.group())?,
         from: time("from")?,
         to: time("to")?,
         error: name("error")?,

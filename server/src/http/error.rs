@@ -165,9 +165,9 @@ impl From<queen_engine::Error> for ApiError {
         // (Python); any other text ends them for good, long before the database is back.
         let text = match error {
             queen_engine::Error::Database(_) if code == ErrorCode::Unavailable => {
-                format!("database connection timeout: {error}")
+                format!("database connection timeout: {}", error.public_text())
             }
-            other => other.to_string(),
+            other => other.public_text(),
         };
         Self::new(code, text)
     }

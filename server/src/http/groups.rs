@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use queen_engine::{GroupFigures, PartitionFigures};
-use queen_protocol::{BadRequest, Holder, check_name, format_millis, parse_time};
+use queen_protocol::{Holder, check_name, format_millis, parse_time, read_object};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -319,7 +319,7 @@ pub async fn subscription(
     body: Body<SMALL>,
 ) -> Result<Response, ApiError> {
     check_name("consumerGroup", &group)?;
-    let wanted: SubscriptionBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
+    let wanted: SubscriptionBody = read_object(&body.0)?;
     let since = parse_time("subscriptionTimestamp", &wanted.subscription_timestamp)?;
     let rows_updated = app.engine.set_subscription(&group, since).await?;
     let new_timestamp = &wanted.subscription_timestamp;

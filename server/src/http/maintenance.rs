@@ -4,7 +4,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use queen_protocol::BadRequest;
+use queen_protocol::{BadRequest, read_object};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -84,7 +84,7 @@ pub async fn set_pop(State(app): State<App>, body: Body<SMALL>) -> Result<Respon
 }
 
 fn switch(body: &Body<SMALL>) -> Result<bool, BadRequest> {
-    let switch: Switch = serde_json::from_slice(&body.0)
+    let switch: Switch = read_object(&body.0)
         .map_err(|_| BadRequest::new("the body is {\"enabled\": true} or {\"enabled\": false}"))?;
     Ok(switch.enabled)
 }

@@ -208,6 +208,7 @@ struct Replayed {
 #[schema(as = BuryMessage)]
 pub struct BuryBody {
     /// Absent: those who read without a group.
+    #[serde(alias = "group")]
     #[schema(max_length = 255)]
     consumer_group: Option<String>,
     /// Why; for people.

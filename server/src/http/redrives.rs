@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use queen_engine::{Redrive, RedriveAsk};
-use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time};
+use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time, read_object};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -37,6 +37,7 @@ pub struct StartBody {
     queue: String,
     #[schema(max_length = 255)]
     partition: Option<String>,
+    #[serde(alias = "group")]
     #[schema(max_length = 255)]
     consumer_group: Option<String>,
     /// Failed at this time or later.
@@ -144,7 +145,7 @@ pub enum NoRedrive {
     responses((status = 200, description = "Counted", body = Counted),
         (status = 202, description = "Started", body = Entry<'static>), NoRedrive, Failures, TooLarge))]
 pub async fn start(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> Result<Response, ApiError> {
-    let wanted: StartBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
+    let wanted: StartBody = read_object(&body.0)?;
     let ask = wanted.ask()?;
     caller.may(Need::This(Right::Admin), &ask.queue)?;
     if let Some(target) = &ask.target_queue {

@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use queen_protocol::{BadRequest, ErrorCode};
+use queen_protocol::{BadRequest, ErrorCode, read_object};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -115,7 +115,7 @@ impl<const MAX: usize> Body<MAX> {
     pub fn or_empty<T: DeserializeOwned + Default>(&self) -> Result<T, BadRequest> {
         match self.0.is_empty() {
             true => Ok(T::default()),
-            false => Ok(serde_json::from_slice(&self.0)?),
+            false => read_object(&self.0),
         }
     }
 }
@@ -161,6 +161,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 impl Query {
     pub fn text(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// A consumer group by either of its names: routes differ in theirs, and a name that were ignored would mean another group.
+    pub fn group(&self) -> Option<&str> {
+        self.filled("consumerGroup").or_else(|| self.filled("group"))
     }
 
     /// For filters, where an empty value is one left blank.
@@ -247,6 +252,9 @@ mod tests {
         assert!(!query.flag("d", true) && query.flag("absent", true));
         assert_eq!((query.number("e"), query.number("f"), query.number("absent")), (Some(12), None, None));
         assert_eq!((query.text("g"), query.filled("g")), (Some(""), None));
+        for both in ["group=g", "consumerGroup=g", "consumerGroup=&group=g", "group=other&consumerGroup=g"] {
+            assert_eq!(Query::parse(both).group(), Some("g"), "{both}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use queen_engine::{Seek, SeekForecast, SeekTo};
-use queen_protocol::{BadRequest, ErrorCode, check_name, parse_time};
+use queen_protocol::{BadRequest, ErrorCode, check_name, parse_time, read_object};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -100,7 +100,7 @@ pub async fn in_queue(
 ) -> Result<Response, ApiError> {
     check_name("consumerGroup", &group)?;
     check_name("queue", &queue)?;
-    let wanted: SeekBody = serde_json::from_slice(&body.0).map_err(BadRequest::from)?;
+    let wanted: SeekBody = read_object(&body.0)?;
     let to = wanted.target()?;
     let (partitions_updated, forecast) = match wanted.dry_run {
         Some(true) => {

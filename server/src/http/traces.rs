@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use queen_engine::{NamedTrace, NewTrace, Trace, TraceName};
-use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis};
+use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, read_object};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -40,6 +40,7 @@ pub struct TraceBody<'a> {
     #[schema(min_length = 1, max_length = 255)]
     transaction_id: String,
     partition_id: String,
+    #[serde(alias = "group")]
     #[schema(max_length = 255)]
     consumer_group: Option<String>,
     /// One name or several.
@@ -197,7 +198,7 @@ fn pagination(query: &Query, limit: i64) -> Pagination {
 }
 
 pub fn read(body: &[u8]) -> Result<NewTrace, BadRequest> {
-    let told: TraceBody<'_> = serde_json::from_slice(body)?;
+    let told: TraceBody<'_> = read_object(body)?;
     let partition = place(&told.partition_id, &told.transaction_id)?;
     let mut names = match told.trace_names {
         Names::None => Vec::new(),

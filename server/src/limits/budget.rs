@@ -1,4 +1,4 @@
-//! How much of all request bodies may be in memory at once.
+//! How much of all request bodies, and of all unfinished heads, may be in memory at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,10 +12,11 @@ const COUNTED_FROM: usize = 64 << 10;
 pub struct Budget {
     /// 0: no limit.
     limit: usize,
+    counted_from: usize,
     taken: AtomicUsize,
 }
 
-/// What one body has of it, until it is dropped. It grows with what really arrives, so that nobody takes anything by
+/// What one body or head has of it, until it is dropped. It grows with what really arrives, so that nobody takes anything by
 /// announcing it; and it never waits for more, so that two bodies never wait for each other.
 pub struct Share {
     budget: Arc<Budget>,
@@ -24,7 +25,12 @@ pub struct Share {
 
 impl Budget {
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, taken: AtomicUsize::new(0) })
+        Arc::new(Self { limit, counted_from: COUNTED_FROM, taken: AtomicUsize::new(0) })
+    }
+
+    /// Of heads every byte counts: connections that take one cost next to nothing.
+    pub fn heads(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, counted_from: 0, taken: AtomicUsize::new(0) })
     }
 
     pub fn share(self: &Arc<Self>) -> Share {
@@ -37,7 +43,7 @@ impl Share {
     #[must_use]
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        if bytes < COUNTED_FROM || more == 0 {
+        if bytes < self.budget.counted_from || more == 0 {
             return true;
         }
         let limit = self.budget.limit;
@@ -47,6 +53,12 @@ impl Share {
             self.bytes = bytes;
         }
         grown
+    }
+
+    /// Gives it all back.
+    pub fn clear(&mut self) {
+        self.budget.taken.fetch_sub(self.bytes, Relaxed);
+        self.bytes = 0;
     }
 
     /// The body, which gives back its share when the last part of it is gone.
@@ -60,7 +72,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.taken.fetch_sub(self.bytes, Relaxed);
+        self.clear();
     }
 }
 

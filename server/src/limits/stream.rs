@@ -1,5 +1,5 @@
 //! A connection that does not wait for ever for a client that reads nothing: its answer, which may be large, is in memory
-//! until it does.
+//! until it does. Reads pass through [`HeadReader`], which has the same patience with heads of requests.
 
 use std::io;
 use std::pin::Pin;
@@ -9,12 +9,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::Limit;
+use super::head::HeadReader;
+
 /// How long what a client still sends is read after it was refused. Closed with something unread, TCP resets the connection,
 /// and the client may never see why.
 const LINGER: Duration = Duration::from_secs(1);
 
 pub struct Patient<S> {
     stream: S,
+    reader: HeadReader,
     /// Zero: for ever.
     patience: Duration,
     /// While a write waits.
@@ -23,13 +27,13 @@ pub struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    pub fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, deadline: None, stalled: false }
+    pub fn new(stream: S, patience: Duration, reader: HeadReader) -> Self {
+        Self { stream, reader, patience, deadline: None, stalled: false }
     }
 
-    /// It ended because the client read nothing for too long.
-    pub fn has_stalled(&self) -> bool {
-        self.stalled
+    /// The limit it ended of.
+    pub fn exceeded(&self) -> Option<Limit> {
+        if self.stalled { Some(Limit::WriteTime) } else { self.reader.exceeded() }
     }
 
     /// Any progress starts the time anew.
@@ -72,11 +76,12 @@ pub async fn discard(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let Self { stream, reader, .. } = self.get_mut();
+        reader.poll_read(stream, cx, buffer)
     }
 }
 
@@ -109,6 +114,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::budget::Budget;
+    use crate::limits::head::Head;
     use tokio::io::{AsyncWriteExt, duplex};
 
     const PATIENCE: Duration = Duration::from_secs(1);
@@ -116,7 +123,8 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_stops_is_given_up_and_a_slow_one_is_not() {
         let (server, mut client) = duplex(10);
-        let mut server = Patient::new(server, PATIENCE);
+        let reader = HeadReader::new(Head::new(&Budget::heads(0)), Duration::ZERO);
+        let mut server = Patient::new(server, PATIENCE, reader);
         let slow = async {
             let mut byte = [0];
             for _ in 0..30 {
@@ -126,9 +134,9 @@ mod tests {
         };
         let (written, ()) = tokio::join!(server.write_all(&[0; 40]), slow);
         written.unwrap();
-        assert!(!server.has_stalled());
+        assert_eq!(server.exceeded(), None);
         let error = server.write_all(b"x").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(server.has_stalled());
+        assert_eq!(server.exceeded(), Some(Limit::WriteTime));
     }
 }

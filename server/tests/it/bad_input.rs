@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Reply, Server};
+use crate::support::{Reply, Server, eventually};
 
 async fn posted(server: &Server, path: &str, body: &str) -> Reply {
     server.send(Method::POST, path, Some(body)).await
@@ -114,6 +114,94 @@ async fn names_too_long_or_with_a_nul_are_refused_everywhere() {
             assert!(server.delete(&path).await.is_error(400, "bad_request"), "{path}");
         }
     }
+}
+
+/// A browser takes `..` for "one up", so the seek of such a partition would move the group in all of them.
+#[tokio::test]
+async fn a_name_that_is_a_step_in_a_path_is_refused_for_what_is_new_and_what_there_is_can_be_read() {
+    let server = Server::start().await;
+    for name in [".", ".."] {
+        for (path, body) in [
+            ("/api/v1/push", json!({"items": [{"queue": name}]})),
+            ("/api/v1/push", json!({"items": [{"queue": "q", "partition": name}]})),
+            (
+                "/api/v1/transaction",
+                json!({"operations": [{"type": "push", "queue": "q", "partition": name}]}),
+            ),
+            ("/api/v1/configure", json!({"queue": name})),
+        ] {
+            let reply = server.post(path, body).await;
+            assert!(reply.is_error(400, "bad_request"), "{path}: {} {}", reply.status, reply.text);
+            assert!(
+                reply.json()["error"].as_str().unwrap().contains("in the path of a URL"),
+                "{}",
+                reply.text
+            );
+        }
+    }
+    server.configure("q", json!({})).await;
+    let sql = server.database.client().await;
+    sql.query("select queen.push('q', '..', '1')", &[]).await.unwrap();
+    let popped = eventually("it is delivered", async || {
+        let reply = server.get("/api/v1/pop/queue/q?autoAck=true").await;
+        (reply.status == 200).then(|| reply.json())
+    });
+    assert_eq!(popped.await["messages"][0]["partition"], "..");
+    let listed = server.get("/api/v1/messages?queue=q&partition=..").await.json();
+    assert_eq!(listed["messages"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_group_goes_by_either_name() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!(1)]).await;
+    for key in ["group", "consumerGroup"] {
+        let popped = server.get(&format!("/api/v1/pop/queue/q?{key}={key}-1&batch=1")).await.json();
+        assert_eq!(popped["consumerGroup"], format!("{key}-1"));
+        let message = &popped["messages"][0];
+        let ack = json!({"transactionId": message["transactionId"], "partitionId": message["partitionId"],
+            "leaseId": message["leaseId"], "status": "dlq", key: format!("{key}-1")});
+        assert_eq!(server.call("/api/v1/ack", ack).await[0]["dlq"], true);
+        let depth = server.get(&format!("/api/v1/resources/queues/q/depth?{key}={key}-1")).await.json();
+        assert_eq!((&depth["group"], &depth["pending"]), (&json!(format!("{key}-1")), &json!(0)));
+        let letters = server.get(&format!("/api/v1/dlq?queue=q&{key}={key}-1")).await.json();
+        assert_eq!(letters["total"], 1);
+        let redrive = json!({"queue": "q", key: format!("{key}-1"), "dryRun": true});
+        assert_eq!(server.call("/api/v1/dlq/redrive", redrive).await["total"], 1);
+    }
+    let readers = server.get("/api/v1/consumer-groups").await.json();
+    let names: Vec<&str> =
+        readers.as_array().unwrap().iter().map(|reader| reader["name"].as_str().unwrap()).collect();
+    assert!(!names.contains(&"__QUEUE_MODE__"), "{names:?}");
+}
+
+#[tokio::test]
+async fn a_list_is_no_object_and_the_error_says_what_is_allowed() {
+    let server = Server::start().await;
+    let item = json!({"queue": "q", "payload": 1});
+    for body in [json!([item]), json!([[item]]), json!({"items": [["q", "p", 1]]}), json!({"items": item})] {
+        let reply = server.post("/api/v1/push", body.clone()).await;
+        assert!(reply.is_error(400, "bad_request"), "{body}: {} {}", reply.status, reply.text);
+        let says = reply.json()["error"].as_str().unwrap().to_owned();
+        let expected = if body.is_array() { r#"{"items": ["# } else { "expected a" };
+        assert!(says.contains(expected), "{body}: {says}");
+    }
+    for (path, body) in [
+        ("/api/v1/ack", json!(["t", "0193a5e0-1111-7222-8333-444455556666"])),
+        ("/api/v1/ack/batch", json!([[]])),
+        ("/api/v1/transaction", json!([[item]])),
+        ("/api/v1/consumer-groups/g/queues/q/seek", json!([true])),
+        ("/api/v1/lease/l/extend", json!([60])),
+        ("/api/v1/system/maintenance", json!([true])),
+    ] {
+        let reply = server.post(path, body).await;
+        assert!(reply.is_error(400, "bad_request"), "{path}: {} {}", reply.status, reply.text);
+    }
+    assert_eq!(
+        server.get("/api/v1/resources/queues").await.json()["queues"],
+        json!([]),
+        "nothing was stored"
+    );
 }
 
 #[tokio::test]

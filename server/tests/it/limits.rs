@@ -295,6 +295,33 @@ async fn one_client_with_too_many_connections_takes_none_of_its_neighbours() {
 }
 
 #[tokio::test]
+async fn a_head_that_is_not_complete_in_time_is_cut_off_and_idle_connections_are_not() {
+    let server = Server::start_with(&["--header-timeout", "300ms"]).await;
+    let (mut silent, mut idle) = (connected(&server).await, connected(&server).await);
+    assert_eq!(status(&mut idle, LIVE).await, 200);
+    let mut first = connected(&server).await;
+    first.write_all(b"GET /health/live HTTP/1.1\r\nHo").await.unwrap();
+    assert_eq!(heard(&mut first).await, "");
+    // On a connection that was used, and behind a body.
+    let mut second = connected(&server).await;
+    assert_eq!(status(&mut second, LIVE).await, 200);
+    second.write_all(b"G").await.unwrap();
+    assert_eq!(heard(&mut second).await, "");
+    let mut third = connected(&server).await;
+    let filler = "x".repeat(20_000);
+    let push = r#"{"items":[]}"#;
+    let behind = format!(
+        "POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{push}GET /{filler}",
+        push.len()
+    );
+    third.write_all(behind.as_bytes()).await.unwrap();
+    let answer = heard(&mut third).await;
+    assert!(answer.starts_with("HTTP/1.1 201 ") && answer.matches("HTTP/1.1 ").count() == 1, "{answer}");
+    assert_eq!(refused(&server, "header_time").await, 3);
+    assert_eq!((status(&mut silent, LIVE).await, status(&mut idle, LIVE).await), (200, 200));
+}
+
+#[tokio::test]
 async fn a_client_that_reads_nothing_is_cut_off() {
     let server = Server::start_with(&["--write-timeout", "300ms"]).await;
     let large = json!("x".repeat(8 << 20));

@@ -283,6 +283,32 @@ async fn tables_that_name_no_schema_go_to_public_in_an_embedded_database() {
 }
 
 #[tokio::test]
+async fn the_programs_of_postgresql_see_no_secret_of_the_broker() {
+    const SECRETS: [(&str, &str); 4] = [
+        ("QUEEN_ENCRYPTION_KEY", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"),
+        ("JWT_SECRET", "hush-hush-hush-hush-hush-hush-hush-hush"),
+        ("AWS_SECRET_ACCESS_KEY", "hush-hush"),
+        ("PGPASSFILE", "/hush"),
+    ];
+    let dir = TempDir::new().unwrap();
+    let args = ["--data-dir", dir.path().to_str().unwrap()];
+    let _broker = Broker::start(Path::new(QUEEN), &args, &SECRETS).await.unwrap();
+    let pidfile = std::fs::read_to_string(dir.path().join("postgres/postmaster.pid")).unwrap();
+    let environ = format!("/proc/{}/environ", pidfile.lines().next().unwrap());
+    let environ = String::from_utf8(std::fs::read(environ).unwrap()).unwrap();
+    let names: Vec<&str> = environ.split('\0').filter_map(|pair| pair.split('=').next()).collect();
+    assert!(names.contains(&"PATH") && names.contains(&"LC_ALL"), "{names:?}");
+    assert!(SECRETS.iter().all(|(name, _)| !names.contains(name)), "{names:?}");
+
+    // What is libpq's own stays with a person's psql.
+    let psql = Command::new(QUEEN).args(["psql", args[0], args[1], "-c", r"\! env"]).envs(SECRETS).output();
+    let psql = psql.await.unwrap();
+    let environ = String::from_utf8_lossy(&psql.stdout);
+    assert!(environ.contains("PATH=") && environ.contains("PGPASSFILE=/hush"), "{psql:?}");
+    assert!(SECRETS[..3].iter().all(|(name, _)| !environ.contains(name)), "{environ}");
+}
+
+#[tokio::test]
 async fn the_small_commands_print_and_end() {
     let version = output(&["version"]).await;
     assert_eq!(String::from_utf8(version.stdout).unwrap(), format!("queen {}\n", env!("CARGO_PKG_VERSION")));

@@ -81,6 +81,33 @@ async fn a_listener_with_a_certificate_speaks_https_and_takes_a_new_one_while_it
 }
 
 #[tokio::test]
+async fn the_command_line_trusts_the_file_it_is_given() {
+    let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
+    write(dir.path(), &Authority::self_signed(&["127.0.0.1"]));
+    let broker = start(database.url(), dir.path(), &[]).await.unwrap();
+    let other = dir.path().join("other.pem");
+    std::fs::write(&other, Authority::new().pem()).unwrap();
+    let list = async |more: &[&str]| {
+        let mut queen = tokio::process::Command::new(QUEEN);
+        queen.args(["queues", "list", "--url", broker.url()]).args(more).output().await.unwrap()
+    };
+    let [certificate, _] = paths(dir.path());
+    let trusted = list(&["--cacert", certificate.to_str().unwrap()]).await;
+    assert!(trusted.status.success(), "{trusted:?}");
+    for more in [&[][..], &["--cacert", other.to_str().unwrap()]] {
+        let refused = list(more).await;
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && said.contains("the certificate of the broker is not trusted"),
+            "{said}"
+        );
+        assert!(!said.contains("CaUsedAsEndEntity"), "{said}");
+    }
+    let refused = list(&["--cacert", "/nowhere.pem"]).await;
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("/nowhere.pem"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_changed_file_is_noticed_without_a_signal() {
     let dir = TempDir::new().unwrap();
     let authority = Authority::new();

@@ -1,7 +1,9 @@
 //! The examples and the quickstart of the README: they run, and end by themselves.
 
 use std::process::Output;
+use std::time::Duration;
 
+use queen_client::Queen;
 use queen_testkit::{Authority, Broker};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -98,5 +100,44 @@ async fn https_is_spoken_with_whom_the_system_trusts_and_nobody_else() {
     // And that is not tried until the deadline.
     let refused = run("quickstart", broker.url(), &[("SSL_CERT_FILE", &other)]).await;
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("UnknownIssuer"), "{said}");
+    assert!(!refused.status.success() && said.contains("not issued by a trusted authority"), "{said}");
+}
+
+#[tokio::test]
+async fn a_certificate_that_signed_itself_is_trusted_by_those_who_name_it() {
+    let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (own, twin) = (Authority::self_signed(&["127.0.0.1"]), Authority::self_signed(&["127.0.0.1"]));
+    let (chain, key) = (file("cert.pem", &own.certificate), file("key.pem", &own.key));
+    let flags = ["--database-url", database.url(), "--tls-cert", &chain, "--tls-key", &key];
+    let broker = Broker::start(&binary(), &flags, &[]).await.unwrap();
+    let ask = async |url: &str, pem: &str| {
+        let queen = Queen::builder().url(url).ca_certificates(pem).deadline(Duration::from_secs(10)).build();
+        queen.unwrap().queue("orders").push(&1).await.map_err(|error| error.to_string())
+    };
+    ask(broker.url(), &own.certificate).await.unwrap();
+    let both = format!("{}{}", twin.certificate, own.certificate);
+    ask(broker.url(), &both).await.unwrap();
+    let said = run("quickstart", broker.url(), &[("SSL_CERT_FILE", &chain)]).await;
+    assert!(said.status.success(), "{said:?}");
+    // Not another one for the same name, and not for another name.
+    for (url, pem, why) in [
+        (
+            broker.url().to_owned(),
+            &twin.certificate,
+            "it is the certificate of an authority, and not one of those",
+        ),
+        (broker.url().replace("127.0.0.1", "localhost"), &own.certificate, "it is for another name"),
+    ] {
+        let refused = ask(&url, pem).await.unwrap_err();
+        assert!(refused.contains("is not trusted") && refused.contains(why), "{refused}");
+        assert!(!refused.contains("CaUsedAsEndEntity"), "{refused}");
+    }
+    for pem in ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        assert!(Queen::builder().url(broker.url()).ca_certificates(pem).build().is_err(), "{pem:?}");
+    }
 }

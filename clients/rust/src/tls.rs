@@ -1,0 +1,138 @@
+//! Whom https trusts: the authorities of the system, or certificates that the program names. It opens no connection.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme,
+};
+
+use crate::error::Error;
+
+/// `named`: PEM of those to trust in place of the system's. `needed`: some URL is https.
+pub fn config(named: Option<&[u8]>, needed: bool) -> Result<ClientConfig, Error> {
+    let trusted = match named {
+        Some(pem) => read(pem)?,
+        None if needed => rustls_native_certs::load_native_certs().certs,
+        None => Vec::new(),
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::bad_use("TLS cannot be set up").with_source(error))?;
+    let mut roots = RootCertStore::empty();
+    let (usable, _) = roots.add_parsable_certificates(trusted.iter().cloned());
+    if named.is_some() && usable < trusted.len() {
+        return Err(Error::bad_use("one of the CA certificates cannot be read"));
+    }
+    if roots.is_empty() {
+        return Ok(builder.with_root_certificates(roots).with_no_client_auth());
+    }
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| Error::bad_use("TLS cannot be set up").with_source(error))?;
+    let verifier = Arc::new(Verifier { inner: verifier, trusted });
+    Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+}
+
+fn read(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|error| Error::bad_use("the CA certificates are no PEM").with_source(error))?;
+    match found.is_empty() {
+        true => Err(Error::bad_use("the CA certificates are no PEM: there is no certificate in them")),
+        false => Ok(found),
+    }
+}
+
+/// Verifies as rustls does, and lets a server show a trusted certificate itself although it is one of an authority: that is
+/// what `openssl req -x509` makes, and curl takes it.
+#[derive(Debug)]
+struct Verifier {
+    inner: Arc<WebPkiServerVerifier>,
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.inner.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // It is within its time: webpki looks at that first.
+            Err(error) if is_authority(&error) && self.trusted.contains(certificate) => {
+                rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+/// It was refused for nothing but being an authority's.
+fn is_authority(error: &rustls::Error) -> bool {
+    let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else {
+        return false;
+    };
+    matches!(cause.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
+}
+
+/// Why a broker's certificate is not trusted, if that is what an error is about. It will not become so.
+pub fn distrust(error: &(dyn StdError + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(failed @ rustls::Error::InvalidCertificate(reason)) = error.downcast_ref() {
+            return Some(match reason {
+                CertificateError::UnknownIssuer => "it was not issued by a trusted authority".to_owned(),
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    "it has expired".to_owned()
+                }
+                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                    "it is not valid yet".to_owned()
+                }
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                    "it is for another name than that of the URL".to_owned()
+                }
+                _ if is_authority(failed) => {
+                    "it is the certificate of an authority, and not one of those that are trusted".to_owned()
+                }
+                CertificateError::Other(OtherError(cause)) => cause.to_string(),
+                other => other.to_string(),
+            });
+        }
+        // An error of I/O hides what it is about from those who ask for its source.
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        next = inner.map(|inner| inner as &(dyn StdError + 'static)).or_else(|| error.source());
+    }
+    None
+}

@@ -1,0 +1,286 @@
+//! How long the head of a request may take once its first byte is here, and how much memory all unfinished heads may hold
+//! together. A connection that waits for its next request takes no time, however long it waits.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+use super::Limit;
+use super::budget::{Budget, Share};
+
+/// One read of a head that is not complete: small ones keep the buffer from growing for bytes that may never come.
+const PIECE_BYTES: u64 = 4 << 10;
+/// What ends a head, and a chunked body.
+const BLANK_LINE: &[u8] = b"\r\n\r\n";
+
+/// The head that a connection is at. Its stream sees bytes, its service sees requests; they share this.
+#[derive(Clone)]
+pub struct Head(Arc<Mutex<Progress>>);
+
+struct Progress {
+    phase: Phase,
+    /// Bytes of the unfinished head.
+    arrived: usize,
+    /// Of the budget for them.
+    share: Share,
+}
+
+enum Phase {
+    /// Nothing has come of the next request.
+    Idle,
+    Arriving,
+    /// A request is being served. `body`: how much of its body there is, unless it comes in chunks; `read`: what has arrived
+    /// since its head; `at_end`: that ended with an empty line.
+    Served {
+        body: Option<u64>,
+        read: u64,
+        at_end: bool,
+    },
+}
+
+impl Head {
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        let progress = Progress { phase: Phase::Idle, arrived: 0, share: budget.share() };
+        Self(Arc::new(Mutex::new(progress)))
+    }
+
+    /// It is complete. `body`: its length, `None` if it comes in chunks.
+    pub fn complete(&self, body: Option<u64>) {
+        let mut progress = self.progress();
+        progress.phase = Phase::Served { body, read: 0, at_end: true };
+        progress.arrived = 0;
+        progress.share.clear();
+    }
+
+    /// The answer is out. Some of the next head may have come behind the body.
+    fn next(&self) {
+        let mut progress = self.progress();
+        let ahead = match progress.phase {
+            Phase::Served { body: Some(body), read, .. } => read.saturating_sub(body),
+            Phase::Served { body: None, read, at_end: false } => read,
+            _ => 0,
+        };
+        progress.arrived = ahead as usize;
+        progress.phase = if ahead > 0 { Phase::Arriving } else { Phase::Idle };
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads for a [`Head`].
+pub struct HeadReader {
+    head: Head,
+    /// Zero: for ever.
+    patience: Duration,
+    /// While a head is incomplete and nothing more of it is here.
+    deadline: Option<Pin<Box<Sleep>>>,
+    exceeded: Option<Limit>,
+}
+
+impl HeadReader {
+    pub fn new(head: Head, patience: Duration) -> Self {
+        Self { head, patience, deadline: None, exceeded: None }
+    }
+
+    /// Why reading has failed.
+    pub fn exceeded(&self) -> Option<Limit> {
+        self.exceeded
+    }
+
+    pub fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let arriving = matches!(self.head.progress().phase, Phase::Arriving);
+        let done = match arriving {
+            true => ready!(self.poll_rest(stream, cx, buffer)),
+            false => {
+                self.deadline = None;
+                ready!(Pin::new(stream).poll_read(cx, buffer))
+            }
+        };
+        let new = &buffer.filled()[before..];
+        let mut progress = self.head.progress();
+        match &mut progress.phase {
+            _ if new.is_empty() => {}
+            Phase::Served { read, at_end, .. } => {
+                *read += new.len() as u64;
+                *at_end = new.ends_with(BLANK_LINE);
+            }
+            phase @ (Phase::Idle | Phase::Arriving) => {
+                *phase = Phase::Arriving;
+                progress.arrived += new.len();
+            }
+        }
+        Poll::Ready(done)
+    }
+
+    /// Of a head of which a part is here: asked for more, so it is not complete.
+    fn poll_rest<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let fits = {
+            let progress = &mut *self.head.progress();
+            progress.share.grow_to(progress.arrived)
+        };
+        if !fits {
+            return self.fail(Limit::Heads, "unfinished heads take too much memory");
+        }
+        if let Poll::Ready(done) = Pin::new(&mut stream.take(PIECE_BYTES)).poll_read(cx, buffer) {
+            return Poll::Ready(done);
+        }
+        if self.patience.is_zero() {
+            return Poll::Pending;
+        }
+        let patience = self.patience;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(patience)));
+        ready!(deadline.as_mut().poll(cx));
+        self.fail(Limit::HeaderTime, "the head of a request is not complete in time")
+    }
+
+    fn fail(&mut self, limit: Limit, why: &'static str) -> Poll<io::Result<()>> {
+        self.exceeded = Some(limit);
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+    }
+}
+
+/// An answer, which when it ends makes room for the next head.
+pub struct Answer<B> {
+    body: B,
+    head: Head,
+}
+
+impl<B> Answer<B> {
+    pub fn new(body: B, head: Head) -> Self {
+        Self { body, head }
+    }
+}
+
+impl<B> Drop for Answer<B> {
+    fn drop(&mut self) {
+        self.head.next();
+    }
+}
+
+impl<B: Body + Unpin> Body for Answer<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::stream::Patient;
+    use futures_util::FutureExt;
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::timeout;
+
+    const PATIENCE: Duration = Duration::from_millis(100);
+    const LONG: Duration = Duration::from_millis(300);
+
+    fn connection(budget: &Arc<Budget>) -> (Patient<DuplexStream>, Head, DuplexStream) {
+        let (server, client) = duplex(1 << 20);
+        let head = Head::new(budget);
+        (Patient::new(server, LONG, HeadReader::new(head.clone(), PATIENCE)), head, client)
+    }
+
+    async fn read(stream: &mut Patient<DuplexStream>) -> io::Result<usize> {
+        stream.read(&mut [0; 100_000]).await
+    }
+
+    fn answered(head: &Head) {
+        drop(Answer::new((), head.clone()));
+    }
+
+    #[tokio::test]
+    async fn only_a_head_that_has_begun_has_to_be_complete_in_time() {
+        let (mut server, head, mut client) = connection(&Budget::heads(0));
+        for _ in 0..3 {
+            assert!(timeout(LONG, read(&mut server)).await.is_err(), "an idle connection is left alone");
+            client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+            read(&mut server).await.unwrap();
+            head.complete(Some(0));
+            assert!(timeout(LONG, read(&mut server)).await.is_err(), "its handler takes its time");
+            answered(&head);
+        }
+        client.write_all(b"GET").await.unwrap();
+        read(&mut server).await.unwrap();
+        let dripping = async {
+            loop {
+                sleep(PATIENCE / 4).await;
+                client.write_all(b"x").await.unwrap();
+            }
+        };
+        let cut_off = async { while read(&mut server).await.is_ok() {} };
+        tokio::select! { () = dripping => {}, () = cut_off => {} }
+        assert_eq!(server.exceeded(), Some(Limit::HeaderTime));
+    }
+
+    #[tokio::test]
+    async fn what_comes_behind_a_body_belongs_to_the_next_head() {
+        for (body, sent, is_next) in [
+            (Some(4), &b"body"[..], false),
+            (Some(4), b"bodyGET /", true),
+            (None, b"4\r\nbody\r\n0\r\n\r\n", false),
+            (None, b"4\r\nbody\r\n0\r\n\r\nGET /", true),
+        ] {
+            let (mut server, head, mut client) = connection(&Budget::heads(0));
+            client.write_all(b"POST / HTTP/1.1\r\n\r\n").await.unwrap();
+            read(&mut server).await.unwrap();
+            head.complete(body);
+            client.write_all(sent).await.unwrap();
+            read(&mut server).await.unwrap();
+            answered(&head);
+            let ended = timeout(LONG, read(&mut server)).await;
+            assert_eq!(ended.is_ok_and(|read| read.is_err()), is_next, "{}", String::from_utf8_lossy(sent));
+        }
+    }
+
+    #[tokio::test]
+    async fn all_unfinished_heads_share_one_budget() {
+        let budget = Budget::heads(10_000);
+        let (mut first, first_head, mut one) = connection(&budget);
+        let (mut second, _, mut two) = connection(&budget);
+        one.write_all(&[b'x'; 9_000]).await.unwrap();
+        two.write_all(&[b'x'; 2_000]).await.unwrap();
+        assert_eq!((read(&mut first).await.unwrap(), read(&mut second).await.unwrap()), (9_000, 2_000));
+        assert!(read(&mut first).now_or_never().is_none());
+        assert!(read(&mut second).await.is_err(), "nothing is left for it");
+        assert_eq!(second.exceeded(), Some(Limit::Heads));
+        first_head.complete(Some(0));
+        let (mut third, _, mut three) = connection(&budget);
+        three.write_all(&[b'x'; 9_000]).await.unwrap();
+        read(&mut third).await.unwrap();
+        three.write_all(&[b'x'; 9_000]).await.unwrap();
+        assert_eq!(read(&mut third).await.unwrap(), PIECE_BYTES as usize, "a small piece at a time");
+    }
+}
