@@ -19,9 +19,16 @@ run: setup-run dashboard ## build and start Queen with its own PostgreSQL, in ./
 
 test: export TMPDIR := $(shell scripts/scratch)
 test: setup-test dashboard ## all tests: units, engine and server on a real PostgreSQL, all clients, their packages, the dashboard in a browser
+	$(MAKE) test-rust
+	$(MAKE) -j5 --output-sync=target test-pages test-js test-python test-published test-package test-dashboard
+
+test-rust:
 	cargo build --locked --workspace --all-targets
 	target/debug/queen-testkit --template 'target/debug/queen migrate' cargo nextest run --locked --workspace
-	$(MAKE) -j5 --output-sync=target test-pages test-js test-python test-published test-package test-dashboard
+
+# What the tests of clients run against.
+test-broker: dashboard
+	cargo build --locked -p queen-testkit -p queen-server
 
 # Most of their time is waiting, for leases that end and brokers that come back.
 test-package:
@@ -30,6 +37,9 @@ test-package:
 
 test-dashboard:
 	dashboard/run
+
+test-steady: ## all tests 10 times (RUNS) beside busy cores, or a part (ONLY=rust js python published dashboard …)
+	scripts/steady
 
 test-browser: setup-test dashboard ## the dashboard in a real browser with real brokers, three minutes
 	cargo build --locked -p queen-server
@@ -151,4 +161,4 @@ setup-chaos: setup-run
 setup-test:
 	@scripts/setup postgres nextest python node chromium
 
-.PHONY: help run test dashboard check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-dashboard test-browser test-pages test-js test-python test-published quick-loads quick-chaos quick-others
+.PHONY: help run test test-steady test-rust test-broker dashboard check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-dashboard test-browser test-pages test-js test-python test-published quick-loads quick-chaos quick-others

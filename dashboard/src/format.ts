@@ -5,6 +5,8 @@ export type Instant = string | number | Date
 export const NOTHING = '–'
 
 const EXACT = new Intl.NumberFormat('en', { maximumFractionDigits: 0 })
+/** Where a difference of one is no news any more, and the digits need more room than there is. */
+const EXACT_BELOW = 100_000
 const STEPS: [number, string][] = [
   [1e12, 'T'],
   [1e9, 'G'],
@@ -18,15 +20,14 @@ function known(n: Maybe): n is number {
   return typeof n === 'number' && Number.isFinite(n)
 }
 
-/** Three digits at most: 7, 12.3k, 1.2M. Below ten, one digit behind the point if there is one. */
+/** All digits up to 99,999, then 123.5k, 1.2M. Below a hundred, one digit behind the point if there is one. */
 export function count(n: Maybe): string {
   if (!known(n)) return NOTHING
   const size = Math.abs(n)
-  for (const [step, unit] of STEPS) {
-    // What would be rounded to 1000 belongs to the next unit.
-    if (size >= step * 0.9995) return short(n / step) + unit
-  }
-  return short(n)
+  if (Math.round(size) < EXACT_BELOW) return short(n)
+  // What would be rounded to 1000 belongs to the next unit.
+  const [step, unit] = STEPS.find(([step]) => size >= step * 0.99995)!
+  return `${Number((n / step).toFixed(1))}${unit}`
 }
 
 function short(n: number): string {

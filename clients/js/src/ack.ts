@@ -3,6 +3,7 @@
 import { checkChoice, checkSpan } from './checks.js';
 import { badUse, QueenError, retold } from './errors.js';
 import type { Answer, CallOptions, Http } from './http.js';
+import { callOptions } from './http.js';
 import type { Message } from './message.js';
 import type { Operation } from './operations.js';
 import { operationOf, pollOperations, queuedOf, ticketOf } from './operations.js';
@@ -65,8 +66,8 @@ export async function ackAll(
   messages: readonly Message<unknown>[],
   options: AckOptions,
 ): Promise<AckResult[]> {
-  const { status = 'completed', error } = options;
-  const told = await settle(http, messages.map((message) => ({ message, status, error })), options);
+  const { status = 'completed', error, ...call } = options;
+  const told = await settle(http, messages.map((message) => ({ message, status, error })), call);
   const results = told.map(({ result }) => result);
   const open = told.find((one) => one.error && one.result.success);
   if (open) {
@@ -82,8 +83,9 @@ export async function settle(
   options: CallOptions,
 ): Promise<Told[]> {
   http.checkOpen();
+  const call = callOptions(options);
   await tellAhead(settlements);
-  return send(http, settlements, options);
+  return send(http, settlements, call);
 }
 
 /** What is done before it and not told yet would be too late behind a nack, which ends the lease. */

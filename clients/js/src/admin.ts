@@ -1,7 +1,7 @@
 /** The admin plane: queues, groups, messages, operations, and how the brokers are. One method per route. */
 
 import type * as types from './adminTypes.js';
-import { checkName, checkTime } from './checks.js';
+import { checkName, checkNoMore, checkTime } from './checks.js';
 import { Redrive } from './deadLetters.js';
 import type { RedriveProgress } from './deadLetters.js';
 import { badUse } from './errors.js';
@@ -43,8 +43,8 @@ export class Admin {
   status(
     options: { from?: Date | undefined; to?: Date | undefined; queue?: string | undefined } & CallOptions = {},
   ): Promise<Record<string, unknown>> {
-    const { from, to, queue } = options;
-    return this.#http.ask('GET', `/api/v1/status${query({ from, to, queue })}`, options);
+    const { from, to, queue, ...call } = options;
+    return this.#http.ask('GET', `/api/v1/status${query({ from, to, queue })}`, call);
   }
 
   /** What is wrong, in words. */
@@ -84,16 +84,16 @@ export class Queues extends Part {
     options: Page &
       CallOptions & { namespace?: string | undefined; task?: string | undefined; search?: string | undefined } = {},
   ): Promise<types.QueueSummary[]> {
-    const { namespace, task, search, limit, offset } = options;
+    const { namespace, task, search, limit, offset, ...call } = options;
     const where = `/api/v1/resources/queues${query({ namespace, task, search, limit, offset })}`;
-    const { queues } = await this.http.ask<{ queues: types.QueueSummary[] }>('GET', where, options);
+    const { queues } = await this.http.ask<{ queues: types.QueueSummary[] }>('GET', where, call);
     return queues;
   }
 
   /** One queue, with a page of its partitions. */
   get(queue: string, options: Page & CallOptions = {}): Promise<types.QueueDetail> {
-    const { limit, offset } = options;
-    return this.http.ask('GET', named('/api/v1/resources/queues', 'queue', queue) + query({ limit, offset }), options);
+    const { limit, offset, ...call } = options;
+    return this.http.ask('GET', named('/api/v1/resources/queues', 'queue', queue) + query({ limit, offset }), call);
   }
 
   /** Creates a queue or changes its options. What is left out stays as it is; with `replace` it returns to its default. */
@@ -103,28 +103,30 @@ export class Queues extends Part {
     more: { namespace?: string; task?: string; replace?: boolean } & CallOptions = {},
   ): Promise<types.ConfiguredQueue> {
     const { namespace, task, replace, ...call } = more;
+    checkQueueOptions(options);
     const mode = replace ? 'replace' : undefined;
     const body = { queue: checkName('queue', queue), namespace, task, mode, options };
-    return this.http.ask('POST', '/api/v1/configure', { ...call, body });
+    return this.http.ask('POST', '/api/v1/configure', call, { body });
   }
 
   /** With everything in it. False if there was none. */
   async delete(queue: string, options?: CallOptions): Promise<boolean> {
     const where = named('/api/v1/resources/queues', 'queue', queue);
-    return (await this.http.ask<{ existed: boolean }>('DELETE', where, { ...options, once: true })).existed;
+    return (await this.http.ask<{ existed: boolean }>('DELETE', where, options, { once: true })).existed;
   }
 
   /** Removes its messages, or those of one partition, and keeps the queue. Returns how many there were. */
   async clear(queue: string, options: { partition?: string | undefined } & CallOptions = {}): Promise<number> {
-    const { partition } = options;
+    const { partition, ...call } = options;
     const where = `${named('/api/v1/queues', 'queue', queue)}/clear${query({ partition })}`;
-    return (await this.http.ask<{ deleted: number }>('DELETE', where, { ...options, once: true })).deleted;
+    return (await this.http.ask<{ deleted: number }>('DELETE', where, call, { once: true })).deleted;
   }
 
   /** What a group has still to read. Made to be asked often. */
   depth(queue: string, options: { group?: string | undefined } & CallOptions = {}): Promise<types.Depth> {
-    const where = `${named('/api/v1/resources/queues', 'queue', queue)}/depth${query({ group: options.group })}`;
-    return this.http.ask('GET', where, options);
+    const { group, ...call } = options;
+    const where = `${named('/api/v1/resources/queues', 'queue', queue)}/depth${query({ group })}`;
+    return this.http.ask('GET', where, call);
   }
 
   /** The namespaces there are, and what is in them. */
@@ -142,34 +144,54 @@ export class Queues extends Part {
   async partitions(
     options: { queue?: string | undefined; limit?: number | undefined } & CallOptions = {},
   ): Promise<types.BusyPartition[]> {
-    const { queue, limit } = options;
+    const { queue, limit, ...call } = options;
     const where = `/api/v1/resources/partitions${query({ queue, limit })}`;
-    return (await this.http.ask<{ partitions: types.BusyPartition[] }>('GET', where, options)).partitions;
+    return (await this.http.ask<{ partitions: types.BusyPartition[] }>('GET', where, call)).partitions;
   }
+}
+
+/** Where a group is sent. */
+type Position = 'beginning' | 'end' | Date;
+
+interface SeekOptions extends CallOptions {
+  partition?: string | undefined;
+  /** Create the group if it does not read the queue; otherwise that is an error. */
+  create?: boolean | undefined;
+  /** Move nothing. */
+  dryRun?: boolean | undefined;
+}
+
+interface WireForecast extends types.SeekForecast {
+  partitionsUpdated?: number;
+}
+
+function forecast({ partitionsUpdated: partitions = 1, messagesReplayed, messagesSkipped }: WireForecast): types.SeekForecast {
+  return { partitions, messagesReplayed, messagesSkipped };
 }
 
 export class Groups extends Part {
   /** An entry for each queue a group reads. */
   list(options: Page & CallOptions = {}): Promise<types.GroupSummary[]> {
-    const { limit, offset } = options;
-    return this.http.ask('GET', `/api/v1/consumer-groups${query({ limit, offset })}`, options);
+    const { limit, offset, ...call } = options;
+    return this.http.ask('GET', `/api/v1/consumer-groups${query({ limit, offset })}`, call);
   }
 
   /** Where a group stands, by queue and partition. */
   get(group: string, options: { limit?: number | undefined } & CallOptions = {}): Promise<types.GroupDetail> {
-    const where = named('/api/v1/consumer-groups', 'group', group) + query({ limit: options.limit });
-    return this.http.ask('GET', where, options);
+    const { limit, ...call } = options;
+    const where = named('/api/v1/consumer-groups', 'group', group) + query({ limit });
+    return this.http.ask('GET', where, call);
   }
 
   /** What has waited longest: an hour at least, or `minLag` milliseconds. */
   async lagging(
     options: { minLag?: number | undefined; limit?: number | undefined } & CallOptions = {},
   ): Promise<types.LaggingPartition[]> {
-    const { minLag, limit } = options;
+    const { minLag, limit, ...call } = options;
     checkTime('minLag', minLag);
     const minLagSeconds = minLag === undefined ? undefined : Math.floor(minLag / 1000);
     const where = `/api/v1/consumer-groups/lagging${query({ minLagSeconds, limit })}`;
-    return (await this.http.ask<object[]>('GET', where, options)).map(camel<types.LaggingPartition>);
+    return (await this.http.ask<object[]>('GET', where, call)).map(camel<types.LaggingPartition>);
   }
 
   /**
@@ -180,25 +202,30 @@ export class Groups extends Part {
     group: string,
     options: { queue?: string | undefined; keepSubscription?: boolean | undefined } & CallOptions = {},
   ): Promise<number> {
-    const { queue, keepSubscription } = options;
+    const { queue, keepSubscription, ...call } = options;
     let where = named('/api/v1/consumer-groups', 'group', group);
     if (queue !== undefined) {
       where = named(`${where}/queues`, 'queue', queue);
     }
     where += query({ deleteMetadata: keepSubscription ? false : undefined });
-    const call = { ...options, once: true };
-    return (await this.http.ask<{ deletedPartitions: number }>('DELETE', where, call)).deletedPartitions;
+    const told = await this.http.ask<{ deletedPartitions: number }>('DELETE', where, call, { once: true });
+    return told.deletedPartitions;
   }
 
-  /** Moves a group in a queue: its next message is the first after that time. A single partition goes to its end only. */
+  /**
+   * Moves a group in a queue: its next message is the first after that time. A single partition goes to its end only. Returns
+   * how many partitions were moved. With `dryRun` nothing moves: returns what the seek would do.
+   */
+  seek(group: string, queue: string, to: Position, options: SeekOptions & { dryRun: true }): Promise<types.SeekForecast>;
+  seek(group: string, queue: string, to: Position, options?: SeekOptions & { dryRun?: false | undefined }): Promise<number>;
+  seek(group: string, queue: string, to: Position, options?: SeekOptions): Promise<number | types.SeekForecast>;
   async seek(
     group: string,
     queue: string,
-    to: 'beginning' | 'end' | Date,
-    options: { partition?: string | undefined; create?: boolean | undefined } & CallOptions = {},
-  ): Promise<number> {
-    const { partition, create, deadline, signal } = options;
-    const call = { deadline, signal, once: true };
+    to: Position,
+    options: SeekOptions = {},
+  ): Promise<number | types.SeekForecast> {
+    const { partition, dryRun = false, create = false, ...call } = options;
     const where = named(`${named('/api/v1/consumer-groups', 'group', group)}/queues`, 'queue', queue);
     if (to !== 'beginning' && to !== 'end' && !(to instanceof Date)) {
       throw badUse("a group is sent to the 'beginning', to the 'end' or to a Date");
@@ -209,20 +236,36 @@ export class Groups extends Part {
       }
       const one = `${named(`${where}/partitions`, 'partition', partition)}/seek`;
       const body = create ? { create } : {};
-      const { updated } = await this.http.ask<{ updated: boolean }>('POST', one, { ...call, body });
+      if (dryRun) {
+        await this.#checkForecasts(call);
+        return forecast(await this.http.ask('POST', one, call, { body: { ...body, toEnd: true, dryRun: true } }));
+      }
+      const { updated } = await this.http.ask<{ updated: boolean }>('POST', one, call, { body, once: true });
       return Number(updated);
     }
     const target = to === 'end' ? { toEnd: true } : { timestamp: time(to === 'beginning' ? BEGINNING : to) };
     const body = create ? { ...target, create } : target;
-    const told = await this.http.ask<{ partitionsUpdated: number }>('POST', `${where}/seek`, { ...call, body });
+    if (dryRun) {
+      await this.#checkForecasts(call);
+      return forecast(await this.http.ask('POST', `${where}/seek`, call, { body: { ...body, dryRun: true } }));
+    }
+    const told = await this.http.ask<{ partitionsUpdated: number }>('POST', `${where}/seek`, call, { body, once: true });
     return told.partitionsUpdated;
+  }
+
+  /** A broker of the release before does not know `dryRun`, and would move the group. */
+  async #checkForecasts(call: CallOptions): Promise<void> {
+    const { version } = await this.http.ask<types.Health>('GET', '/health', call);
+    if (version.startsWith('0.1.')) {
+      throw badUse(`a broker of version ${version} cannot tell what a seek would do`);
+    }
   }
 
   /** Changes where a group starts in partitions it has not met yet. Returns how many registrations were changed. */
   async subscription(group: string, from: Date, options: CallOptions = {}): Promise<number> {
     const where = `${named('/api/v1/consumer-groups', 'group', group)}/subscription`;
     const body = { subscriptionTimestamp: time(from) };
-    return (await this.http.ask<{ rowsUpdated: number }>('POST', where, { ...options, body })).rowsUpdated;
+    return (await this.http.ask<{ rowsUpdated: number }>('POST', where, options, { body })).rowsUpdated;
   }
 }
 
@@ -240,9 +283,9 @@ export class Messages extends Part {
         to?: Date | undefined;
       } = {},
   ): Promise<types.StoredMessage[]> {
-    const { deadline, signal, ...filter } = options;
-    const where = `/api/v1/messages${query(filter)}`;
-    return (await this.http.ask<{ messages: types.StoredMessage[] }>('GET', where, { deadline, signal })).messages;
+    const { queue, partition, namespace, task, status, from, to, limit, offset, ...call } = options;
+    const where = `/api/v1/messages${query({ queue, partition, namespace, task, status, from, to, limit, offset })}`;
+    return (await this.http.ask<{ messages: types.StoredMessage[] }>('GET', where, call)).messages;
   }
 
   /** With its payload and who has read it. */
@@ -257,7 +300,7 @@ export class Messages extends Part {
 
   /** Never to be delivered again, to nobody. */
   async delete(message: MessageKey, options?: CallOptions): Promise<void> {
-    await this.http.ask('DELETE', pathOf(message), { ...options, once: true });
+    await this.http.ask('DELETE', pathOf(message), options, { once: true });
   }
 
   /** Dead-letters it for a group, or for all who name none. Fails with `conflict` if it is leased or was read. */
@@ -266,14 +309,14 @@ export class Messages extends Part {
     options: { group?: string | undefined; error?: string | undefined } & CallOptions = {},
   ): Promise<void> {
     const { group: consumerGroup, error, ...call } = options;
-    await this.http.ask('POST', `${pathOf(message)}/dlq`, { ...call, body: { consumerGroup, error } });
+    await this.http.ask('POST', `${pathOf(message)}/dlq`, call, { body: { consumerGroup, error } });
   }
 
   /** Pushes a dead letter again, under a new transaction id. */
   async retry(message: MessageKey, options: CallOptions = {}): Promise<Pick<PushResult, 'id' | 'transactionId'>> {
     const where = `${pathOf(message)}/retry`;
-    const call = { ...options, body: {}, once: true };
-    const { replayedAs } = await this.http.ask<{ replayedAs: WirePushResult }>('POST', where, call);
+    const more = { body: {}, once: true };
+    const { replayedAs } = await this.http.ask<{ replayedAs: WirePushResult }>('POST', where, options, more);
     return { id: replayedAs.message_id, transactionId: replayedAs.transaction_id };
   }
 }
@@ -289,11 +332,11 @@ export class Operations extends Part {
         olderThan?: number | undefined;
       } = {},
   ): Promise<types.DeferredOperation[]> {
-    const { status, queue, olderThan, limit, offset } = options;
+    const { status, queue, olderThan, limit, offset, ...call } = options;
     checkTime('olderThan', olderThan);
     const olderThanSeconds = olderThan === undefined ? undefined : Math.floor(olderThan / 1000);
     const where = `/api/v1/operations${query({ status, queue, olderThanSeconds, limit, offset })}`;
-    const { operations } = await this.http.ask<{ operations: object[] }>('GET', where, options);
+    const { operations } = await this.http.ask<{ operations: object[] }>('GET', where, call);
     return operations.map(camel<types.DeferredOperation>);
   }
 
@@ -308,7 +351,7 @@ export class Operations extends Part {
 
   /** Tries a failed one again, behind all that was accepted since. Fails with `conflict` if it has not failed. */
   async retry(id: string, options?: CallOptions): Promise<void> {
-    await this.http.ask('POST', `${named('/api/v1/operations', 'id', id)}/retry`, { ...options, body: {} });
+    await this.http.ask('POST', `${named('/api/v1/operations', 'id', id)}/retry`, options, { body: {} });
   }
 
   /** Takes back a pending one, or gives up a failed one. Fails with `conflict` if it is neither. */
@@ -321,9 +364,9 @@ export class Operations extends Part {
 export class Redrives extends Part {
   /** The newest first. */
   async list(options: Page & CallOptions = {}): Promise<Redrive[]> {
-    const { limit, offset } = options;
+    const { limit, offset, ...call } = options;
     const where = `/api/v1/dlq/redrives${query({ limit, offset })}`;
-    const { redrives } = await this.http.ask<{ redrives: RedriveProgress[] }>('GET', where, options);
+    const { redrives } = await this.http.ask<{ redrives: RedriveProgress[] }>('GET', where, call);
     return redrives.map((progress) => new Redrive(this.http, progress));
   }
 
@@ -339,13 +382,21 @@ export class MaintenanceSwitches extends Part {
 
   /** While it is on, pushes go to the spools of the brokers. */
   push(enabled: boolean, options?: CallOptions): Promise<types.Maintenance> {
-    return this.http.ask('POST', '/api/v1/system/maintenance', { ...options, body: { enabled } });
+    return this.http.ask('POST', '/api/v1/system/maintenance', options, { body: { enabled } });
   }
 
   /** While it is on, pops find nothing. */
   pop(enabled: boolean, options?: CallOptions): Promise<Pick<types.Maintenance, 'popMaintenanceMode'>> {
-    return this.http.ask('POST', '/api/v1/system/maintenance/pop', { ...options, body: { enabled } });
+    return this.http.ask('POST', '/api/v1/system/maintenance/pop', options, { body: { enabled } });
   }
+}
+
+/** Here, because the broker passes over what it does not know. */
+function checkQueueOptions(options: types.QueueOptions): void {
+  const { leaseTime, retryLimit, delayedProcessing, windowBuffer, deadLetterQueue, dlqAfterMaxRetries, ...more } = options;
+  const { retentionEnabled, retentionSeconds, completedRetentionSeconds, maxWaitTimeSeconds, ...others } = more;
+  const { dedupWindowSeconds, encryptionEnabled, priority, retryDelay, ttl, maxSize, minPopWaitTime, ...rest } = others;
+  checkNoMore(rest);
 }
 
 function named(base: string, what: string, name: string): string {

@@ -22,6 +22,16 @@ export interface QueueOptions {
   minPopWaitTime?: number | null;
 }
 
+/** What a seek would do. */
+export interface SeekForecast {
+  /** Partitions that would be moved. */
+  readonly partitions: number;
+  /** Messages that the group would read again. */
+  readonly messagesReplayed: number;
+  /** Messages that it would not read any more. */
+  readonly messagesSkipped: number;
+}
+
 export interface ConfiguredQueue {
   readonly queue: string;
   readonly queueId: string;

@@ -2,11 +2,12 @@
 
 import type { Route } from './brokers.js';
 import { mix, routeKey } from './brokers.js';
-import { checkChoice, checkCount, checkSpan, checkTime } from './checks.js';
+import { checkChoice, checkCount, checkNoMore, checkSpan, checkTime } from './checks.js';
 import { after, now } from './clock.js';
 import { badUse, QueenError, retold, textOf } from './errors.js';
 import type { Undelivered } from './errors.js';
 import type { Http } from './http.js';
+import { report } from './log.js';
 import type { Item, ItemOptions, PartitionOption, PushResult } from './push.js';
 import { item, laneKey, send } from './push.js';
 import { Entry, Receipt } from './receipt.js';
@@ -30,7 +31,7 @@ export interface BufferOptions {
   whenFull?: 'wait' | 'reject' | undefined;
   /** For each request with all its retries. Default: the client's. */
   deadline?: number | undefined;
-  /** Hears of messages that could not be delivered and whose receipt nobody awaits. */
+  /** Hears of messages that could not be delivered and whose receipt nobody awaits. Without it, the client's `logger` does. */
   onError?: ((error: QueenError) => void) | undefined;
 }
 
@@ -98,7 +99,8 @@ export class PushBuffer<T> implements AsyncDisposable {
     options: ItemOptions<T> & PartitionOption<T> & { signal?: AbortSignal | undefined } = {},
   ): Promise<Receipt> {
     this.#checkOpen();
-    const made = item(this.#queue, this.#partition, payload, options);
+    const { signal, ...about } = options;
+    const made = item(this.#queue, this.#partition, payload, about);
     const bytes = utf8.encode(made.json).length;
     if (this.#waiting.length === 0 && this.#hasRoom(bytes)) {
       return this.#receipt(this.#enter(made, bytes));
@@ -109,7 +111,7 @@ export class PushBuffer<T> implements AsyncDisposable {
     if (this.#options.whenFull === 'reject') {
       throw new QueenError('buffer_full', `the buffer is full: ${this.size} messages, ${this.#bytes} bytes`);
     }
-    return this.#receipt(await this.#wait(made, bytes, options.signal));
+    return this.#receipt(await this.#wait(made, bytes, signal));
   }
 
   /** Waits until all that is inside has been sent. Fails with what could not be delivered since last asked. */
@@ -309,7 +311,16 @@ export class PushBuffer<T> implements AsyncDisposable {
     });
     this.#admit();
     if (failures.length > 0) {
-      tell(this.#options.onError, undeliveredError(failures));
+      this.#hear(undeliveredError(failures));
+    }
+  }
+
+  #hear(error: QueenError): void {
+    const { onError } = this.#options;
+    if (onError) {
+      tell(onError, error);
+    } else {
+      report(this.#http.options.logger, 'error', `${error.message} (queue ${this.#queue})`);
     }
   }
 
@@ -327,7 +338,9 @@ export class PushBuffer<T> implements AsyncDisposable {
 type Failure = readonly [Entry, QueenError];
 
 function readOptions(options: BufferOptions) {
-  const { maxMessages, maxBytes, linger, batchMessages, batchBytes, lanes, whenFull, deadline, onError } = options;
+  const { maxMessages, maxBytes, linger, batchMessages, batchBytes, lanes, ...more } = options;
+  const { whenFull, deadline, onError, ...rest } = more;
+  checkNoMore(rest);
   checkCount('maxMessages', maxMessages);
   checkCount('maxBytes', maxBytes);
   checkTime('linger', linger);

@@ -23,6 +23,14 @@ export function checkName(what: string, name: unknown): string {
   return name;
 }
 
+/** What is left of options once the known ones are taken out. A typo that is passed over would do something else than it says. */
+export function checkNoMore(rest: Record<string, never>): void {
+  const unknown = Object.keys(rest);
+  if (unknown.length > 0) {
+    throw badUse(`unknown option: ${unknown.join(', ')}`);
+  }
+}
+
 /** Milliseconds. */
 export function checkTime(what: string, time: unknown): void {
   if (time !== undefined && !(typeof time === 'number' && time >= 0)) {

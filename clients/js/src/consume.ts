@@ -2,12 +2,13 @@
 
 import type { BatchHandler, EachHandler, ErrorContext } from './batch.js';
 import { Batch } from './batch.js';
-import { checkCount, checkFunction, checkSpan, checkTime } from './checks.js';
+import { checkCount, checkFunction, checkNoMore, checkSpan, checkTime } from './checks.js';
 import { after, now, sleep } from './clock.js';
 import { badUse } from './errors.js';
 import type { QueenError } from './errors.js';
 import type { Http } from './http.js';
 import { uuid } from './ids.js';
+import { ConsumerLog } from './log.js';
 import type { Message } from './message.js';
 import type { Source, TakeOptions } from './pop.js';
 import { checkTake, GRACE, popPath, popRoute, received, WAIT_AT_ONCE_MAX } from './pop.js';
@@ -33,7 +34,7 @@ export interface ConsumeOptions extends TakeOptions {
   stopTimeout?: number | undefined;
   /** Stops the consumer. */
   signal?: AbortSignal | undefined;
-  /** Hears of everything that goes wrong and does not end the consumer. Without it nobody does. */
+  /** Hears of everything that goes wrong and does not end the consumer. Without it, the client's `logger` does. */
   onError?: ((error: unknown, context: ErrorContext) => void) | undefined;
 }
 
@@ -111,6 +112,7 @@ export class Consumer implements AsyncDisposable {
   readonly #givingUp = new AbortController();
   readonly #pops = new Set<Pop>();
   #patience: ReturnType<typeof setTimeout> | undefined;
+  readonly #log: ConsumerLog;
   #working = 0;
   #lastMessage = now();
   #fatal: { readonly error: unknown } | undefined;
@@ -128,6 +130,7 @@ export class Consumer implements AsyncDisposable {
     this.#source = source;
     this.#options = options;
     this.#handle = handle;
+    this.#log = new ConsumerLog(http.options.logger, source);
     this.#allowance = new Allowance(options.limit ?? Infinity);
     http.running.consumers.add(this);
     this.done = this.#run();
@@ -243,6 +246,7 @@ export class Consumer implements AsyncDisposable {
           this.#dropIfOver(pop, error);
         },
       });
+      this.#log.popWorked();
       return received(this.#http, this.#source, { lease }, answer);
     } catch (error) {
       if (pop.failure) {
@@ -328,7 +332,8 @@ export class Consumer implements AsyncDisposable {
   }
 
   #told(error: unknown, context: ErrorContext): void {
-    tell(this.#options.onError, error, context);
+    const { onError } = this.#options;
+    return onError ? tell(onError, error, context) : this.#log.failed(error, context);
   }
 }
 
@@ -366,10 +371,13 @@ class Allowance {
 }
 
 function check(source: Source<unknown>, options: ConsumeOptions): void {
+  const { batch, partitions, lease, subscription, concurrency, limit, idleTimeout, wait, stopTimeout, ...more } = options;
+  const { autoAck, renew, signal, onError, ...rest } = more;
+  checkNoMore(rest);
   checkTake(source, options);
-  checkCount('concurrency', options.concurrency);
-  checkCount('limit', options.limit);
-  checkSpan('idleTimeout', options.idleTimeout);
-  checkSpan('wait', options.wait);
-  checkTime('stopTimeout', options.stopTimeout);
+  checkCount('concurrency', concurrency);
+  checkCount('limit', limit);
+  checkSpan('idleTimeout', idleTimeout);
+  checkSpan('wait', wait);
+  checkTime('stopTimeout', stopTimeout);
 }

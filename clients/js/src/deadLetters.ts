@@ -1,6 +1,6 @@
 /** What consumer groups gave up on: list, replay, forget. */
 
-import { checkCount, checkName } from './checks.js';
+import { checkCount, checkName, checkNoMore } from './checks.js';
 import { now, sleep } from './clock.js';
 import { QueenError } from './errors.js';
 import type { CallOptions, Http } from './http.js';
@@ -87,9 +87,9 @@ export class DeadLetters<T> {
   async list(
     options: DeadLetterFilter & Page & CallOptions = {},
   ): Promise<{ messages: DeadLetter<T>[]; total: number }> {
-    const { limit, offset } = options;
-    const where = `/api/v1/dlq${query({ ...this.#filter(options), limit, offset })}`;
-    const told = await this.#http.ask<{ messages: WireDeadLetter[]; total: number }>('GET', where, options);
+    const { from, to, error, limit, offset, ...call } = options;
+    const where = `/api/v1/dlq${query({ ...this.#filter({ from, to, error }), limit, offset })}`;
+    const told = await this.#http.ask<{ messages: WireDeadLetter[]; total: number }>('GET', where, call);
     return { messages: told.messages.map((letter) => read(letter, this.#source.parse)), total: told.total };
   }
 
@@ -109,9 +109,9 @@ export class DeadLetters<T> {
 
   /** Deletes them for good. Returns how many there were. */
   async purge(options: DeadLetterFilter & CallOptions = {}): Promise<number> {
-    const where = `/api/v1/dlq${query(this.#filter(options))}`;
-    const { deadline, signal } = options;
-    const { purged } = await this.#http.ask<{ purged: number }>('DELETE', where, { deadline, signal, once: true });
+    const { from, to, error, ...call } = options;
+    const where = `/api/v1/dlq${query(this.#filter({ from, to, error }))}`;
+    const { purged } = await this.#http.ask<{ purged: number }>('DELETE', where, call, { once: true });
     return purged;
   }
 
@@ -127,14 +127,14 @@ export class DeadLetters<T> {
     };
   }
 
-  #start<R>(options: RedriveOptions, dryRun: boolean): Promise<R> {
-    const { targetQueue, perSecond, deadline, signal } = options;
+  async #start<R>(options: RedriveOptions, dryRun: boolean): Promise<R> {
+    const { targetQueue, perSecond, from, to, error, ...call } = options;
     checkCount('perSecond', perSecond);
     if (targetQueue !== undefined) {
       checkName('targetQueue', targetQueue);
     }
-    const body = { ...this.#filter(options), targetQueue, perSecond, dryRun };
-    return this.#http.ask('POST', '/api/v1/dlq/redrive', { body, deadline, signal, once: !dryRun });
+    const body = { ...this.#filter({ from, to, error }), targetQueue, perSecond, dryRun };
+    return this.#http.ask('POST', '/api/v1/dlq/redrive', call, { body, once: !dryRun });
   }
 }
 
@@ -170,7 +170,8 @@ export class Redrive {
   }
 
   /** Waits until it has ended, for as long as that takes unless there is a deadline. */
-  async finished({ deadline = Infinity, signal }: CallOptions = {}): Promise<RedriveProgress> {
+  async finished({ deadline = Infinity, signal, ...rest }: CallOptions = {}): Promise<RedriveProgress> {
+    checkNoMore(rest);
     const until = this.#http.until(deadline);
     for (let pause = 50; this.#progress.status === 'running'; pause = Math.min(pause * 2, 1_000)) {
       if (now() + pause >= until) {

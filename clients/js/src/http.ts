@@ -1,12 +1,13 @@
 /** Requests with their retries, over one or several brokers. Knows no queues. */
 
-import type { Received } from './attempt.js';
+import type { Failure, Received } from './attempt.js';
 import { attempt } from './attempt.js';
 import { Brokers } from './brokers.js';
 import type { Route } from './brokers.js';
-import { checkSpan } from './checks.js';
+import { checkNoMore, checkSpan } from './checks.js';
 import { now, sleep } from './clock.js';
 import { badUse, QueenError, retold } from './errors.js';
+import { isUnanswered, Outages } from './log.js';
 import type { Options } from './options.js';
 import { isRetryable, retryDelay } from './retry.js';
 
@@ -51,6 +52,12 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
 }
 
+/** The options of a call, if there are no others among them. */
+export function callOptions({ deadline, signal, ...rest }: CallOptions): CallOptions {
+  checkNoMore(rest);
+  return { deadline, signal };
+}
+
 interface Closable {
   close(): Promise<unknown>;
 }
@@ -60,6 +67,7 @@ export class Http {
   /** What runs on by itself, and closes with the client. */
   readonly running = { consumers: new Set<Closable>(), buffers: new Set<Closable>() };
   readonly #brokers: Brokers;
+  readonly #outages: Outages;
   /** Ends each call under way. */
   readonly #ends = new Set<(error: QueenError) => void>();
   #state: 'open' | 'closing' | 'closed' = 'open';
@@ -67,6 +75,7 @@ export class Http {
   constructor(options: Options) {
     this.options = options;
     this.#brokers = new Brokers(options.urls);
+    this.#outages = new Outages(options.logger);
   }
 
   /** @throws if the client is closed. */
@@ -129,6 +138,7 @@ export class Http {
       call.signal.throwIfAborted();
       const broker = this.#brokers.choose(call.route, now());
       const outcome = await attempt(call, broker, this.options);
+      this.#watch(broker, outcome);
       if (!('error' in outcome)) {
         this.#brokers.up(broker);
         return { ...outcome, broker, attempts, unsure };
@@ -167,15 +177,32 @@ export class Http {
     }
   }
 
-  /** For answers that are an object or a list, and fail as a whole. */
+  /** Notes who has answered and who has not. A caller in a hurry says nothing about either. */
+  #watch(broker: string, outcome: Received | Failure): void {
+    const failure = 'error' in outcome ? outcome : undefined;
+    const silent = failure !== undefined && isUnanswered(failure.error);
+    if (silent && !failure.down && !failure.cut) {
+      return this.#outages.silent('token function', failure.error);
+    }
+    this.#outages.answered('token function');
+    if (!silent) {
+      this.#outages.answered(`broker ${broker}`);
+    } else if (failure.down) {
+      this.#outages.silent(`broker ${broker}`, failure.error);
+    }
+  }
+
+  /** For answers that are an object or a list, and fail as a whole. `options` are the caller's, of which no others are known. */
   async ask<T>(
     method: Call['method'],
     path: string,
-    options: CallOptions & Pick<Call, 'once'> & { body?: unknown } = {},
+    options: CallOptions = {},
+    more: Pick<Call, 'once'> & { body?: unknown } = {},
   ): Promise<T> {
-    const body = options.body === undefined ? undefined : toJson(options.body);
-    const until = this.until(options.deadline);
-    const { signal, once } = options;
+    const { deadline, signal } = callOptions(options);
+    const body = more.body === undefined ? undefined : toJson(more.body);
+    const until = this.until(deadline);
+    const { once } = more;
     const { body: answer, ...rest } = await this.call({ method, path, body, route: {}, until, signal, once });
     const failure = answer as { success?: unknown; error?: unknown } | null | undefined;
     if (failure?.success === false && failure.error) {

@@ -14,6 +14,7 @@ export type { DeadLetter, DeadLetterFilter, RedriveOptions, RedriveProgress } fr
 export { QueenError } from './errors.js';
 export type { ErrorDetails, ErrorKind, Undelivered } from './errors.js';
 export type { CallOptions } from './http.js';
+export type { Logger } from './log.js';
 export { Message } from './message.js';
 export type { Parse } from './message.js';
 export type { Operation } from './operations.js';

@@ -1,9 +1,10 @@
 /** A message in the hands of a consumer. */
 
-import type { AckOptions, AckResult, AckStatus, Holder } from './ack.js';
+import type { AckResult, AckStatus, Holder } from './ack.js';
 import { extend, settle } from './ack.js';
 import { QueenError, textOf } from './errors.js';
 import type { CallOptions, Http } from './http.js';
+import { callOptions } from './http.js';
 import type { TraceOptions } from './traces.js';
 import { addTrace } from './traces.js';
 import type { WireMessage } from './wire.js';
@@ -84,22 +85,22 @@ export class Message<out T> {
 
   /** Done, and with it everything that was delivered before it in its partition. */
   ack(options: CallOptions = {}): Promise<AckResult> {
-    return this.#settle('completed', options);
+    return this.#settle('completed', undefined, options);
   }
 
   /** Failed: it comes again while the queue's retries last, then it becomes a dead letter. */
   nack(error?: unknown, options: CallOptions = {}): Promise<AckResult> {
-    return this.#settle('failed', { ...options, error: error === undefined ? undefined : textOf(error) });
+    return this.#settle('failed', error, options);
   }
 
   /** Give it back: it comes again, and that costs no retry. */
   retry(options: CallOptions = {}): Promise<AckResult> {
-    return this.#settle('retry', options);
+    return this.#settle('retry', undefined, options);
   }
 
   /** Make it a dead letter now. */
   deadLetter(reason?: unknown, options: CallOptions = {}): Promise<AckResult> {
-    return this.#settle('dlq', { ...options, error: reason === undefined ? undefined : textOf(reason) });
+    return this.#settle('dlq', reason, options);
   }
 
   /**
@@ -107,7 +108,7 @@ export class Message<out T> {
    * By default as long as its lease was. Returns when the lease ends.
    */
   async renew(milliseconds = this.lease, options: CallOptions = {}): Promise<Date> {
-    const { extended, expiresAt, error } = await extend(this.#http, this, milliseconds, options);
+    const { extended, expiresAt, error } = await extend(this.#http, this, milliseconds, callOptions(options));
     if (!extended || !expiresAt) {
       throw new QueenError('refused', `the lease is gone${error ? `: ${error}` : ''}`);
     }
@@ -119,7 +120,8 @@ export class Message<out T> {
     return addTrace(this.#http, this, data, { group: this.group, ...options });
   }
 
-  async #settle(status: AckStatus, { error, ...options }: AckOptions): Promise<AckResult> {
+  async #settle(status: AckStatus, reason: unknown, options: CallOptions): Promise<AckResult> {
+    const error = reason === undefined ? undefined : textOf(reason);
     const [told] = await settle(this.#http, [{ message: this, status, error }], options);
     if (told!.error) {
       throw told!.error;

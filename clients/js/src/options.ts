@@ -1,7 +1,9 @@
 /** The options of a client, checked and with their defaults. */
 
-import { checkChoice, checkSpan, checkTime } from './checks.js';
+import { checkChoice, checkNoMore, checkSpan, checkTime } from './checks.js';
 import { badUse } from './errors.js';
+import type { Logger } from './log.js';
+import { checkLogger } from './log.js';
 import type { RetryRules } from './retry.js';
 
 /** All times are milliseconds. */
@@ -28,6 +30,8 @@ export interface QueenOptions {
   honorRetryAfter?: boolean;
   /** What to do when the broker defers a request (202): return at once, or poll until it is done. Default `return`. */
   queuedOperationBehavior?: 'return' | 'poll';
+  /** Told of failures that no `onError` hears of, and of brokers that do not answer. Default `console`. */
+  logger?: Logger;
 }
 
 export interface Options extends RetryRules {
@@ -37,32 +41,37 @@ export interface Options extends RetryRules {
   readonly requestTimeout: number;
   readonly deadline: number;
   readonly poll: boolean;
+  readonly logger: Logger;
 }
 
 export function readOptions(given: string | readonly string[] | QueenOptions): Options {
   // Without types it may be undefined: a variable of the environment that is not set.
   const options: QueenOptions = typeof given === 'string' || isList(given) ? { urls: [given].flat() } : (given ?? {});
-  checkSpan('requestTimeout', options.requestTimeout);
-  checkSpan('deadline', options.deadline);
-  checkTime('retryDelay', options.retryDelay);
-  checkTime('maxRetryDelay', options.maxRetryDelay);
-  checkChoice('queuedOperationBehavior', options.queuedOperationBehavior, ['return', 'poll']);
+  const { url, urls, token, headers, requestTimeout, deadline, retryDelay, maxRetryDelay, ...more } = options;
+  const { retryOn429, honorRetryAfter, queuedOperationBehavior, logger, ...rest } = more;
+  checkNoMore(rest);
+  checkSpan('requestTimeout', requestTimeout);
+  checkSpan('deadline', deadline);
+  checkTime('retryDelay', retryDelay);
+  checkTime('maxRetryDelay', maxRetryDelay);
+  checkChoice('queuedOperationBehavior', queuedOperationBehavior, ['return', 'poll']);
   try {
-    new Headers(options.headers);
+    new Headers(headers);
   } catch (cause) {
     throw badUse('headers must be names and values of HTTP headers', cause);
   }
   return {
-    urls: readUrls(options),
-    token: options.token,
-    headers: { ...options.headers },
-    requestTimeout: options.requestTimeout ?? 30_000,
-    deadline: options.deadline ?? 60_000,
-    retryDelay: options.retryDelay ?? 100,
-    maxRetryDelay: options.maxRetryDelay ?? 30_000,
-    retryOn429: options.retryOn429 ?? true,
-    honorRetryAfter: options.honorRetryAfter ?? true,
-    poll: options.queuedOperationBehavior === 'poll',
+    urls: readUrls(url, urls),
+    token,
+    headers: { ...headers },
+    requestTimeout: requestTimeout ?? 30_000,
+    deadline: deadline ?? 60_000,
+    retryDelay: retryDelay ?? 100,
+    maxRetryDelay: maxRetryDelay ?? 30_000,
+    retryOn429: retryOn429 ?? true,
+    honorRetryAfter: honorRetryAfter ?? true,
+    poll: queuedOperationBehavior === 'poll',
+    logger: checkLogger(logger),
   };
 }
 
@@ -70,7 +79,7 @@ function isList(given: unknown): given is readonly string[] {
   return Array.isArray(given);
 }
 
-function readUrls({ url, urls }: QueenOptions): string[] {
+function readUrls(url: QueenOptions['url'], urls: QueenOptions['urls']): string[] {
   if (url !== undefined && urls !== undefined) {
     throw badUse('give url or urls, and not both');
   }

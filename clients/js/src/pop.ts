@@ -2,7 +2,7 @@
 
 import type { Route } from './brokers.js';
 import { routeKey } from './brokers.js';
-import { checkCount, checkSpan, checkTime } from './checks.js';
+import { checkCount, checkNoMore, checkSpan, checkTime } from './checks.js';
 import { now } from './clock.js';
 import { badUse } from './errors.js';
 import type { Answer, CallOptions, Http } from './http.js';
@@ -55,29 +55,31 @@ const PATIENCE = 30_000;
 const LEASE_ASSUMED = 60_000;
 
 export async function pop<T>(http: Http, source: Source<T>, options: PopOptions): Promise<Message<T>[]> {
+  const { batch, partitions, lease, subscription, autoAck, deadline, signal, wait: longest, ...rest } = options;
+  checkNoMore(rest);
   checkTake(source, options);
-  checkTime('wait', options.wait);
-  if (options.autoAck && options.lease !== undefined) {
+  checkTime('wait', longest);
+  if (autoAck && lease !== undefined) {
     throw badUse('a message that is acknowledged at delivery has no lease: leave out lease or autoAck');
   }
-  const wait = Math.min(options.wait ?? 0, WAIT_MAX);
+  const wait = Math.min(longest ?? 0, WAIT_MAX);
   const end = now() + wait;
-  const until = wait > 0 && options.deadline === undefined ? end + PATIENCE : http.until(options.deadline);
+  const until = wait > 0 && deadline === undefined ? end + PATIENCE : http.until(deadline);
   for (;;) {
     const answer = await http.call({
       method: 'GET',
       path: ({ remaining }) => {
         const left = Math.min(end - now(), WAIT_AT_ONCE_MAX, remaining - Math.min(GRACE, remaining / 2));
-        return popPath(source, options, Math.max(0, left));
+        return popPath(source, { batch, partitions, lease, subscription, autoAck }, Math.max(0, left));
       },
       route: popRoute(source, 0),
       until,
       timeout: wait > 0 ? Math.min(wait, WAIT_AT_ONCE_MAX) + GRACE : undefined,
-      signal: options.signal,
+      signal,
       // What is lost on its way back is lost: the next messages would not be those.
-      once: options.autoAck,
+      once: autoAck,
     });
-    const messages = received(http, source, options, answer);
+    const messages = received(http, source, { lease }, answer);
     if (messages.length > 0 || wait <= WAIT_AT_ONCE_MAX || now() >= end - GRACE) {
       return messages;
     }

@@ -2,7 +2,7 @@
 
 import type { Route } from './brokers.js';
 import { routeKey } from './brokers.js';
-import { checkName } from './checks.js';
+import { checkName, checkNoMore } from './checks.js';
 import { badUse, QueenError, retold } from './errors.js';
 import type { CallOptions, Http } from './http.js';
 import { toJson } from './http.js';
@@ -68,11 +68,12 @@ export function items<T>(
   payload: T | readonly T[],
   options: ItemOptions<T> & PartitionOption<T>,
 ): Item[] {
+  checkItem(options);
   const payloads = (Array.isArray(payload) ? payload : [payload]) as readonly T[];
   if (typeof options.transactionId === 'string' && payloads.length > 1) {
     throw badUse('many messages need an id each: give a function as transactionId');
   }
-  return payloads.map((one, index) => item(queue, partition, one, options, index));
+  return payloads.map((one, index) => make(queue, partition, one, options, index));
 }
 
 export function item<T>(
@@ -80,7 +81,22 @@ export function item<T>(
   partition: string | undefined,
   payload: T,
   options: ItemOptions<T> & PartitionOption<T>,
-  index = 0,
+): Item {
+  checkItem(options);
+  return make(queue, partition, payload, options, 0);
+}
+
+function checkItem(options: ItemOptions<never> & PartitionOption<never>): void {
+  const { transactionId, traceparent, tracestate, traceId, partition, ...rest } = options;
+  checkNoMore(rest);
+}
+
+function make<T>(
+  queue: string,
+  partition: string | undefined,
+  payload: T,
+  options: ItemOptions<T> & PartitionOption<T>,
+  index: number,
 ): Item {
   const ask = (option: PerMessage<T>) => (typeof option === 'function' ? option(payload, index) : option);
   const chosen = ask(options.partition);
@@ -116,10 +132,10 @@ export function routeOf(items: readonly Item[]): Route {
   return first && same ? { key: laneKey(first) } : {};
 }
 
-export async function push<T>(
+export async function push(
   http: Http,
   items: readonly Item[],
-  options: PushOptions<T>,
+  options: CallOptions,
   route = routeOf(items),
 ): Promise<PushResult[]> {
   http.checkOpen();

@@ -3,7 +3,7 @@
 import type { AckOptions, AckResult } from './ack.js';
 import { ackAll } from './ack.js';
 import { Admin } from './admin.js';
-import { checkFunction, checkName } from './checks.js';
+import { checkFunction, checkName, checkNoMore } from './checks.js';
 import { badUse, QueenError, textOf } from './errors.js';
 import { Http } from './http.js';
 import type { Message, Parse } from './message.js';
@@ -32,22 +32,25 @@ export class Queen implements AsyncDisposable {
     this.traces = new Traces(this.#http);
   }
 
-  queue<T = unknown>(name: string, { parse }: HandleOptions<T> = {}): Queue<T> {
+  queue<T = unknown>(name: string, { parse, ...rest }: HandleOptions<T> = {}): Queue<T> {
+    checkNoMore(rest);
     return new Queue(this.#http, { queue: checkName('queue', name), parse: checkParse(parse) });
   }
 
   /** All queues with this namespace, this task, or both: to take from whichever has something. */
   discover<T = unknown>(
     labels: { namespace?: string | undefined; task?: string | undefined },
-    { parse }: HandleOptions<T> = {},
+    { parse, ...rest }: HandleOptions<T> = {},
   ): Discovery<T> {
-    const { namespace, task } = labels;
+    checkNoMore(rest);
+    const { namespace, task, ...others } = labels;
     if (namespace === undefined && task === undefined) {
       throw badUse('give a namespace, a task or both');
     }
     if ('partition' in labels) {
       throw badUse('partitions are those of a queue: queen.queue(name).partition(name)');
     }
+    checkNoMore(others);
     for (const [what, name] of Object.entries({ namespace, task })) {
       if (name !== undefined) {
         checkName(what, name);

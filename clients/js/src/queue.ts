@@ -152,7 +152,8 @@ function pushAll<T>(
   payload: Payload<T>,
   options: PushOptions<T> & PartitionOption<T>,
 ): Promise<PushResult[]> {
-  return push(http, items(to.name, to.partitionName, payload as T | readonly T[], options), options);
+  const { deadline, signal, ...about } = options;
+  return push(http, items(to.name, to.partitionName, payload as T | readonly T[], about), { deadline, signal });
 }
 
 async function pushOne<T>(
@@ -161,7 +162,8 @@ async function pushOne<T>(
   payload: T,
   options: PushOptions<T> & PartitionOption<T>,
 ): Promise<PushResult> {
-  const [result] = await push(http, [item(to.name, to.partitionName, payload, options)], options);
+  const { deadline, signal, ...about } = options;
+  const [result] = await push(http, [item(to.name, to.partitionName, payload, about)], { deadline, signal });
   return result!;
 }
 

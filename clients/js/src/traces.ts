@@ -90,10 +90,10 @@ export class Traces {
   }
 
   /** The notes under a name. */
-  async named(name: string, page: Page & CallOptions = {}): Promise<{ traces: NamedTrace[]; total: number }> {
-    const { limit, offset } = page;
+  async named(name: string, options: Page & CallOptions = {}): Promise<{ traces: NamedTrace[]; total: number }> {
+    const { limit, offset, ...call } = options;
     const where = path('/api/v1/traces/by-name', checkName('name', name)) + query({ limit, offset });
-    const { traces, total } = await this.#http.ask<{ traces: WireNamedTrace[]; total: number }>('GET', where, page);
+    const { traces, total } = await this.#http.ask<{ traces: WireNamedTrace[]; total: number }>('GET', where, call);
     return {
       total,
       traces: traces.map((trace) => ({
@@ -108,10 +108,10 @@ export class Traces {
   }
 
   /** The names there are. */
-  async names(page: Page & CallOptions = {}): Promise<{ names: TraceName[]; total: number }> {
-    const { limit, offset } = page;
+  async names(options: Page & CallOptions = {}): Promise<{ names: TraceName[]; total: number }> {
+    const { limit, offset, ...call } = options;
     const where = `/api/v1/traces/names${query({ limit, offset })}`;
-    const told = await this.#http.ask<{ trace_names: WireTraceName[]; total: number }>('GET', where, page);
+    const told = await this.#http.ask<{ trace_names: WireTraceName[]; total: number }>('GET', where, call);
     const names = told.trace_names.map((name) => ({
       name: name.trace_name,
       traces: name.trace_count,
@@ -129,7 +129,7 @@ export async function addTrace(
   { names: traceNames, event: eventType, group: consumerGroup, ...options }: TraceOptions,
 ): Promise<string> {
   const body = { transactionId, partitionId, consumerGroup, traceNames, eventType, data };
-  const { traceId } = await http.ask<{ traceId: string }>('POST', '/api/v1/traces', { ...options, body });
+  const { traceId } = await http.ask<{ traceId: string }>('POST', '/api/v1/traces', options, { body });
   return traceId;
 }
 

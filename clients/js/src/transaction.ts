@@ -3,9 +3,10 @@
 import type { AckResult, AckStatus, Settlement } from './ack.js';
 import { note, tellAhead, wireAck } from './ack.js';
 import type { Route } from './brokers.js';
-import { checkName } from './checks.js';
+import { checkName, checkNoMore } from './checks.js';
 import { badUse, QueenError } from './errors.js';
 import type { Answer, CallOptions, Http } from './http.js';
+import { callOptions } from './http.js';
 import type { Message } from './message.js';
 import type { Item, ItemOptions, PartitionOption, Payload, PushResult } from './push.js';
 import { items, routeOf } from './push.js';
@@ -43,8 +44,9 @@ export class Transaction {
   /** Acknowledges one message or many. Their leases must be live when the transaction commits. */
   ack(
     messages: Message<unknown> | readonly Message<unknown>[],
-    { status = 'completed', error }: { status?: AckStatus | undefined; error?: string | undefined } = {},
+    { status = 'completed', error, ...rest }: { status?: AckStatus | undefined; error?: string | undefined } = {},
   ): this {
+    checkNoMore(rest);
     for (const message of asList(messages)) {
       const settlement = { message, status, error };
       wireAck(settlement); // to refuse it here, where it is given
@@ -80,13 +82,14 @@ export class Transaction {
    * Any other failure leaves it open: commit again.
    */
   async commit(options: CallOptions = {}): Promise<Committed> {
+    const { deadline, signal } = callOptions(options);
     if (this.#committed) {
       throw badUse('this transaction was committed');
     }
     if (this.#settlements.length === 0 && this.#items.length === 0) {
       throw badUse('this transaction is empty: nothing to commit');
     }
-    options.signal?.throwIfAborted();
+    signal?.throwIfAborted();
     await tellAhead(this.#settlements);
     let answer: Answer;
     let outcome: WireTransaction;
@@ -96,8 +99,8 @@ export class Transaction {
         path: '/api/v1/transaction',
         body: this.#body(),
         route: this.#route(),
-        until: this.#http.until(options.deadline),
-        signal: options.signal,
+        until: this.#http.until(deadline),
+        signal,
       });
       outcome = asObject<WireTransaction>(answer.body);
     } catch (error) {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
@@ -21,25 +22,40 @@ const ENDS: Record<string, string> = {
 };
 
 let broker: Broker;
+/** Where a reader has installed the package. */
+let folder: string;
+
 before(async () => {
   broker = await startBroker();
+  folder = await mkdtemp(join(tmpdir(), 'queen-js-recipes-'));
+  const pack = ['pack', '--ignore-scripts', '--json', '--offline', '--pack-destination', folder];
+  const { stdout } = await run('npm', pack, { cwd: PACKAGE });
+  const [{ filename }] = JSON.parse(stdout) as [{ filename: string }];
+  await run('npm', ['install', '--offline', '--no-audit', '--no-fund', join(folder, filename)], { cwd: folder });
 });
-after(() => broker.stop());
+after(async () => {
+  await rm(folder, { recursive: true, force: true });
+  await broker.stop();
+});
 
-async function output(file: string): Promise<string> {
+/** What `node NAME` prints in that folder. */
+async function output(name: string): Promise<string> {
   const env = { ...process.env, QUEEN_URL: broker.url };
-  const { stdout } = await run(process.execPath, [file], { env, timeout: PATIENCE });
+  const { stdout } = await run(process.execPath, [name], { cwd: folder, env, timeout: PATIENCE });
   return stdout.trimEnd();
 }
 
-test('every example is tried here', async () => {
+test('every example is tried here, and the docs link to it', async () => {
   const files = await readdir(join(PACKAGE, 'examples'));
-  assert.deepEqual(files.sort(), Object.keys(ENDS).map((name) => `${name}.ts`).sort());
+  assert.deepEqual(files.sort(), Object.keys(ENDS).map((name) => `${name}.mjs`).sort());
+  const docs = await readFile(join(PACKAGE, '../../docs/clients.md'), 'utf8');
+  assert.deepEqual(files.filter((name) => !docs.includes(`(../clients/js/examples/${name})`)), []);
 });
 
 for (const [name, end] of Object.entries(ENDS)) {
-  test(`the example ${name} does what it says`, async () => {
-    const said = await output(join(PACKAGE, 'build/examples', `${name}.js`));
+  test(`the example ${name} runs as it is and does what it says`, async () => {
+    await copyFile(join(PACKAGE, 'examples', `${name}.mjs`), join(folder, `${name}.mjs`));
+    const said = await output(`${name}.mjs`);
     assert.equal(said.split('\n').pop(), end);
   });
 }
@@ -48,11 +64,6 @@ test('the quickstart of the README runs as it stands there', async () => {
   const readme = await readFile(join(PACKAGE, 'README.md'), 'utf8');
   const code = /## Quickstart[^]*?```js\n([^]*?)```/.exec(readme)![1]!;
   assert.ok(code.includes("'http://localhost:6632'"));
-  const file = join(PACKAGE, 'build/quickstart.mjs');
-  await writeFile(file, code.replace("'http://localhost:6632'", 'process.env.QUEEN_URL'));
-  try {
-    assert.equal(await output(file), 'customer-7 ordered tea for 10\n1 invoice');
-  } finally {
-    await rm(file);
-  }
+  await writeFile(join(folder, 'quickstart.mjs'), code.replace("'http://localhost:6632'", 'process.env.QUEEN_URL'));
+  assert.equal(await output('quickstart.mjs'), 'customer-7 ordered tea for 10\n1 invoice');
 });

@@ -162,9 +162,14 @@ test('queues, partitions and groups are looked at and changed', async () => {
   assert.ok((await groups.list()).some((group) => group.name === 'g' && group.queueName === name));
   assert.ok(name in (await groups.get('g')));
   assert.ok(Array.isArray(await groups.lagging({ minLag: 0 })));
+  const forecast = { partitions: 3, messagesReplayed: 0, messagesSkipped: 2 };
+  assert.deepEqual(await groups.seek('g', name, 'end', { dryRun: true }), forecast);
+  assert.equal((await queues.depth(name, { group: 'g' })).pending, 2);
   assert.equal(await groups.seek('g', name, 'end'), 3);
   assert.equal((await queues.depth(name, { group: 'g' })).pending, 0);
   assert.equal(await groups.seek('g', name, new Date(0)), 3);
+  const one = { partitions: 1, messagesReplayed: 0, messagesSkipped: 1 };
+  assert.deepEqual(await groups.seek('g', name, 'end', { partition: 'p1', dryRun: true }), one);
   assert.equal(await groups.seek('g', name, 'end', { partition: 'p1' }), 1);
   assert.equal((await queues.depth(name, { group: 'g' })).pending, 2);
   assert.ok((await groups.subscription('g', new Date())) >= 0);

@@ -31,6 +31,11 @@ export async function typed(queen: Queen): Promise<Consumer> {
   // @ts-expect-error a status that there is not
   await queen.ack([], { status: 'maybe' });
 
+  const moved: number = await queen.admin.groups.seek('g', 'q', 'end');
+  const forecast: { messagesSkipped: number } = await queen.admin.groups.seek('g', 'q', 'end', { dryRun: true });
+  // @ts-expect-error an option that there is not
+  await queen.admin.groups.seek('g', 'q', 'end', { dryrun: moved + forecast.messagesSkipped });
+
   const parse = (payload: unknown): number => Number(payload);
   await using buffer = queen.queue('numbers', { parse }).buffer();
   await buffer.push(1);

@@ -134,3 +134,147 @@ test('a closed client refuses everything', async () => {
   assert.throws(() => queen.queue('q').consume({}, () => {}), closed);
   await queen.close();
 });
+
+/** Every verb that takes options, with the ones it is given. */
+const VERBS: Record<string, (queen: Queen, options: object) => unknown> = {
+  queue: (queen, options) => queen.queue('q', options),
+  discover: (queen, options) => queen.discover({ task: 't' }, options),
+  'discover by labels': (queen, options) => queen.discover({ task: 't', ...options }),
+  'queen.ack': (queen, options) => queen.ack([], options),
+  'group.ack': (queen, options) => queen.queue('q').group('g').ack([], options),
+  push: (queen, options) => queen.queue('q').push(1, options),
+  'push of nothing': (queen, options) => queen.queue('q').push([], options),
+  pushOne: (queen, options) => queen.queue('q').pushOne(1, options),
+  'push to a partition': (queen, options) => queen.queue('q').partition('p').push(1, options),
+  'pushOne to a partition': (queen, options) => queen.queue('q').partition('p').pushOne(1, options),
+  pop: (queen, options) => queen.queue('q').pop(options),
+  consume: (queen, options) => queen.queue('q').consume(options, () => {}),
+  'consume in batches': (queen, options) => queen.queue('q').consume(options).batches(() => {}),
+  buffer: (queen, options) => queen.queue('q').buffer(options),
+  'buffer of a partition': (queen, options) => queen.queue('q').partition('p').buffer(options),
+  'buffer.push': async (queen, options) => {
+    const buffer = queen.queue('q').buffer();
+    try {
+      await buffer.push(1, options);
+    } finally {
+      await buffer.close();
+    }
+  },
+  'transaction.ack': (queen, options) => queen.transaction().ack([], options),
+  'transaction.push': (queen, options) => queen.transaction().push('q', 1, options),
+  'transaction.commit': (queen, options) => queen.transaction().push('q', 1).commit(options),
+  'deadLetters.list': (queen, options) => queen.queue('q').deadLetters().list(options),
+  'deadLetters.count': (queen, options) => queen.queue('q').deadLetters().count(options),
+  'deadLetters.redrive': (queen, options) => queen.queue('q').deadLetters().redrive(options),
+  'deadLetters.purge': (queen, options) => queen.queue('q').deadLetters().purge(options),
+  'traces.add': (queen, options) => queen.traces.add(KEY, 1, options),
+  'traces.of': (queen, options) => queen.traces.of(KEY, options),
+  'traces.named': (queen, options) => queen.traces.named('n', options),
+  'traces.names': (queen, options) => queen.traces.names(options),
+  overview: (queen, options) => queen.admin.overview(options),
+  status: (queen, options) => queen.admin.status(options),
+  doctor: (queen, options) => queen.admin.doctor(options),
+  health: (queen, options) => queen.admin.health(options),
+  metrics: (queen, options) => queen.admin.metrics(options),
+  prometheus: (queen, options) => queen.admin.prometheus(options),
+  'queues.list': (queen, options) => queen.admin.queues.list(options),
+  'queues.get': (queen, options) => queen.admin.queues.get('q', options),
+  'queues.configure': (queen, options) => queen.admin.queues.configure('q', {}, options),
+  'options of a queue': (queen, options) => queen.admin.queues.configure('q', options),
+  'queues.delete': (queen, options) => queen.admin.queues.delete('q', options),
+  'queues.clear': (queen, options) => queen.admin.queues.clear('q', options),
+  'queues.depth': (queen, options) => queen.admin.queues.depth('q', options),
+  'queues.namespaces': (queen, options) => queen.admin.queues.namespaces(options),
+  'queues.tasks': (queen, options) => queen.admin.queues.tasks(options),
+  'queues.partitions': (queen, options) => queen.admin.queues.partitions(options),
+  'groups.list': (queen, options) => queen.admin.groups.list(options),
+  'groups.get': (queen, options) => queen.admin.groups.get('g', options),
+  'groups.lagging': (queen, options) => queen.admin.groups.lagging(options),
+  'groups.delete': (queen, options) => queen.admin.groups.delete('g', options),
+  'groups.seek': (queen, options) => queen.admin.groups.seek('g', 'q', 'end', options),
+  'groups.seek of a partition': (queen, options) => queen.admin.groups.seek('g', 'q', 'end', { partition: 'p', ...options }),
+  'groups.subscription': (queen, options) => queen.admin.groups.subscription('g', new Date(), options),
+  'messages.list': (queen, options) => queen.admin.messages.list(options),
+  'messages.get': (queen, options) => queen.admin.messages.get(KEY, options),
+  'messages.life': (queen, options) => queen.admin.messages.life(KEY, options),
+  'messages.delete': (queen, options) => queen.admin.messages.delete(KEY, options),
+  'messages.deadLetter': (queen, options) => queen.admin.messages.deadLetter(KEY, options),
+  'messages.retry': (queen, options) => queen.admin.messages.retry(KEY, options),
+  'operations.list': (queen, options) => queen.admin.operations.list(options),
+  'operations.get': (queen, options) => queen.admin.operations.get('o', options),
+  'operations.stats': (queen, options) => queen.admin.operations.stats(options),
+  'operations.retry': (queen, options) => queen.admin.operations.retry('o', options),
+  'operations.cancel': (queen, options) => queen.admin.operations.cancel('o', options),
+  'redrives.list': (queen, options) => queen.admin.redrives.list(options),
+  'redrives.get': (queen, options) => queen.admin.redrives.get('r', options),
+  'maintenance.get': (queen, options) => queen.admin.maintenance.get(options),
+  'maintenance.push': (queen, options) => queen.admin.maintenance.push(true, options),
+  'maintenance.pop': (queen, options) => queen.admin.maintenance.pop(true, options),
+};
+const KEY = { partitionId: 'p', transactionId: 't' };
+
+test('an option that there is not is refused by every verb, and nothing is sent', async () => {
+  await using fake = await Fake.start(() => ({ status: 204 }));
+  const queen = new Queen({ url: fake.url, deadline: 1_000 });
+  assert.throws(() => new Queen({ url: fake.url, retries: 3 } as object), badUse(/unknown option: retries/));
+  for (const [name, verb] of Object.entries(VERBS)) {
+    await assert.rejects(async () => verb(queen, { dryrun: true, tiemout: 1 }), badUse(/unknown option: dryrun, tiemout/), name);
+  }
+  assert.equal(fake.asked.length, 0);
+});
+
+test('what is tried with an unknown option is all of the admin plane', () => {
+  const { admin, traces } = new Queen('http://127.0.0.1:1');
+  for (const [prefix, part] of Object.entries({ ...admin, traces } as Record<string, object>)) {
+    const names = Object.getOwnPropertyNames(Object.getPrototypeOf(part)).filter((name) => name !== 'constructor');
+    assert.ok(names.length > 0, prefix);
+    assert.deepEqual(names.filter((name) => !(`${prefix}.${name}` in VERBS)), [], prefix);
+  }
+  const own = Object.getOwnPropertyNames(Object.getPrototypeOf(admin)).filter((name) => name !== 'constructor');
+  assert.deepEqual(own.filter((name) => !(name in VERBS)), []);
+});
+
+test('the verbs of a message and of a redrive refuse an option that there is not', async () => {
+  await using fake = await Fake.start((asked) => {
+    return asked.method === 'GET' ? popped({ a: [1] }) : { status: 200, body: { id: 'r', status: 'running' } };
+  });
+  const queen = new Queen(fake.url);
+  const [message] = await queen.queue('q').group('g').pop();
+  const redrive = await queen.queue('q').deadLetters().redrive();
+  const [typo, asked] = [{ timeout: 1 } as object, fake.asked.length];
+  const calls = {
+    ack: () => message!.ack(typo),
+    nack: () => message!.nack('no', typo),
+    retry: () => message!.retry(typo),
+    deadLetter: () => message!.deadLetter('no', typo),
+    renew: () => message!.renew(1_000, typo),
+    trace: () => message!.trace(1, typo),
+    refresh: () => redrive.refresh(typo),
+    cancel: () => redrive.cancel(typo),
+    finished: () => redrive.finished(typo),
+  };
+  for (const [name, call] of Object.entries(calls)) {
+    await assert.rejects(call, badUse(/unknown option: timeout/), name);
+  }
+  assert.equal(fake.asked.length, asked);
+});
+
+test('a dry run of a seek moves nothing, and is not asked of a broker that would', async () => {
+  let version = '0.2.0';
+  await using fake = await Fake.start(({ path }) => {
+    const body = path === '/health' ? { version } : { partitionsUpdated: 2, dryRun: true, messagesReplayed: 3, messagesSkipped: 4 };
+    return { status: 200, body };
+  });
+  const { groups } = new Queen(fake.url).admin;
+  const forecast = { partitions: 2, messagesReplayed: 3, messagesSkipped: 4 };
+  assert.deepEqual(await groups.seek('g', 'q', 'beginning', { dryRun: true }), forecast);
+  assert.deepEqual(await groups.seek('g', 'q', 'end', { partition: 'p', dryRun: true }), forecast);
+  const bodies = fake.asked.filter(({ method }) => method === 'POST').map(({ body }) => body);
+  assert.deepEqual(bodies, [
+    { timestamp: '1970-01-01T00:00:00.000Z', dryRun: true },
+    { toEnd: true, dryRun: true },
+  ]);
+  version = '0.1.9';
+  await assert.rejects(groups.seek('g', 'q', 'end', { dryRun: true }), badUse(/0\.1\.9 cannot tell/));
+  assert.equal(fake.asked.filter(({ method }) => method === 'POST').length, 2);
+});

@@ -50,6 +50,10 @@ async def test_groups(api: Api, queue: str) -> None:
     for to, pending in (("beginning", 2), ("end", 0), (datetime.now(timezone.utc) - timedelta(hours=1), 2)):
         assert (await api.do(groups.seek, group, queue, to))["success"]
         assert (await api.do(api.queen.admin.queues.depth, queue, group))["pending"] == pending
+    forecast = await api.do(groups.seek, group, queue, "end", dry_run=True)
+    assert (forecast["partitionsUpdated"], forecast["messagesReplayed"], forecast["messagesSkipped"]) == (1, 0, 2)
+    assert (await api.do(groups.skip_partition, group, queue, "p", dry_run=True))["messagesSkipped"] == 2
+    assert (await api.do(api.queen.admin.queues.depth, queue, group))["pending"] == 2
     assert (await api.do(groups.skip_partition, group, queue, "p"))["updated"]
     assert await api.do(reader.pop) == []
     assert (await api.do(groups.subscription, group, datetime(2020, 1, 1, tzinfo=timezone.utc)))["success"]

@@ -80,9 +80,12 @@ class Batches:
 
         aborted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         rules = Rules(
-            self.http, handle, False, auto_ack, renew, asyncio.Event(), aborted, set(), self.told.append
+            self.http, handle, False, auto_ack, renew, asyncio.Event(), aborted, set(), self._tell
         )
         return await Batch(rules, Popped(messages, self.lease)).handle()
+
+    def _tell(self, error: Exception, during: str, messages: Sequence[Delivery]) -> None:
+        self.told.append(error)
 
     def kinds(self) -> list[str]:
         return [error.kind for error in self.told if isinstance(error, QueenError)]

@@ -214,6 +214,39 @@ def test_discover_needs_a_label_and_has_no_partitions_and_no_dead_letters() -> N
         queen.discover("n").dead_letters()
 
 
+#: Every verb that takes its options as keywords.
+VERBS: dict[str, Callable[[Any], Any]] = {
+    "pop": lambda queen: queen.queue("q").pop(tiemout=1),
+    "consume": lambda queen: queen.queue("q").consume(print, tiemout=1),
+    "consume_batches": lambda queen: queen.queue("q").consume_batches(print, tiemout=1),
+    "start": lambda queen: queen.queue("q").start(print, tiemout=1),
+    "start_batches": lambda queen: queen.queue("q").start_batches(print, tiemout=1),
+    "push": lambda queen: queen.queue("q").push(1, tiemout=1),
+    "buffer": lambda queen: queen.queue("q").buffer(tiemout=1),
+    "transaction.push": lambda queen: queen.transaction().push("q", 1, tiemout=1),
+    "configure": lambda queen: queen.admin.queues.configure("q", tiemout=1),
+    "seek": lambda queen: queen.admin.groups.seek("g", "q", "end", dryrun=True),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+@pytest.mark.parametrize("client", [AsyncQueen, Queen])
+async def test_an_option_that_there_is_not_is_refused_by_every_verb(client: Any, verb: Callable[[Any], Any]) -> None:
+    queen = client(NOWHERE)
+    with pytest.raises((TypeError, BadUse), match="tiemout|dryrun"):
+        result = verb(queen)
+        if asyncio.iscoroutine(result):
+            await result
+    if client is Queen:
+        queen.close()
+
+
+def test_an_option_that_there_is_not_is_refused_by_clients() -> None:
+    for client in (AsyncQueen, Queen):
+        with pytest.raises(TypeError, match="tiemout"):
+            client(NOWHERE, tiemout=1)  # type: ignore[call-arg]
+
+
 async def test_options_of_queues_are_checked() -> None:
     with pytest.raises(BadUse, match="leasetime"):
         await AsyncQueen(NOWHERE).admin.queues.configure("q", leasetime=3)  # type: ignore[call-arg]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Callable, Coroutine
 from urllib.parse import parse_qs
 
@@ -10,7 +11,7 @@ import pytest
 
 from clock import Clock
 from made_up import Reply, delivery, http, pushed, replies
-from queen_client import AsyncDeadLetters, AsyncMessage, AsyncQueue, NetworkError, OperationFailed, OutcomeUnknown
+from queen_client import AsyncDeadLetters, AsyncMessage, AsyncQueue, BadUse, NetworkError, OperationFailed, OutcomeUnknown
 from queen_client.admin import AsyncAdmin
 from queen_client.delivery import Lease
 from queen_client.http import Http
@@ -41,6 +42,26 @@ ONCE: dict[str, Verb] = {
     "skip a partition": lambda client: AsyncAdmin(client).groups.skip_partition("g", "q", "p"),
     "pop": lambda client: queue(client).pop(auto_ack=True),
 }
+
+async def test_a_dry_run_of_a_seek_moves_nothing_and_is_not_asked_of_a_broker_that_would() -> None:
+    version, bodies = ["0.2.0"], []
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/health":
+            return httpx.Response(200, json={"version": version[0]})
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json={"success": True, "messagesReplayed": 3, "messagesSkipped": 4})
+
+    groups = AsyncAdmin(http(reply)).groups
+    assert (await groups.seek("g", "q", "beginning", dry_run=True))["messagesReplayed"] == 3
+    assert (await groups.skip_partition("g", "q", "p", dry_run=True))["messagesSkipped"] == 4
+    moves = [{"timestamp": "1970-01-01T00:00:00Z", "dryRun": True}, {"toEnd": True, "dryRun": True}]
+    assert bodies == moves
+    version[0] = "0.1.9"
+    with pytest.raises(BadUse, match="0.1.9 cannot tell"):
+        await groups.seek("g", "q", "end", dry_run=True)
+    assert bodies == moves
+
 
 AGAIN: dict[str, Verb] = {
     "configure": lambda client: AsyncAdmin(client).queues.configure("q", lease_time=3),

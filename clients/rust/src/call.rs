@@ -131,6 +131,7 @@ impl<'a> Trial<'a> {
 
     pub fn answered(&self, broker: usize, answer: Answer) -> Answered {
         self.shared.brokers().worked(broker);
+        self.shared.outages.answered(broker);
         let Answer { status, body } = answer;
         Answered { status, body, broker, attempts: self.attempts, uncertain: self.uncertain }
     }
@@ -138,6 +139,7 @@ impl<'a> Trial<'a> {
     /// The pause before the next attempt, or the error if there is none. `cut`: the attempt had less than its usual time.
     pub fn failed(&mut self, broker: usize, error: Error, cut: bool) -> Result<Duration, Error> {
         let now = clock::now();
+        self.shared.outages.failed(broker, &error, cut);
         self.uncertain |= error.may_have_happened();
         let away = match error.kind() {
             _ if error.is_ours() => false,

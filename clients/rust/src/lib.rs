@@ -20,6 +20,7 @@ mod delivery;
 mod error;
 mod http;
 mod item;
+mod log;
 mod looks;
 mod message;
 mod on_error;

@@ -15,11 +15,14 @@ impl OnError {
         Self(Some(Arc::new(hear)))
     }
 
-    /// A listener that panics takes nobody with it: messages of others depend on who has something to tell.
-    pub fn tell(&self, error: &Error) {
+    /// Without a listener it is `log` that reports it. One that panics takes nobody with it: messages of others depend on who
+    /// has something to tell.
+    pub fn tell(&self, error: &Error, log: impl FnOnce()) {
         if let Some(hear) = &self.0 {
             // The panic has been printed by its hook.
             let _ = catch_unwind(AssertUnwindSafe(|| hear(error)));
+        } else {
+            log();
         }
     }
 }
@@ -30,7 +33,14 @@ mod tests {
 
     #[test]
     fn a_listener_that_panics_is_on_its_own() {
-        OnError::new(|error| panic!("no {error}")).tell(&Error::bad_use("x"));
-        OnError::default().tell(&Error::bad_use("x"));
+        OnError::new(|error| panic!("no {error}"))
+            .tell(&Error::bad_use("x"), || panic!("it is not logged as well"));
+    }
+
+    #[test]
+    fn what_nobody_hears_is_logged() {
+        let mut logged = false;
+        OnError::default().tell(&Error::bad_use("x"), || logged = true);
+        assert!(logged);
     }
 }

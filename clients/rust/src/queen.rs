@@ -16,6 +16,7 @@ use crate::call::Call;
 use crate::delivery::Batch;
 use crate::error::{Error, ErrorKind};
 use crate::http::{self, Base, BoxError, Token, TokenSource, Transport};
+use crate::log::Outages;
 use crate::message::{Message, Taken};
 use crate::queue::{Discover, Queue};
 use crate::retry::Policy;
@@ -246,11 +247,22 @@ impl Builder {
         let transport =
             Transport::new(&bases, http::headers(&self.headers)?, token, self.ca_certificates.as_deref())?;
         let brokers = Mutex::new(Brokers::new(bases.iter().map(|base| base.url.as_str())));
+        let outages = Outages::new(bases.iter().map(|base| base.url.as_str()));
         let (timeout, deadline) = (self.request_timeout, self.deadline);
         let (policy, queued) = (self.policy, self.queued);
         let (closed, consumers) = (Signal::default(), AtomicUsize::new(0));
-        let shared =
-            Shared { transport, bases, brokers, policy, timeout, deadline, queued, closed, consumers };
+        let shared = Shared {
+            transport,
+            bases,
+            brokers,
+            outages,
+            policy,
+            timeout,
+            deadline,
+            queued,
+            closed,
+            consumers,
+        };
         Ok(Queen { shared: Arc::new(shared) })
     }
 }
@@ -269,6 +281,7 @@ pub struct Shared {
     pub transport: Transport,
     pub bases: Vec<Base>,
     brokers: Mutex<Brokers>,
+    pub outages: Outages,
     pub policy: Policy,
     /// Of an attempt.
     pub timeout: Duration,

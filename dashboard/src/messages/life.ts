@@ -86,12 +86,17 @@ export function groupState(group: LifeGroup): { word: string; tone: Tone } {
   return { word: 'waiting', tone: 'plain' }
 }
 
+/** Failures that the broker still knows of. It counts those that were followed by a retry, and a dead letter has failed once more. */
+function known(group: LifeGroup): number {
+  return group.deadLetter == null ? group.attempts : group.deadLetter.attempts + 1
+}
+
 /** How often it has failed. A cursor forgets that once it has passed the message, what was recorded does not. */
 export function failures(life: MessageLife, group: LifeGroup): number {
   const recorded = life.events.filter(
     (event) => event.event === 'failed' && event.consumerGroup === group.consumerGroup,
   ).length
-  return Math.max(recorded, group.deadLetter?.attempts ?? group.attempts)
+  return Math.max(recorded, known(group))
 }
 
 /** How often a group has had it, as far as anybody knows. */

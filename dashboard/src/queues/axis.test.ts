@@ -17,5 +17,5 @@ it('tells an age in one unit', () => {
 })
 
 it('tells small rates apart', () => {
-  expect([0, 0.005, 0.0133, 0.5, 1200].map(perSecond)).toEqual(['0/s', '0.005/s', '0.013/s', '0.5/s', '1.2k/s'])
+  expect([0, 0.005, 0.0133, 0.5, 1200].map(perSecond)).toEqual(['0/s', '0.005/s', '0.013/s', '0.5/s', '1,200/s'])
 })

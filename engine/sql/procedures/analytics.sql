@@ -66,15 +66,22 @@ begin
                max(b.waiting_max) as waiting_max, max(b.parked) as parked, sum(b.flights)::bigint as flights,
                sum(b.db_errors)::bigint as db_errors, sum(b.expired_age)::bigint as expired_age,
                sum(b.expired_completed)::bigint as expired_completed, sum(b.expired_wait)::bigint as expired_wait,
-               sum(b.expiries)::bigint as expiries,
-               sum(b.db_connections)::double precision / count(distinct b.minute) as db_connections,
-               coalesce(sum((b.metrics #>> '{cpu.user_us,avg}')::double precision), 0) / count(distinct b.minute) as cpu_user,
-               coalesce(sum((b.metrics #>> '{cpu.system_us,avg}')::double precision), 0) / count(distinct b.minute) as cpu_system,
-               coalesce(sum((b.metrics #>> '{memory.rss_bytes,avg}')::double precision), 0) / count(distinct b.minute) as rss_bytes,
-               coalesce(sum((b.metrics #>> '{database.pool_active,avg}')::double precision), 0) / count(distinct b.minute) as pool_active,
-               coalesce(sum((b.metrics #>> '{database.pool_idle,avg}')::double precision), 0) / count(distinct b.minute) as pool_idle,
-               coalesce(sum((b.metrics #>> '{database.pool_size,avg}')::double precision), 0) / count(distinct b.minute) as pool_size
+               sum(b.expiries)::bigint as expiries
         from brokers b group by b.step),
+    -- A broker that was started again within a minute has two rows for it: each counts for its share of the minute.
+    shares as (
+        select b.step, b.minute, b.metrics, b.db_connections,
+               b.samples / nullif(sum(b.samples) over (partition by b.minute, b.worker_id), 0)::double precision as share
+        from brokers b),
+    averages as (
+        select w.step, sum(w.db_connections * w.share) / count(distinct w.minute) as db_connections,
+               sum((w.metrics #>> '{cpu.user_us,avg}')::double precision * w.share) / count(distinct w.minute) as cpu_user,
+               sum((w.metrics #>> '{cpu.system_us,avg}')::double precision * w.share) / count(distinct w.minute) as cpu_system,
+               sum((w.metrics #>> '{memory.rss_bytes,avg}')::double precision * w.share) / count(distinct w.minute) as rss_bytes,
+               sum((w.metrics #>> '{database.pool_active,avg}')::double precision * w.share) / count(distinct w.minute) as pool_active,
+               sum((w.metrics #>> '{database.pool_idle,avg}')::double precision * w.share) / count(distinct w.minute) as pool_idle,
+               sum((w.metrics #>> '{database.pool_size,avg}')::double precision * w.share) / count(distinct w.minute) as pool_size
+        from shares w group by w.step),
     lines as (
         select b.step, b.push_requests, b.push_messages, b.pop_requests, b.pop_messages, b.pop_empty, b.ack_requests,
                b.ack_success, b.ack_failed, b.transactions, b.dead_letters, b.lag_us, b.lag_count, b.lag_us_max
@@ -101,9 +108,9 @@ begin
            0), coalesce(s.free_slots_min, 0), coalesce(s.waiting, 0), coalesce(s.waiting_max, 0), coalesce(s.parked,
            0), coalesce(s.flights, 0), coalesce(s.db_errors, 0), coalesce(s.expired_age, 0),
            coalesce(s.expired_completed, 0), coalesce(s.expired_wait, 0), coalesce(s.expiries, 0),
-           coalesce(s.db_connections, 0), coalesce(s.cpu_user, 0), coalesce(s.cpu_system, 0), coalesce(s.rss_bytes,
-           0), coalesce(s.pool_active, 0), coalesce(s.pool_idle, 0), coalesce(s.pool_size, 0)
-    from counts c full join samples s on s.step = c.step
+           coalesce(a.db_connections, 0), coalesce(a.cpu_user, 0), coalesce(a.cpu_system, 0), coalesce(a.rss_bytes,
+           0), coalesce(a.pool_active, 0), coalesce(a.pool_idle, 0), coalesce(a.pool_size, 0)
+    from counts c full join samples s on s.step = c.step left join averages a on a.step = s.step
     order by 1;
 end $$;
 

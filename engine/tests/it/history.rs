@@ -234,6 +234,36 @@ async fn old_minutes_become_hours_and_leave_in_the_end() {
 }
 
 #[tokio::test]
+async fn a_broker_that_was_started_again_within_a_minute_is_counted_once() {
+    let db = database().await;
+    let sql = db.client().await;
+    let broker = engine(db.url()).await;
+    push(&broker, "q", "p", 0..1).await;
+    total(&broker, &of("q")).await;
+    let minute = |broker: &str, worker: &str, samples: u32, active: u32| {
+        format!(
+            r#"insert into queen.broker_minutes (minute, broker, port, hostname, worker_id, samples, free_slots, db_connections, metrics)
+               values (date_trunc('hour', now()) - interval '2 days', '{broker}', 7, 'old', '{worker}', {samples}, {samples} * (32 - {active}), 32,
+                       '{{"database.pool_active": {{"avg": {active}}}, "database.pool_size": {{"avg": 32}}}}')"#
+        )
+    };
+    let told = async || {
+        let to = now(&sql).await;
+        let filter =
+            HistoryFilter { from: Some(to - 3 * DAY), to: Some(to - DAY), ..HistoryFilter::default() };
+        let points = broker.history(&filter).await.unwrap().points;
+        assert_eq!(points.len(), 1);
+        (points[0].db_connections, points[0].pool_size, points[0].pool_active)
+    };
+    sql.batch_execute(&minute("00000000-0000-0000-0000-00000000000a", "old:7", 3, 0)).await.unwrap();
+    assert_eq!(told().await, (32.0, 32.0, 0.0));
+    sql.batch_execute(&minute("00000000-0000-0000-0000-00000000000b", "old:7", 9, 4)).await.unwrap();
+    assert_eq!(told().await, (32.0, 32.0, 3.0), "each for its part of the minute");
+    sql.batch_execute(&minute("00000000-0000-0000-0000-00000000000c", "other:7", 12, 5)).await.unwrap();
+    assert_eq!(told().await, (64.0, 64.0, 8.0), "another broker is another one");
+}
+
+#[tokio::test]
 async fn parked_pops_and_removed_messages_are_told() {
     let db = database().await;
     let sql = db.client().await;

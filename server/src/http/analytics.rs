@@ -154,10 +154,13 @@ struct WorkerStep {
     /// How late timers fired.
     avg_event_loop_lag_ms: f64,
     max_event_loop_lag_ms: f64,
-    /// Connections that were idle.
+    /// Connections that were idle, of a broker.
     avg_free_slots: f64,
     min_free_slots: u64,
+    /// Of all brokers together.
     db_connections: f64,
+    /// Those of them that carried a call, on average.
+    busy_connections: f64,
     /// Entries that waited for their call.
     avg_job_queue_size: f64,
     max_job_queue_size: u64,
@@ -194,6 +197,7 @@ impl WorkerStep {
             avg_free_slots: average(point.free_slots, point.samples),
             min_free_slots: point.free_slots_min,
             db_connections: series::rounded(point.db_connections),
+            busy_connections: series::rounded(point.pool_active),
             avg_job_queue_size: average(point.waiting, point.samples),
             max_job_queue_size: point.waiting_max,
             backoff_size: point.parked,

@@ -126,11 +126,18 @@ class AsyncGroups(Part):
         return await self._delete(shapes.GroupDeleted, wire.path(*where), chosen, repeatable=False)
 
     async def seek(
-        self, group: str, queue: str, to: Literal["beginning", "end"] | datetime, *, create: bool = False
+        self,
+        group: str,
+        queue: str,
+        to: Literal["beginning", "end"] | datetime,
+        *,
+        create: bool = False,
+        dry_run: bool = False,
     ) -> shapes.Sought:
         """Sends a group to the beginning, to the end, or behind a time, in every partition. Its leases there end.
 
-        A group that does not read the queue is an error, unless `create` is set.
+        A group that does not read the queue is an error, unless `create` is set. With `dry_run` nothing moves:
+        `messagesReplayed` and `messagesSkipped` say what would.
         """
         if not isinstance(to, datetime) and to not in ("beginning", "end"):
             raise BadUse(f'a group seeks "beginning", "end" or a datetime, not {to!r}')
@@ -139,15 +146,29 @@ class AsyncGroups(Part):
         fields = wire.given(timestamp=time) if isinstance(time, datetime) else {"toEnd": True}
         if create:
             fields["create"] = True
+        if dry_run:
+            await self._check_forecasts()
+            return await self._post(shapes.Sought, f"{where}/seek", {**fields, "dryRun": True})
         return await self._post(shapes.Sought, f"{where}/seek", fields, repeatable=False)
 
-    async def skip_partition(self, group: str, queue: str, partition: str) -> shapes.PartitionSought:
-        """Sends a group to the end of one partition."""
+    async def skip_partition(
+        self, group: str, queue: str, partition: str, *, dry_run: bool = False
+    ) -> shapes.PartitionSought:
+        """Sends a group to the end of one partition. With `dry_run` it only says how many messages that would skip."""
         where = wire.path(
             "consumer-groups", check_name("consumer group", group), "queues", check_name("queue", queue),
             "partitions", check_name("partition", partition), "seek",
         )  # fmt: skip
+        if dry_run:
+            await self._check_forecasts()
+            return await self._post(shapes.PartitionSought, where, {"toEnd": True, "dryRun": True})
         return await self._post(shapes.PartitionSought, where, {}, repeatable=False)
+
+    async def _check_forecasts(self) -> None:
+        """A broker of the release before does not know `dryRun`, and would move the group."""
+        health = await self._get(shapes.Health, "/health")
+        if health["version"].startswith("0.1."):
+            raise BadUse(f"a broker of version {health['version']} cannot tell what a seek would do")
 
     async def subscription(self, group: str, since: datetime) -> shapes.Subscribed:
         """Changes where the group starts in partitions it has not met yet."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from dataclasses import dataclass
 from typing import Any, Awaitable, Callable, Sequence
@@ -17,8 +16,6 @@ from .ledger import Ledger
 from .message import text_of
 from .pop import Popped
 from .tasks import leave
-
-log = logging.getLogger("queen_client")
 
 #: A batch that takes longer is acknowledged bit by bit, so that a crash repeats little.
 _SLOW = 1.0
@@ -57,7 +54,8 @@ class Rules:
     aborted: asyncio.Future[Any]
     #: The handlers that run.
     handlers: set[asyncio.Future[object]]
-    tell: Callable[[Exception], None]
+    #: Takes what went wrong, what with (`handler`, `acknowledgement`, `renewal`, `lease`), and the messages it is about.
+    tell: Callable[[Exception, str, Sequence[Delivery]], None]
 
 
 class Batch:
@@ -84,7 +82,6 @@ class Batch:
             await (self._handle_together() if self._rules.together else self._handle_each())
             await self.give_back()
         except asyncio.CancelledError:
-            # Otherwise it would be leased for nobody. A second cancellation ends this, too.
             await self.give_back()
             raise
         finally:
@@ -95,9 +92,15 @@ class Batch:
 
     async def give_back(self) -> None:
         """Tells what is due, and leaves to others what was not handled."""
-        if not self._is_lost():
-            self._ledger.give_back()
+        if self._is_lost():
+            return
+        self._ledger.give_back()
+        try:
             await self._settle()
+        except asyncio.CancelledError:
+            # Otherwise it would be leased for nobody. A second cancellation ends this, too.
+            await self._settle()
+            raise
 
     async def _handle_each(self) -> None:
         told = time.monotonic()
@@ -115,7 +118,7 @@ class Batch:
                 self._ledger.done(message)
             else:
                 self._did.failed += 1
-                self._rules.tell(error)
+                self._rules.tell(error, "handler", [message])
                 self._ledger.failed(message, text_of(error))
             if time.monotonic() - told > _SLOW:
                 await self._settle()
@@ -134,7 +137,7 @@ class Batch:
             return
         if error is not None:
             self._did.failed += len(messages)
-            self._rules.tell(error)
+            self._rules.tell(error, "handler", messages)
             self._ledger.all_failed(messages, text_of(error))
             return
         self._did.handled += len(messages)
@@ -148,7 +151,7 @@ class Batch:
             return True
         except DecodeError as error:
             self._did.failed += 1
-            self._rules.tell(error)
+            self._rules.tell(error, "handler", [message])
             self._ledger.failed(message, text_of(error.message))
             return False
 
@@ -195,7 +198,7 @@ class Batch:
             gone = isinstance(failure, (Refused, NotFound)) or now >= self._ends
             if gone and self._ledger.is_settled():
                 return
-            self._rules.tell(failure)
+            self._rules.tell(failure, "lease" if gone else "renewal", self._messages)
             if gone:
                 lease.lost.set()
                 if self._running is not None:
@@ -217,22 +220,11 @@ class Batch:
             self._ledger.put_back(acks)
             if not isinstance(error, Exception):
                 raise
-            self._rules.tell(error)
+            self._rules.tell(error, "acknowledgement", [ack.delivery for ack in acks])
             return
         for ack, result in zip(acks, acked.results):
             if not result.success:
                 self._ledger.refused(ack.delivery)
                 # What is given back may be free already.
                 if ack.status != "retry":
-                    self._rules.tell(acked.refusal(ack, result))
-
-
-def tell(on_error: Callable[[Exception], object] | None, error: Exception, who: str) -> None:
-    """Hands an error on. Nobody's callback ends a consumer or a buffer."""
-    if on_error is None:
-        log.warning("%s: %s", who, error)
-        return
-    try:
-        on_error(error)
-    except Exception:
-        log.exception("%s: on_error raised", who)
+                    self._rules.tell(acked.refusal(ack, result), "acknowledgement", [ack.delivery])

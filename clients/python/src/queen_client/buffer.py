@@ -23,7 +23,6 @@ from typing import (
     Union,
 )
 
-from .batch import tell
 from .errors import (
     BadRequest,
     BadUse,
@@ -36,6 +35,7 @@ from .errors import (
     Undelivered,
 )
 from .http import Http, check_loop
+from .log import hear, log
 from .push import MessageOptions, NewMessage, Outgoing, PushResult, new_message, outgoing, push
 from .settings import check_count, check_time
 from .tasks import within
@@ -331,8 +331,13 @@ class AsyncBuffer(Generic[T]):
             self._tell([(receipt._message.message, self._failed[receipt])])
 
     def _tell(self, untold: list[tuple[NewMessage[Any], QueenError]]) -> None:
-        if untold:
-            tell(self._limits.on_error, Undelivered(untold), f"buffer of {self._queue}")
+        if not untold:
+            return
+        error = Undelivered(untold)
+        if self._limits.on_error is not None:
+            hear(self._limits.on_error, error)
+        else:
+            log.error("%s (queue %s)", error, self._queue)
 
     def _report(self) -> None:
         # Who waits for a receipt is about to hear of it.

@@ -6,13 +6,15 @@ import asyncio
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, TypedDict
+from typing import Any, Callable, Sequence, TypedDict
 
 from . import wire
-from .batch import Batch, Handle, Rules, Summary, tell
+from .batch import Batch, Handle, Rules, Summary
 from .brokers import Route
+from .delivery import Delivery
 from .errors import BadUse, QueenError
 from .http import Http, Request, check_loop
+from .log import ConsumerLog, hear
 from .pop import NOTHING, Pop, Popped, Source, Subscription, Wait, pop
 from .settings import check_count, check_time
 from .tasks import Owned, leave
@@ -93,6 +95,7 @@ class AsyncConsumer:
         http.running.check_open()
         self._http, self._source, self._decode, self._options = http, source, decode, options
         self._summary = Summary()
+        self._log = ConsumerLog(source)
         #: Messages that workers may still ask for.
         self._room = math.inf if options.limit is None else options.limit
         self._reserved = 0
@@ -154,7 +157,7 @@ class AsyncConsumer:
         """Ends it with this error."""
         if self._failure is None:
             self._failure = error
-            self._tell(error)
+            self._tell(error, "consumer")
             self.request_stop()
 
     async def _run(self) -> Summary:
@@ -229,12 +232,14 @@ class AsyncConsumer:
     async def _pop(self, number: int, batch: int, seconds: float) -> Popped:
         wait, options = Wait(), self._options.pop(batch, seconds)
         call = Owned(
-            pop(self._http, self._source, options, self._decode, worker=number, ending=wait, on_error=self._tell)
+            pop(self._http, self._source, options, self._decode, worker=number, ending=wait, on_error=self._pop_failed)
         )
         try:
             await asyncio.wait({call, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
-                return call.result()
+                popped = call.result()
+                self._log.pop_worked()
+                return popped
             await self._end(call, wait)
             if call.done() and not call.cancelled() and call.exception() is None:
                 return call.result()
@@ -276,5 +281,11 @@ class AsyncConsumer:
         self._summary.batches += did.batches
         return did.handled + did.failed
 
-    def _tell(self, error: Exception) -> None:
-        tell(self._options.on_error, error, f"consumer of {self._source.queue or 'labels'}")
+    def _pop_failed(self, error: QueenError) -> None:
+        self._tell(error, "pop")
+
+    def _tell(self, error: Exception, during: str, messages: Sequence[Delivery] = ()) -> None:
+        if self._options.on_error is not None:
+            hear(self._options.on_error, error)
+        else:
+            self._log.failed(error, during, messages)

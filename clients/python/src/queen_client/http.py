@@ -26,6 +26,7 @@ from .errors import (
     Unavailable,
     for_status,
 )
+from .log import Outages, is_unanswered
 from .retry import parse_retry_after
 from .running import Running
 from .settings import Settings, check_time, check_token
@@ -97,6 +98,7 @@ class Http:
         self.settings = settings
         self.brokers = Brokers(settings.urls)
         self.running = Running()
+        self._outages = Outages()
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -119,6 +121,7 @@ class Http:
             attempts += 1
             try:
                 status, body = await self._attempt(client, broker, request, ends)
+                self._watch(broker, None)
                 return Answer(status, body, broker, attempts, carried_out)
             except _Failure as caught:
                 failure = caught
@@ -127,6 +130,7 @@ class Http:
                 raise
             # Whoever closes the client cuts its connections.
             self._check_open()
+            self._watch(broker, failure)
             # What went wrong before says more than that there was no time left.
             error = error if failure.cut and error is not None else failure.error
             carried_out = carried_out or failure.carried_out
@@ -151,6 +155,18 @@ class Http:
             if request.on_error is not None:
                 request.on_error(error)
             await asyncio.sleep(wait)
+
+    def _watch(self, broker: int, failure: _Failure | None) -> None:
+        """Notes who has answered and who has not. A caller in a hurry says nothing about either."""
+        who = f"broker {self.brokers.urls[broker]}"
+        if failure is None or not is_unanswered(failure.error):
+            self._outages.answered("token function")
+            self._outages.answered(who)
+        elif failure.down:
+            self._outages.answered("token function")
+            self._outages.silent(who, failure.error)
+        elif not failure.cut:
+            self._outages.silent("token function", failure.error)
 
     async def close(self) -> None:
         """Cuts the requests under way, whose callers get `Closed`, and closes all connections."""

@@ -179,12 +179,7 @@ impl Admin {
         let mut body = to.body();
         body["dryRun"] = json!(true);
         let seeking = seeking(group, queue, &body)?;
-        // It does not know the word, and would move the group.
-        let broker: Health = self.get("/health").await?;
-        if broker.version.starts_with("0.1.") {
-            let text = format!("a broker of {} cannot tell what a seek would do", broker.version);
-            return Err(Error::new(ErrorKind::BadUse, text));
-        }
+        self.check_forecasts().await?;
         self.ask(seeking).await
     }
 
@@ -195,18 +190,30 @@ impl Admin {
         queue: &str,
         partition: &str,
     ) -> Result<PartitionSought, Error> {
-        wire::check_name("the name of a consumer group", group)?;
-        wire::check_name("the name of a queue", queue)?;
-        let path = wire::path(&[
-            "/api/v1/consumer-groups/",
-            group,
-            "/queues/",
-            queue,
-            "/partitions/",
-            partition,
-            "/seek",
-        ]);
-        self.ask(Control::post(path, &json!({})).once()).await
+        self.ask(skipping(group, queue, partition, &json!({}))?.once()).await
+    }
+
+    /// What [`skip_partition`](Self::skip_partition) would do. Moves nothing.
+    pub async fn forecast_skip_partition(
+        &self,
+        group: &str,
+        queue: &str,
+        partition: &str,
+    ) -> Result<SeekForecast, Error> {
+        let skipping = skipping(group, queue, partition, &json!({"toEnd": true, "dryRun": true}))?;
+        self.check_forecasts().await?;
+        let forecast: SeekForecast = self.ask(skipping).await?;
+        Ok(SeekForecast { partitions_updated: 1, ..forecast })
+    }
+
+    /// A broker of the release before does not know `dryRun`, and would move the group.
+    async fn check_forecasts(&self) -> Result<(), Error> {
+        let broker: Health = self.get("/health").await?;
+        if !broker.version.starts_with("0.1.") {
+            return Ok(());
+        }
+        let text = format!("a broker of version {} cannot tell what a seek would do", broker.version);
+        Err(Error::new(ErrorKind::BadUse, text))
     }
 
     /// Changes where a group starts in partitions it has not met yet. How many registrations were changed.
@@ -228,6 +235,14 @@ fn seeking(group: &str, queue: &str, body: &Value) -> Result<Control, Error> {
     wire::check_name("the name of a consumer group", group)?;
     wire::check_name("the name of a queue", queue)?;
     let path = wire::path(&["/api/v1/consumer-groups/", group, "/queues/", queue, "/seek"]);
+    Ok(Control::post(path, body))
+}
+
+fn skipping(group: &str, queue: &str, partition: &str, body: &Value) -> Result<Control, Error> {
+    wire::check_name("the name of a consumer group", group)?;
+    wire::check_name("the name of a queue", queue)?;
+    let queue = ["/api/v1/consumer-groups/", group, "/queues/", queue];
+    let path = wire::path(&[&queue[..], &["/partitions/", partition, "/seek"]].concat());
     Ok(Control::post(path, body))
 }
 

@@ -102,6 +102,7 @@ impl BufferBuilder {
     }
 
     /// Hears of messages that could not be delivered while nobody was waiting at their receipts. The error carries them.
+    /// Without it they are logged with `tracing`.
     pub fn on_error(mut self, hear: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.on_error = OnError::new(hear);
         self

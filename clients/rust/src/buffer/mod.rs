@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use crate::brokers::{Route, key};
 use crate::error::{Error, ErrorKind};
 use crate::item::{DEFAULT_PARTITION, Place, Pushable};
+use crate::log;
 use crate::on_error::OnError;
 use crate::push::{self, Pending, PushStatus, Pushed};
 use crate::queen::Queen;
@@ -287,7 +288,14 @@ impl State {
             orphans.push(undelivered.clone());
         });
         self.leave(batch.len(), batch.room);
-        orphans.iter().for_each(|undelivered| self.on_error.tell(&undelivered.to_error()));
+        for undelivered in orphans {
+            self.tell(&undelivered);
+        }
+    }
+
+    fn tell(&self, undelivered: &Undelivered) {
+        let error = undelivered.to_error();
+        self.on_error.tell(&error, || log::not_delivered(&self.queue, &error));
     }
 
     /// Of a batch that nobody will send any more.
@@ -335,7 +343,7 @@ impl Drop for Watch<'_> {
             && let Some(undelivered) = outcome.leave(*index)
         {
             state.list().add(outcome, *index, undelivered.clone());
-            state.on_error.tell(&undelivered.to_error());
+            state.tell(&undelivered);
         }
     }
 }

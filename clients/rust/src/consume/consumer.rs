@@ -12,6 +12,7 @@ use crate::consume::renewal::Renewals;
 use crate::consume::worker::{Duty, Worker};
 use crate::consume::{Handler, Options, Summary};
 use crate::error::{Error, ErrorKind};
+use crate::log::Trouble;
 use crate::queen::Queen;
 use crate::signal::Signal;
 use crate::tasks;
@@ -30,7 +31,9 @@ impl Consumer {
         let progress = Progress::new(options.limit, options.idle_timeout, clock::now());
         let running = queen.shared.run_consumer();
         let shared = queen.shared;
-        let duty = Arc::new(Duty { shared, options, handler, progress, renewals, stop: stop.clone() });
+        let (stop_workers, refusals) = (stop.clone(), Trouble::default());
+        let duty = Duty { shared, options, handler, progress, renewals, stop: stop_workers, refusals };
+        let duty = Arc::new(duty);
         let (ended, end) = watch::channel(None);
         tasks::spawn(async move {
             let outcome = supervise(&duty).await;

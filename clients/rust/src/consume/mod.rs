@@ -22,6 +22,7 @@ use crate::consume::settlement::Settlement;
 use crate::consume::worker::{Count, Worker};
 use crate::delivery::Batch;
 use crate::error::Error;
+use crate::log;
 use crate::message::Message;
 use crate::on_error::OnError;
 use crate::push::Pending;
@@ -139,7 +140,8 @@ impl Consume {
         self
     }
 
-    /// Hears of everything that went wrong and is tried again: pops, acknowledgements, renewals. Without it nobody does.
+    /// Hears of everything that went wrong and is tried again: pops, acknowledgements, renewals. Without it they are logged with
+    /// `tracing`. What handlers fail with is logged in any case.
     pub fn on_error(mut self, hear: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.options.on_error = OnError::new(hear);
         self
@@ -171,7 +173,10 @@ impl Consume {
                 match batch.decode(index) {
                     _ if !settlement.wants(index) => {}
                     Ok(message) => messages.push(message),
-                    Err(error) => settlement.fail(index, error.text().to_owned()),
+                    Err(error) => {
+                        log::handler_failed(batch, index, 1, error.text());
+                        settlement.fail(index, error.text().to_owned());
+                    }
                 }
             }
             if messages.is_empty() {

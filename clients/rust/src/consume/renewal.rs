@@ -13,6 +13,7 @@ use crate::clock;
 use crate::consume::Signals;
 use crate::delivery::Batch;
 use crate::error::ErrorKind;
+use crate::log;
 use crate::message;
 use crate::on_error::OnError;
 use crate::queen::Shared;
@@ -77,11 +78,11 @@ impl Renewals {
             Err(error) if matches!(error.kind(), ErrorKind::Refused | ErrorKind::NotFound) => Outcome::Gone,
             Err(_) => Outcome::Unknown,
         };
-        let alive = self.table().renewed(key, outcome, clock::now());
+        let is_lost = self.table().renewed(key, outcome, clock::now());
         self.wake.notify_one();
         // Of a batch that is done by now nobody wants to hear.
-        if let (Err(error), true) = (renewed, alive) {
-            self.on_error.tell(&error);
+        if let (Err(error), Some(is_lost)) = (renewed, is_lost) {
+            self.on_error.tell(&error, || log::renewal_failed(&batch, &error, is_lost));
         }
     }
 }
@@ -196,16 +197,16 @@ impl Table {
         due
     }
 
-    /// Whether anybody still needs it.
-    fn renewed(&mut self, key: u64, outcome: Outcome, now: Instant) -> bool {
-        let Some(lease) = self.leases.get_mut(&key) else { return false };
+    /// Whether it is lost, if anybody still needs it.
+    fn renewed(&mut self, key: u64, outcome: Outcome, now: Instant) -> Option<bool> {
+        let lease = self.leases.get_mut(&key)?;
         match outcome {
             Outcome::Kept { sent } => lease.lasts_from(sent),
             Outcome::Unknown if now < lease.ends => lease.due = Some(clock::after(now, lease.time() / 10)),
-            Outcome::Gone | Outcome::Unknown if lease.is_over() => return false,
+            Outcome::Gone | Outcome::Unknown if lease.is_over() => return None,
             Outcome::Gone | Outcome::Unknown => lease.signals.lost.give(),
         }
-        true
+        Some(lease.signals.lost.is_given())
     }
 }
 
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(table.due(now + THIRD).len(), 1);
         // Once, however long it takes.
         assert!(table.due(now + THIRD).is_empty() && table.sleep().is_none());
-        assert!(table.renewed(key, Outcome::Kept { sent: now + THIRD }, now + THIRD));
+        assert_eq!(table.renewed(key, Outcome::Kept { sent: now + THIRD }, now + THIRD), Some(false));
         assert_eq!(table.sleep(), Some(now + 2 * THIRD));
         assert_eq!(table.leases[&key].ends, now + 4 * THIRD);
     }
@@ -257,7 +258,7 @@ mod tests {
         table.renewed(unknown, Outcome::Unknown, now + 3 * THIRD);
         assert!(table.leases[&unknown].signals.lost.is_given());
         table.leases.remove(&gone);
-        assert!(!table.renewed(gone, Outcome::Gone, now));
+        assert_eq!(table.renewed(gone, Outcome::Gone, now), None);
     }
 
     #[test]
@@ -281,7 +282,7 @@ mod tests {
         assert_eq!(table.due(now + THIRD).len(), 1, "one is left");
         // While that is under way the handler acknowledges the other one too.
         table.leases[&key].batch.settle(1, Settled::Done);
-        assert!(!table.renewed(key, Outcome::Gone, now + THIRD), "nobody is told");
+        assert_eq!(table.renewed(key, Outcome::Gone, now + THIRD), None, "nobody is told");
         assert!(!table.leases[&key].signals.lost.is_given());
         let (key, _) = table.insert(lease(now));
         table.leases[&key].batch.settle(0, Settled::GivenBack);
@@ -294,7 +295,7 @@ mod tests {
         let (key, _) = table.insert(lease(now));
         table.leases.get_mut(&key).unwrap().settling = true;
         assert_eq!(table.due(now + THIRD).len(), 1, "that may take long");
-        assert!(!table.renewed(key, Outcome::Gone, now + THIRD));
+        assert_eq!(table.renewed(key, Outcome::Gone, now + THIRD), None);
         assert!(!table.leases[&key].signals.lost.is_given());
     }
 

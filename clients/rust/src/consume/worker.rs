@@ -23,6 +23,7 @@ use crate::consume::{Context, Handler, Handling, Options, Signals};
 use crate::delivery::{self, Batch};
 use crate::error::Error;
 use crate::http::Answer;
+use crate::log;
 use crate::pop::ANSWER_PATIENCE;
 use crate::queen::Shared;
 use crate::retry::{Policy, chance};
@@ -45,6 +46,8 @@ pub struct Duty {
     pub progress: Progress,
     pub renewals: Arc<Renewals>,
     pub stop: Arc<Signal>,
+    /// Pops that are answered, and fail.
+    pub refusals: log::Trouble,
 }
 
 pub struct Worker {
@@ -134,6 +137,7 @@ impl Worker {
             let error = match answered {
                 Ok(answer) => {
                     let answer = trial.answered(broker, answer);
+                    log::pop_worked(&duty.refusals, &want.source);
                     let found = delivery::read(&duty.shared, want, answer)?;
                     let took = clock::now().duration_since(asked);
                     self.rest(found.is_none() && took < want.wait / 2).await;
@@ -147,7 +151,7 @@ impl Worker {
             if left == Some(Duration::ZERO) {
                 return Err(trial.ended(error));
             }
-            duty.options.on_error.tell(&error);
+            duty.options.on_error.tell(&error, || log::pop_failed(&duty.refusals, &want.source, &error));
             self.pause(left.map_or(pause, |left| pause.min(left))).await;
             if duty.stop.is_given() {
                 return Ok(None);
@@ -229,6 +233,9 @@ impl Worker {
                 break;
             }
             count.add(&outcome);
+            if let Err(error) = &outcome {
+                log::handler_failed(batch, index, 1, error);
+            }
             let done = outcome.is_err() && batch.is_done(index);
             self.settle(batch, settlement, index, outcome, done);
             if clock::now().duration_since(told) >= TELL_AFTER && index + 1 < batch.len() {
@@ -260,6 +267,9 @@ impl Worker {
             return count;
         }
         let handled: Vec<_> = (0..batch.len()).filter(|&index| settlement.wants(index)).collect();
+        if let (Err(error), Some(&first)) = (&outcome, handled.first()) {
+            log::handler_failed(batch, first, handled.len(), error);
+        }
         let done = if outcome.is_err() { batch.done() } else { Vec::new() };
         for index in handled {
             count.add(&outcome);
@@ -306,7 +316,8 @@ impl Worker {
         let results = match ack::send(&self.duty.shared, &acks, Form::Batch, None).await {
             Ok(results) => results,
             Err(error) => {
-                on_error.tell(&error);
+                let first = acks.first().map_or(0, |ack| ack.envelope.index());
+                on_error.tell(&error, || log::acknowledgement_failed(batch, first, acks.len(), &error));
                 return Vec::new();
             }
         };
@@ -316,8 +327,9 @@ impl Worker {
             Some((ack.envelope.index(), error))
         });
         let Some((first, error)) = refused.next() else { return Vec::new() };
-        on_error.tell(&error);
-        [first].into_iter().chain(refused.map(|(index, _)| index)).collect()
+        let refused: Vec<_> = [first].into_iter().chain(refused.map(|(index, _)| index)).collect();
+        on_error.tell(&error, || log::acknowledgement_failed(batch, first, refused.len(), &error));
+        refused
     }
 }
 

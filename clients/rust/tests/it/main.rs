@@ -6,6 +6,7 @@ mod consumer;
 mod control;
 mod examples;
 mod handlers;
+mod log;
 mod messages;
 mod stub;
 mod support;

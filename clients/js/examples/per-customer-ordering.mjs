@@ -1,13 +1,10 @@
 // Order per customer: a partition each. What one customer does is handled in order; customers do not wait for each other.
 import { Queen } from 'queen-client';
 
-interface Step {
-  customer: string;
-  step: number;
-}
-
 const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
-const steps = queen.queue<Step>('example-steps');
+
+/** @type {import('queen-client').Queue<{ customer: string, step: number }>} */
+const steps = queen.queue('example-steps');
 
 // A buffer makes few requests of many pushes and keeps the order of every partition.
 const buffer = steps.buffer();
@@ -18,11 +15,12 @@ for (let step = 1; step <= 5; step++) {
 }
 await buffer.close(); // tells what could not be delivered
 
-const last = new Map<string, number>();
+/** @type {Map<string, number>} */
+const last = new Map();
 const options = { batch: 10, partitions: 3, concurrency: 3, idleTimeout: 1_000 };
 const consumer = steps.group('audit').consume(options, (message) => {
   const { customer, step } = message.data;
-  if (step !== 1 && step !== last.get(customer)! + 1) {
+  if (step !== 1 && step !== (last.get(customer) ?? 0) + 1) {
     throw new Error(`${customer}: step ${step} out of order`);
   }
   last.set(customer, step);

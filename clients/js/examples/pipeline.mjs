@@ -1,18 +1,14 @@
 // A pipeline: taking an order and writing its invoice are one transaction, so a crash in between repeats nothing and loses nothing.
 import { Queen } from 'queen-client';
 
-interface Order {
-  customer: string;
-  total: number;
-}
-
-interface Invoice extends Order {
-  due: string;
-}
+/** @typedef {{ customer: string, total: number }} Order */
+/** @typedef {Order & { due: string }} Invoice */
 
 const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
-const orders = queen.queue<Order>('example-orders');
-const invoices = queen.queue<Invoice>('example-invoices');
+/** @type {import('queen-client').Queue<Order>} */
+const orders = queen.queue('example-orders');
+/** @type {import('queen-client').Queue<Invoice>} */
+const invoices = queen.queue('example-invoices');
 
 await orders.partition('ada').push([
   { customer: 'ada', total: 10 },
@@ -22,7 +18,7 @@ await orders.partition('grace').push({ customer: 'grace', total: 30 });
 
 const billing = orders.group('billing').consume({ batch: 10, idleTimeout: 1_000 }, async (message) => {
   const order = message.data;
-  const invoice: Invoice = { ...order, due: 'in 30 days' };
+  const invoice = { ...order, due: 'in 30 days' };
   await queen.transaction().ack(message).push(invoices.partition(order.customer), invoice).commit();
 });
 

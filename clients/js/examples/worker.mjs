@@ -1,12 +1,10 @@
 // A worker: several jobs at a time, failed ones come again.
 import { Queen } from 'queen-client';
 
-interface Job {
-  number: number;
-}
-
 const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
-const jobs = queen.queue<Job>('example-jobs');
+
+/** @type {import('queen-client').Queue<{ number: number }>} */
+const jobs = queen.queue('example-jobs');
 
 // Each job in a partition of its own: nobody waits for anybody.
 const numbers = Array.from({ length: 20 }, (_, number) => number);

@@ -3,12 +3,15 @@ import { Queen } from 'queen-client';
 
 const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
 await queen.admin.queues.delete('example-prices'); // what an earlier run has left
-const prices = queen.queue<number>('example-prices').partition('tea');
+
+/** @type {import('queen-client').Queue<number>} */
+const queue = queen.queue('example-prices');
+const prices = queue.partition('tea');
 const totals = prices.group('totals');
 
 await prices.push([3, 4, 5]);
 
-async function sum(): Promise<number> {
+async function sum() {
   let total = 0;
   await totals.consume({ batch: 10, idleTimeout: 500 }, (message) => (total += message.data)).done;
   return total;

@@ -1,12 +1,10 @@
 // Fan-out: every consumer group gets every message, at its own pace.
 import { Queen } from 'queen-client';
 
-interface SignUp {
-  user: string;
-}
-
 const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
-const signUps = queen.queue<SignUp>('example-sign-ups');
+
+/** @type {import('queen-client').Queue<{ user: string }>} */
+const signUps = queen.queue('example-sign-ups');
 
 await signUps.push([{ user: 'ada' }, { user: 'grace' }, { user: 'barbara' }]);
 
