@@ -76,7 +76,7 @@ export interface paths {
         /**
          * Takes messages of any partition of a queue.
          * @description The partition served longest ago goes first. What is taken is leased to the consumer group until it is
-         *     acknowledged or the lease ends. A queue nobody has made yet is an empty one.
+         *     acknowledged or the lease ends. A queue nobody has made yet is an empty one, or with `QUEEN_AUTO_CREATE` off a 404.
          */
         get: operations["popQueue"];
         put?: never;
@@ -294,7 +294,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Creates a queue or changes its options. */
+        /**
+         * Creates a queue or changes its options.
+         * @description A change after which messages that are stored are deleted sooner, or given up without a dead letter, needs the role `admin`; for
+         *     callers that are limited to some queues, the right `admin`, as every change.
+         */
         post: operations["configure"];
         delete?: never;
         options?: never;
@@ -885,7 +889,7 @@ export interface paths {
         /**
          * Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
          * @description Ends its leases there and gives it a fresh retry budget. With `dryRun` it does nothing of that, and tells how many messages
-         *     would be read again or skipped.
+         *     would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
          */
         post: operations["seek"];
         delete?: never;
@@ -906,7 +910,7 @@ export interface paths {
         /**
          * Moves a group in one partition: behind the last message, or to the first one after a time.
          * @description Without a body to the end. Ends its lease there and gives it a fresh retry budget. With `dryRun` it does nothing of that, and
-         *     tells how many messages would be read again or skipped.
+         *     tells how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
          */
         post: operations["seekPartition"];
         delete?: never;
@@ -1380,7 +1384,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What the broker counts about itself, for Prometheus. */
+        /**
+         * What the broker counts about itself, for Prometheus.
+         * @description With access control the series that name queues and groups are only for those who show a token or a key for all queues,
+         *     unless `QUEEN_OPEN_METRICS` opens them.
+         */
         get: operations["prometheus"];
         put?: never;
         post?: never;
@@ -1421,7 +1429,13 @@ export interface components {
          *     }
          */
         Ack: {
+            /** @description By itself it means the first message with this id in the lease. */
             transactionId: string;
+            /**
+             * Format: uuid
+             * @description The message's `id`. Decides between several messages with one `transactionId`; refused if the two disagree.
+             */
+            messageId?: string | null;
             /** Format: uuid */
             partitionId: string;
             /** @description Absent or empty: no lease is checked. */
@@ -1514,6 +1528,8 @@ export interface components {
             duration: number;
             waitEventType: string | null;
             waitEvent: string | null;
+            user: string | null;
+            /** @description Only of Queen's own sessions: what others send may be none of the caller's business. */
             query: string | null;
         };
         AutovacuumStatus: {
@@ -1733,7 +1749,7 @@ export interface components {
             maxTimeLag: number;
             /** @description `Stable`; `Lagging` if something has waited for more than five minutes; `Dead` if it never read anything. */
             state: string;
-            /** @description `all`, or `timestamp`. */
+            /** @description How the group asked where to start: `all`, `new`, `now` or whatever its first pop said; `timestamp` for a time. */
             subscriptionMode: string;
             /** Format: date-time */
             subscriptionTimestamp: string | null;
@@ -1800,6 +1816,8 @@ export interface components {
              */
             id: string;
             transactionId: string;
+            /** @description Of a replayed message: what its sender called it. */
+            originalTransactionId?: string;
             /** Format: uuid */
             partitionId: string;
             queue: string;
@@ -2391,6 +2409,8 @@ export interface components {
              */
             id: string;
             transactionId: string;
+            /** @description Only of a replayed message: what its sender called it. */
+            originalTransactionId?: string;
             /** Format: uuid */
             traceId: string | null;
             /** @description Only if there is one. */
@@ -2410,7 +2430,7 @@ export interface components {
             consumerGroup: string;
             /**
              * Format: int32
-             * @description How often this group has failed here since it last got on.
+             * @description How often the message has failed in this group. 0 for all but the first message of a partition.
              */
             retryCount: number;
         };
@@ -3593,10 +3613,10 @@ export interface components {
             bucket: string;
         };
         /**
-         * @description Each stands for itself: `admin` includes neither of the others.
+         * @description Each stands for itself, but for what `pop` says: `admin` includes none of the others.
          * @enum {string}
          */
-        Right: "push" | "pop" | "admin";
+        Right: "push" | "pop" | "read" | "admin";
         /**
          * @description To the end or to a time; `toEnd: true` goes before a time.
          * @example {
@@ -3615,6 +3635,11 @@ export interface components {
              * @default false
              */
             dryRun: boolean | null;
+            /**
+             * @description Creates the group if it does not read the queue. Otherwise that is a 404.
+             * @default false
+             */
+            create: boolean | null;
         };
         /** @description Only of a dry run: nothing was moved. */
         SeekForecast: {
@@ -3929,6 +3954,8 @@ export interface components {
             /** Format: uuid */
             id: string;
             transactionId: string;
+            /** @description Of a replayed message: what its sender called it. */
+            originalTransactionId?: string;
             /** Format: uuid */
             partitionId: string;
             /** @description Queue and partition, with a slash between them. */
@@ -4350,13 +4377,21 @@ export interface components {
             maxEventLoopLagMs: number;
             /**
              * Format: double
-             * @description Connections that were idle.
+             * @description Connections that were idle, of a broker.
              */
             avgFreeSlots: number;
             /** Format: int64 */
             minFreeSlots: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Of all brokers together.
+             */
             dbConnections: number;
+            /**
+             * Format: double
+             * @description Those of them that carried a call, on average.
+             */
+            busyConnections: number;
             /**
              * Format: double
              * @description Entries that waited for their call.
@@ -4493,6 +4528,15 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description The body came too slowly. */
             408: {
                 headers: {
@@ -4648,6 +4692,15 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description Another pop with this `waitId` is under way at this broker. */
             409: {
                 headers: {
@@ -4779,6 +4832,15 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description Another pop with this `waitId` is under way at this broker. */
             409: {
                 headers: {
@@ -4912,6 +4974,15 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description Another pop with this `waitId` is under way at this broker. */
             409: {
                 headers: {
@@ -5046,6 +5117,15 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description Another pop with this `waitId` is under way at this broker. */
             409: {
                 headers: {
@@ -5426,6 +5506,15 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description The body came too slowly. */
             408: {
                 headers: {
@@ -5988,6 +6077,15 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             /** @description The body came too slowly. */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description There are all the queues that there may be */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7408,9 +7506,9 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
-                "application/json": components["schemas"]["BuryMessage"];
+                "application/json": components["schemas"]["BuryMessage"] | null;
             };
         };
         responses: {
@@ -8587,6 +8685,15 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description The body came too slowly. */
             408: {
                 headers: {

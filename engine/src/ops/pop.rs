@@ -23,7 +23,7 @@ use crate::log::Partition;
 use crate::log::ids::TransactionHash;
 use crate::log::segments::Segment;
 use crate::pop::answer::{Answer, Delivery, Unread, write_answer};
-use crate::pop::leases::Service;
+use crate::pop::leases::{Messages, Service};
 use crate::pop::machine::{Call, Event, Machine, State};
 use crate::pop::watch::{Interest, Waiter, Watch};
 
@@ -595,7 +595,8 @@ impl Engine {
                 let traced = traced.get(index).cloned().flatten();
                 let promised = written.promised.iter().filter(|(delivery, ..)| *delivery == index);
                 let promised = promised.map(|&(_, id, offset)| (id, offset)).collect();
-                book.serve(service, grants.group.clone(), lease, delivery.first, hashes, promised, traced);
+                let messages = Messages { first: delivery.first, hashes, promised };
+                book.serve(service, grants.group.clone(), lease, messages, traced);
             }
         }
         let traced = deliveries.iter().zip(traced);

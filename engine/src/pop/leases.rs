@@ -19,6 +19,16 @@ pub struct Service {
     pub holder: Option<Holder>,
 }
 
+/// What a lease holds.
+pub struct Messages<H> {
+    /// The first offset.
+    pub first: i64,
+    /// One per message.
+    pub hashes: H,
+    /// Offsets of messages whose ids were promised before they had a place in the log. All others are computed.
+    pub promised: HashMap<Uuid, i64>,
+}
+
 #[derive(Debug)]
 struct Served {
     lease: Uuid,
@@ -27,7 +37,6 @@ struct Served {
     first: i64,
     /// One per message from `first` on, without the flag.
     hashes: Vec<u128>,
-    /// Where the messages are whose ids were promised before they had a place in the log. All others are computed.
     promised: HashMap<Uuid, i64>,
     /// `None`: nobody asked what becomes of these messages.
     traced: Option<Arc<Traced>>,
@@ -108,13 +117,12 @@ impl LeaseBook {
         service: Service,
         group: Arc<str>,
         lease: Uuid,
-        first: i64,
-        hashes: impl Iterator<Item = TransactionHash>,
-        promised: HashMap<Uuid, i64>,
+        messages: Messages<impl Iterator<Item = TransactionHash>>,
         traced: Option<Arc<Traced>>,
     ) {
         let key = (service.partition.id, group);
         self.forget(&key);
+        let Messages { first, hashes, promised } = messages;
         let hashes: Vec<u128> = hashes.map(TransactionHash::without_flag).collect();
         let served = Served { lease, service, cursor: first, first, hashes, promised, traced };
         self.hashes += served.weight();
@@ -207,6 +215,13 @@ mod tests {
         Service { partition: Arc::new(partition), head: 100, holder: None }
     }
 
+    fn messages(
+        first: i64,
+        ids: impl IntoIterator<Item = usize>,
+    ) -> Messages<impl Iterator<Item = TransactionHash>> {
+        Messages { first, hashes: ids.into_iter().map(hash), promised: HashMap::new() }
+    }
+
     fn unnamed(id: usize) -> Reference {
         Reference { hash: TransactionHash::new(&id.to_string(), true), id: None }
     }
@@ -214,7 +229,7 @@ mod tests {
     #[test]
     fn an_ack_is_resolved_in_any_order_whoever_chose_the_id() {
         let mut book = LeaseBook::new(100);
-        book.serve(service(1), key(1).1, Uuid::nil(), 10, (0..5).map(hash), HashMap::new(), None);
+        book.serve(service(1), key(1).1, Uuid::nil(), messages(10, 0..5), None);
         let resolved = book.resolve(&key(1), None, &[4, 0, 3].map(unnamed)).unwrap();
         assert_eq!((resolved.cursor, resolved.offsets), (10, vec![14, 10, 13]));
         assert!(book.resolve(&key(1), None, &[unnamed(77)]).is_none());
@@ -227,7 +242,7 @@ mod tests {
     #[test]
     fn another_lease_of_the_same_cursor_is_not_resolved() {
         let (mut book, lease) = (LeaseBook::new(100), Uuid::from_u128(7));
-        book.serve(service(1), key(1).1, lease, 0, (0..5).map(hash), HashMap::new(), None);
+        book.serve(service(1), key(1).1, lease, messages(0, 0..5), None);
         assert!(book.resolve(&key(1), Some(lease), &[unnamed(1)]).is_some());
         assert!(book.resolve(&key(1), Some(Uuid::from_u128(8)), &[unnamed(1)]).is_none());
     }
@@ -236,9 +251,8 @@ mod tests {
     fn of_messages_with_one_transaction_id_the_first_is_meant_unless_a_message_id_decides() {
         let mut book = LeaseBook::new(100);
         let promised = Uuid::from_u128(77);
-        let hashes = [1, 2, 1, 1].map(hash);
-        let ids = HashMap::from([(promised, 13)]);
-        book.serve(service(1), key(1).1, Uuid::nil(), 10, hashes.into_iter(), ids, None);
+        let messages = Messages { promised: HashMap::from([(promised, 13)]), ..messages(10, [1, 2, 1, 1]) };
+        book.serve(service(1), key(1).1, Uuid::nil(), messages, None);
         let resolve = |asked: &[Reference]| book.resolve(&key(1), None, asked).map(|found| found.offsets);
         assert_eq!(resolve(&[unnamed(1)]).unwrap(), [10]);
         assert_eq!(resolve(&[unnamed(2), unnamed(1), unnamed(1)]).unwrap(), [11, 10, 10]);
@@ -259,7 +273,7 @@ mod tests {
         let holder = |name: &str| Some(Holder { name: Some(name.into()), address: [127, 0, 0, 1].into() });
         let serve = |book: &mut LeaseBook, lease, name| {
             let service = Service { holder: holder(name), ..service(1) };
-            book.serve(service, key(1).1, lease, 0, (0..5).map(hash), HashMap::new(), None);
+            book.serve(service, key(1).1, lease, messages(0, 0..5), None);
         };
         serve(&mut book, first, "a");
         assert_eq!(book.holder(&key(1), first), holder("a"));
@@ -283,8 +297,8 @@ mod tests {
     #[test]
     fn traced_messages_are_remembered_with_their_lease() {
         let mut book = LeaseBook::new(100);
-        book.serve(service(1), key(1).1, Uuid::nil(), 0, (0..5).map(hash), HashMap::new(), traced(2));
-        book.serve(service(2), key(2).1, Uuid::nil(), 0, (0..5).map(hash), HashMap::new(), traced(0));
+        book.serve(service(1), key(1).1, Uuid::nil(), messages(0, 0..5), traced(2));
+        book.serve(service(2), key(2).1, Uuid::nil(), messages(0, 0..5), traced(0));
         assert_eq!(book.traced(&key(1)).unwrap().messages.len(), 2);
         assert!(book.traced(&key(2)).is_none());
         assert!(book.acked(&key(1), 2, false).is_some());
@@ -299,9 +313,10 @@ mod tests {
         ) {
             let mut book = LeaseBook::new(50);
             for (index, (partition, count, ack, trace)) in leases.into_iter().enumerate() {
-                let (lease, hashes) = (Uuid::from_u128(index as u128), (0..count).map(hash));
+                let lease = Uuid::from_u128(index as u128);
                 let promised = (0..trace as u128).map(|id| (Uuid::from_u128(id), 0)).collect();
-                book.serve(service(partition), key(partition).1, lease, 0, hashes, promised, traced(trace));
+                let messages = Messages { promised, ..messages(0, 0..count) };
+                book.serve(service(partition), key(partition).1, lease, messages, traced(trace));
                 prop_assert!(book.hashes <= 50);
                 prop_assert_eq!(book.hashes, book.served.values().map(Served::weight).sum::<usize>());
                 prop_assert!(book.arrivals.len() <= 2 * book.served.len() + 16);
