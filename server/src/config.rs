@@ -265,8 +265,8 @@ pub struct Settings {
     #[arg(long, env = "OPERATION_QUEUE_ENABLED", value_name = "BOOL", num_args = 0..=1, default_value = "true",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = LOAD)]
     pub operation_queue_enabled: bool,
-    /// Busy connections by all, or calls of the push lane by those it may have, above which pushes may be deferred. With `0`, and
-    /// `OPQ_PATIENCE_MS` at `0` as well, every push is deferred.
+    /// Share of busy connections, or of busy push calls, above which pushes may be deferred. With `0` here and in
+    /// `OPQ_PATIENCE_MS`, every push is deferred.
     #[arg(long, env = "OPQ_PUSH_UTILIZATION", default_value_t = 0.7, value_name = "SHARE",
           value_parser = share, help_heading = LOAD)]
     pub opq_push_utilization: f64,
@@ -357,8 +357,8 @@ pub struct Settings {
     /// Pops of one client that wait at once; 0 has no limit. One more is answered as `POP_OVERLOAD_RESPONSE` says.
     #[arg(long, env = "QUEEN_MAX_PARKED_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
     pub max_parked_per_client: u32,
-    /// Lists and figures (`GET` below `/api/v1`, without pops) that one client may read at once; 0 has no limit. One more
-    /// gets a 429.
+    /// Maximum number of lists and figures (`GET` below `/api/v1`, without pops) that one client reads at once; 0 has no limit.
+    /// One more gets a 429.
     #[arg(long, env = "QUEEN_MAX_READS_PER_CLIENT", default_value_t = 8, help_heading = LIMITS)]
     pub max_reads_per_client: u32,
     /// Requests that wait for a call of one kind before the next one gets a 429.
@@ -369,7 +369,7 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_MAX_PARTITIONS_PER_QUEUE", default_value_t = 0,
           value_parser = value_parser!(i32).range(0..), help_heading = LIMITS)]
     pub max_partitions_per_queue: i32,
-    /// Queues there may be; 0 has no limit. What would make one more fails: a push for those items, configure with 409.
+    /// Maximum number of queues; 0 has no limit. Beyond it, push items for a new queue fail and configure returns 409.
     #[arg(long, env = "QUEEN_MAX_QUEUES", default_value_t = 0, value_parser = value_parser!(i32).range(0..),
           help_heading = LIMITS)]
     pub max_queues: i32,

@@ -17,7 +17,7 @@
 --         kept, not dropped), queue_names, partition_names
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
--- The count of failures belongs to the first message that failed (schema/0015_own_failures.sql). Messages that failed right
+-- The count of failures belongs to the first message that failed (schema/0014_own_failures.sql). Messages that failed right
 -- behind it in every one of these calls share it and are dead-lettered with it; one that did not is delivered again, and
 -- its own count begins.
 create or replace function queen.settle(

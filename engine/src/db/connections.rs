@@ -172,6 +172,14 @@ enum Place {
 }
 
 impl State {
+    /// Whether so many wait for a connection of their own. Those that have gone away do not count.
+    fn is_crowded(&mut self, waiting_max: usize) -> bool {
+        if self.alone.len() >= waiting_max {
+            self.alone.retain(|waiter| !waiter.is_closed());
+        }
+        self.alone.len() >= waiting_max
+    }
+
     /// A connection, or the right to open one.
     fn take(&mut self, size: usize) -> Place {
         while let Some(connection) = self.idle.pop() {
@@ -256,7 +264,7 @@ impl Connections {
                         return Ok(Checkout { loan: self.loan(*connection), flies: false });
                     }
                     Place::New => None,
-                    Place::Full if state.alone.len() >= self.0.waiting_max => return Err(Error::Full),
+                    Place::Full if state.is_crowded(self.0.waiting_max) => return Err(Error::Full),
                     Place::Full => {
                         let (sender, receiver) = oneshot::channel();
                         state.alone.push_back(sender);
@@ -410,7 +418,7 @@ impl Connections {
         Checkout { loan: loan.clone(), flies: true }
     }
 
-    fn give_back(&self, connection: Connection) {
+    fn give_back(&self, mut connection: Connection) {
         if !connection.is_idle() {
             if let Some(backend) = connection.unsettled() {
                 self.0.enders.end(backend, &self.0.connector);
@@ -419,12 +427,19 @@ impl Connections {
             return self.free_place();
         }
         *self.0.down.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let mut state = self.lock();
-        if let Some(waiter) = state.alone.pop_front() {
+        let mut state = loop {
+            let mut state = self.lock();
+            let Some(waiter) = state.alone.pop_front() else { break state };
             drop(state);
-            // Should nobody be there any more, this comes back here, and so it must not be done under the lock.
-            return drop(waiter.send(Checkout { loan: self.loan(connection), flies: false }));
-        }
+            // Not under the lock, which the end of a checkout takes as well.
+            match waiter.send(Checkout { loan: self.loan(connection), flies: false }) {
+                Ok(()) => return,
+                Err(mut back) => match back.take() {
+                    Some(returned) => connection = returned,
+                    None => return,
+                },
+            }
+        };
         let crowded = state.airborne >= self.0.flights;
         let waiting = state.waiting.iter_mut().filter(|_| !crowded);
         let convoy: Vec<_> = waiting.flat_map(|queue| queue.drain(..)).collect();
@@ -499,6 +514,13 @@ pub struct Checkout {
 struct Loan {
     connection: Option<Connection>,
     home: Connections,
+}
+
+impl Checkout {
+    /// The connection itself, if nobody else flies with it.
+    fn take(&mut self) -> Option<Connection> {
+        Arc::get_mut(&mut self.loan)?.connection.take()
+    }
 }
 
 impl Deref for Checkout {

@@ -409,7 +409,7 @@ pub async fn notify(connections: &Connections, notes: &[String]) -> Result<(), E
     many(connections, "pg_notify", sql, &[&notes]).await.map(drop)
 }
 
-/// What became of a transaction (`committed`, `aborted` or `in progress`), and the life of the server that says so. On a
+/// What became of a transaction that this process had begun (`committed`, `aborted` or `in progress`), and the life of the server that says so. On a
 /// connection of its own: whoever asks still holds the one that broke, and it may be the only one.
 ///
 /// It writes a little, so that its own commit waits for the synchronous standby, and with it for all that was committed
@@ -417,9 +417,12 @@ pub async fn notify(connections: &Connections, notes: &[String]) -> Result<(), E
 pub async fn transaction_status(
     connector: &Connector,
     number: &str,
+    backend: Backend,
 ) -> Result<(Option<String>, String), Error> {
     let client = connector.client().await?;
     let life = life(&client).await?;
+    let ended = end_backends(&client, &[backend]).await;
+    ended.map_err(|error| Error::from_postgres("pg_terminate_backend", error))?;
     let sql = "select pg_xact_status($1::text::xid8), pg_logical_emit_message(true, 'queen', '')::text";
     let row = client.query_one(sql, &[&number]).await;
     row.map(|row| (row.get(0), life)).map_err(|error| Error::from_postgres("pg_xact_status", error))

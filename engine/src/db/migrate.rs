@@ -24,12 +24,12 @@ macro_rules! files {
 }
 
 /// Applied once, in order. Frozen once released.
-const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred", "0005_statistics", "0006_messages", "0007_inbox", "0008_life", "0009_history", "0010_keys", "0011_shapes", "0013_groups_by_partition", "0014_search_path", "0015_own_failures", "0016_two_phase_commit", "0017_group_modes");
+const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred", "0005_statistics", "0006_messages", "0007_inbox", "0008_life", "0009_history", "0010_keys", "0011_shapes", "0012_groups_by_partition", "0013_search_path", "0014_own_failures", "0015_two_phase_commit", "0016_group_modes");
 
 /// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":
     "message_id", "frame", "newest", "deferred", "defer", "pulse", "spool", "diagnose", "views", "statistics", "resources", "find_transactions", "open", "push", "readers", "skips", "lease", "fetch", "release", "complete", "settle", "ack", "locate", "hold",
-    "renew", "subscribe", "seed", "discover", "queues", "groups", "letters", "dead_letters", "messages", "redrive", "purge", "traces", "life", "retention", "extents", "inbox", "compatible", "history", "analytics", "postgres_stats", "keys", "owners",
+    "renew", "subscribe", "seed", "discover", "queues", "groups", "letters", "dead_letters", "messages", "redrive", "purge", "traces", "life", "retention", "extents", "inbox", "compatible", "history", "analytics", "postgres_stats", "keys", "owners", "roles",
 );
 
 /// At every start, because it has nothing to do but for what is new.

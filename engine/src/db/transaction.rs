@@ -59,7 +59,7 @@ pub async fn commit(
     patience: Duration,
 ) -> Result<(), Error> {
     match db.within("commit", db.client.batch_execute("commit")).await {
-        Err(Error::Lost(_)) => confirm(connector, &number.0, &db.life, patience).await,
+        Err(Error::Lost(_)) => confirm(connector, &number.0, db, patience).await,
         // A commit that is refused rolls back.
         answered => {
             db.leave_transaction();
@@ -68,13 +68,18 @@ pub async fn commit(
     }
 }
 
-/// The connection broke during the commit: only the database knows. Asked by transaction number, it says so as long as it
-/// lives: `life` is the one in which the transaction began.
-async fn confirm(connector: &Connector, number: &str, life: &str, patience: Duration) -> Result<(), Error> {
+/// The connection broke during the commit: only the database knows. Its process is ended, so that the commit cannot come later
+/// and its locks are free. Asked by transaction number, the server then says what became of it as long as it lives.
+async fn confirm(
+    connector: &Connector,
+    number: &str,
+    db: &Connection,
+    patience: Duration,
+) -> Result<(), Error> {
     let started = clock::now();
     loop {
-        match control::transaction_status(connector, number).await {
-            Ok((_, now)) if now != life => return Err(Error::Unknown),
+        match control::transaction_status(connector, number, db.backend).await {
+            Ok((_, now)) if now != db.life => return Err(Error::Unknown),
             Ok((Some(status), _)) if status == "committed" => return Ok(()),
             Ok((Some(status), _)) if status == "aborted" => {
                 return Err(Error::Lost("rolled back".to_owned()));

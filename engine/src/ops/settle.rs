@@ -181,8 +181,10 @@ impl<'a> Settling<'a> {
             true => self.landed.push((row.first.clone(), answer.clone())),
             false => ack::settled(self.shared, row.first, answer),
         }
-        let alone = row.members.len() == 1;
-        for &member in &row.members {
+        // Only the first is known by its id to have been applied before. Others may have joined it since: they are asked for again.
+        let members = if answer.status == 4 { &row.members[..1] } else { &row.members[..] };
+        let alone = members.len() == 1;
+        for &member in members {
             let ack = self.batch[member];
             self.outcomes[member] = Some(ack::outcome(ack, row.cursor, &row.plan, answer, alone));
         }

@@ -166,8 +166,8 @@ async fn settle(
         Some(leased) => Ok(leased),
         None if !claims => Ok(Vec::new()),
         None => match &failure {
-            Some(error) => Err(error.clone()),
-            None => procedures::lease(db, &claiming.ask).await,
+            Some(error) if error.ends_connection() => Err(error.clone()),
+            _ => procedures::lease(db, &claiming.ask).await,
         },
     };
     let claimed = match leased {

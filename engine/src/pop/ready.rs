@@ -348,6 +348,8 @@ impl ReadyList {
             }
             State::Ready(_) | State::Held { .. } => false,
         });
+        let partitions = &self.partitions;
+        self.busy.retain(|id, _| partitions.contains_key(id));
         self.turns.clear();
         self.due.clear();
         self.windows.clear();

@@ -302,7 +302,8 @@ impl<O: Operation> Inner<O> {
         mut entries: Vec<Entry<O>>,
         waits: bool,
     ) {
-        let gone = entries.extract_if(.., |entry| entry.ticket.reply.is_closed());
+        // One that may have been committed flies again also for nobody: its answer gives back what it holds.
+        let gone = entries.extract_if(.., |entry| entry.ticket.reply.is_closed() && !entry.ticket.sent);
         gone.for_each(|entry| entry.operation.ended(&Error::Stopping));
         let left = match entries.is_empty() {
             true => Vec::new(),

@@ -5,6 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use queen_engine::{Config, Engine, SeekTo};
+use queen_protocol::AckStatus::Completed;
 use queen_protocol::PushStatus;
 use queen_testkit::{Database, Proxy, database};
 use serde_json::json;
@@ -300,4 +301,33 @@ async fn a_flight_that_panics_lets_go_of_its_keys() {
     sql.batch_execute(&definition).await.unwrap();
     let renewed = timeout(USUAL, broker.renew(&popped.lease_id, 60)).await.expect("its key is free");
     assert_eq!(renewed.unwrap().renewed, 1);
+}
+
+#[tokio::test]
+async fn an_ack_that_joins_one_that_was_applied_before_is_applied_as_well() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let broker = engine_with(Config { connections: 1, ..config(proxy.url()) }).await;
+    let sql = db.client().await;
+    push(&broker, "q", "p", 0..4).await;
+    let messages = pop(&broker, named("q", "p").group("merged").batch(4)).await.unwrap().messages;
+    let acked = |index: usize| {
+        let (broker, message) = (broker.clone(), messages[index].clone());
+        tokio::spawn(async move { ack(&broker, &message, Completed).await })
+    };
+    // Applied, and the answer is lost. When it is sent again, its cursor is locked, and so it waits for the next flight.
+    proxy.cut_before_reply(Some(b"merged"));
+    proxy.refuse(true);
+    let first = acked(0);
+    eventually("it is applied", async || (proxy.replies_withheld() == 1).then_some(())).await;
+    let holder = db.client().await;
+    holder.batch_execute("begin; select from queen.consumers for update").await.unwrap();
+    proxy.refuse(false);
+    let waiting = || broker.waiting().iter().find(|(lane, _)| *lane == "turn").unwrap().1;
+    eventually("it is left out", async || (waiting() == 1).then_some(())).await;
+    let second = acked(2);
+    eventually("another waits behind it", async || (waiting() == 2).then_some(())).await;
+    holder.batch_execute("rollback").await.unwrap();
+    assert!(first.await.unwrap().success && second.await.unwrap().success);
+    assert_eq!(number(&sql, "select max(cursor) from queen.consumers").await, 3);
 }

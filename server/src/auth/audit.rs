@@ -81,6 +81,8 @@ pub struct Visit {
     identity: Option<Arc<Identity>>,
     /// Only of an act.
     body: Option<Sent>,
+    /// Past the check: what it asks for may happen.
+    admitted: bool,
     ended: bool,
 }
 
@@ -97,7 +99,8 @@ pub struct Witness {
 
 pub async fn witnessed(State(witness): State<Witness>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let visit = Visit::begin(Some(witness.route), &mut parts);
+    let mut visit = Visit::begin(Some(witness.route), &mut parts);
+    visit.admit();
     let response = next.run(Request::from_parts(parts, body)).await;
     visit.end(&witness.app.audit, &response);
     response
@@ -121,6 +124,7 @@ impl Audit {
             address,
             identity: None,
             body: None,
+            admitted: false,
             ended: false,
         };
         visit.refused(self, &Denial { denied: Denied::Origin, text: why.to_owned() }, 403);
@@ -154,11 +158,16 @@ impl Visit {
         }
         let address = parts.extensions.get::<Peer>().map_or(super::NOWHERE, |peer| peer.0.ip());
         let (method, uri) = (parts.method.clone(), parts.uri.clone());
-        Self { method, uri, route, address, identity: None, body, ended: false }
+        Self { method, uri, route, address, identity: None, body, admitted: false, ended: false }
     }
 
     pub fn identify(&mut self, identity: Option<&Arc<Identity>>) {
         self.identity = identity.cloned();
+    }
+
+    /// Called when the check is passed.
+    pub fn admit(&mut self) {
+        self.admitted = true;
     }
 
     pub fn end(mut self, audit: &Audit, response: &Response) {
@@ -228,14 +237,20 @@ impl Visit {
         let mut about = About::default();
         about.read_path(self.route, self.uri.path());
         let mut details = Map::new();
-        if let Some(query) = self.uri.query().and_then(Query::read) {
-            query.pairs().for_each(|(name, value)| keep(&mut details, name, &Value::from(value)));
-        }
-        let body = self.body.as_ref().and_then(|body| body.0.get());
-        if let Some(Value::Object(body)) = body.and_then(|body| serde_json::from_slice(body).ok()) {
-            let nested = body.get("options").and_then(Value::as_object);
-            for (name, value) in body.iter().chain(nested.into_iter().flatten()) {
-                keep(&mut details, name, value);
+        // As handlers read it: options before what stands beside them, and no query where there is a body.
+        match self.body.as_ref().and_then(|body| body.0.get()) {
+            Some(body) => {
+                if let Ok(Value::Object(body)) = serde_json::from_slice(body) {
+                    let nested = body.get("options").and_then(Value::as_object);
+                    for (name, value) in nested.into_iter().flatten().chain(&body) {
+                        keep(&mut details, name, value);
+                    }
+                }
+            }
+            None => {
+                if let Some(query) = self.uri.query().and_then(Query::read) {
+                    query.pairs().for_each(|(name, value)| keep(&mut details, name, &Value::from(value)));
+                }
             }
         }
         for (field, name) in [
@@ -257,7 +272,7 @@ impl Visit {
 /// A client that goes away ends its request at the next await, and perhaps after the commit.
 impl Drop for Visit {
     fn drop(&mut self) {
-        if !self.ended {
+        if self.admitted && !self.ended {
             self.done(None);
         }
     }

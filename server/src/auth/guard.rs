@@ -125,12 +125,15 @@ pub async fn admitted(State(point): State<Checkpoint>, request: Request, next: N
     visit.identify(parts.extensions.get());
     let audit = &point.app.audit;
     let response = match admitted {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Ok(()) => {
+            visit.admit();
+            next.run(Request::from_parts(parts, body)).await
+        }
         Err(error) => {
             let Ok(caller) = Caller::from_request_parts(&mut parts, &()).await;
             // Nobody is punished for what is not there at the moment.
             let paced = match error.status() {
-                StatusCode::UNAUTHORIZED => point.app.limits.pace_refusal(&caller),
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => point.app.limits.pace_refusal(&caller),
                 _ => None,
             };
             // Who waits for a word before sending has sent nothing.

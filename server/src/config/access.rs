@@ -26,11 +26,11 @@ const SECRET_BYTES: usize = 32;
 
 #[derive(Debug, Clone, Args)]
 pub struct Access {
-    /// Let nobody in without an API key, as `queen key create` makes them.
+    /// Require an API key (`queen key create`) on every request.
     #[arg(long, env = "QUEEN_AUTH_ENABLED", value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = ACCESS)]
     pub auth_enabled: bool,
-    /// Let nobody in without a signed token (JWT) or an API key.
+    /// Require a signed token (JWT) or an API key on every request.
     #[arg(long, env = "JWT_ENABLED", value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = ACCESS)]
     pub jwt_enabled: bool,

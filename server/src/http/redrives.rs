@@ -150,6 +150,8 @@ pub async fn start(State(app): State<App>, caller: Caller, body: Body<SMALL>) ->
     caller.may(Need::This(Right::Admin), &ask.queue)?;
     if let Some(target) = &ask.target_queue {
         caller.may(Need::This(Right::Push), target)?;
+        // Whoever reads the target would read these messages.
+        caller.may(Need::This(Right::Read), &ask.queue)?;
     }
     if wanted.dry_run == Some(true) {
         let total = app.engine.count_redrive(&ask).await?.ok_or_else(no_queue)?;

@@ -40,7 +40,9 @@ impl Limits {
     fn too_many_reads(&self) -> ApiError {
         self.count(Limit::ClientReads);
         let limit = self.bounds.reads_per_client;
-        let text = format!("this client has {limit} requests like this under way, which is the limit");
+        let text = format!(
+            "this client already has {limit} reads in progress, the most allowed (QUEEN_MAX_READS_PER_CLIENT)"
+        );
         ApiError::rate_limited(text, Duration::from_secs(1))
     }
 }

@@ -264,9 +264,9 @@ impl Strain {
                         select 'create trigger slow before update on queen.consumers for each row when (old.partition_id in ('
                                || string_agg(quote_literal(p.id), ',') || ')) execute function queen.slow()'
                         from queen.partitions p join queen.queues q on q.id = p.queue_id where q.name = 'stuck');
-                    end $$;
-                    begin; select pg_advisory_xact_lock(77)";
-        session.batch_execute(slow).await.expect("a trigger and a lock");
+                    end $$";
+        session.batch_execute(slow).await.expect("a trigger");
+        session.batch_execute("select pg_advisory_lock(77)").await.expect("a lock");
         let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
         let watcher = server.database.client().await;
         let mut stuck = JoinSet::new();

@@ -46,11 +46,10 @@ async fn a_batch_of_which_the_handler_gave_something_back_comes_again_at_once() 
     let site = Site::start().await;
     site.queen.queue("q").partition("p").push_all(&[0, 1, 2, 3]).await.unwrap();
     let (consume, heard) = listening(&site.queen);
-    let consuming = consume.batch(4).limit(8).batches(|messages: Vec<Message<u32>>, _| async move {
-        match messages[0].retry_count() {
-            0 => messages[1].nack("not yet").await.map(drop),
-            _ => Ok(()),
-        }
+    let again = AtomicU32::new(0);
+    let consuming = consume.batch(4).limit(8).batches(move |messages: Vec<Message<u32>>, _| {
+        let first = again.fetch_add(1, SeqCst) == 0;
+        async move { if first { messages[1].nack("not yet").await.map(drop) } else { Ok(()) } }
     });
     let summary = timeout(PATIENCE, consuming.into_future()).await.unwrap().unwrap();
     assert_eq!((summary.handled, summary.batches), (8, 2));

@@ -144,7 +144,7 @@ async fn changes_need_the_admin_right_and_the_role() {
     let holder = scene.limited("admin", &["admin"]);
     let others = [scene.limited("admin", &["push", "pop"]), scene.limited("read-only", &["admin"])];
     let change = json!({"subscriptionTimestamp": "2026-01-01T00:00:00Z"});
-    let seek = json!({"toEnd": true});
+    let seek = json!({"toEnd": true, "create": true});
     // Queue, or partition, in the place of Q and P. In an order in which each still finds something.
     let calls: [(&str, &str, Option<Value>); 9] = [
         ("POST", "/api/v1/configure", Some(json!({"queue": "Q", "options": {}}))),

@@ -51,13 +51,18 @@ async fn a_limited_caller_labels_its_queues_only_with_what_leads_to_no_other() {
     let token = granted("admin", grants);
     let holder = Holder::new(&scene.server, &token);
     let label = |queue: &str, namespace: Option<&str>, task: Option<&str>| json!({"queue": queue, "namespace": namespace, "task": task, "payload": 1, "options": {}});
+    let options = |queue, namespace, task| {
+        let mut body = label(queue, namespace, task);
+        body.as_object_mut().unwrap().remove("payload");
+        body
+    };
     let push = |item: Value| json!({"items": [item]});
     let transaction = |mut item: Value| {
         item["type"] = json!("push");
         json!({"operations": [item]})
     };
     for (namespace, task) in [(Some("shop"), None), (None, Some("mail")), (Some("own"), Some("mail"))] {
-        let reply = holder.post("/api/v1/configure", label("mine", namespace, task)).await;
+        let reply = holder.post("/api/v1/configure", options("mine", namespace, task)).await;
         assert!(forbidden(&reply), "{}", reply.text);
         let reply = holder.post("/api/v1/push", push(label("mine.new", namespace, task))).await;
         assert!(forbidden(&reply), "{}", reply.text);
@@ -74,7 +79,7 @@ async fn a_limited_caller_labels_its_queues_only_with_what_leads_to_no_other() {
         ("mine.task", Some("mine"), Some("task")),
         ("mine", Some(""), None),
     ] {
-        let reply = holder.post("/api/v1/configure", label(queue, namespace, task)).await;
+        let reply = holder.post("/api/v1/configure", options(queue, namespace, task)).await;
         assert_eq!(reply.status, 200, "{queue}: {}", reply.text);
         assert_eq!(
             holder.post("/api/v1/push", push(label(queue, namespace, task))).await.status,
@@ -82,7 +87,7 @@ async fn a_limited_caller_labels_its_queues_only_with_what_leads_to_no_other() {
             "{queue}"
         );
     }
-    assert_eq!(scene.boss().post("/api/v1/configure", label("mine", Some("shop"), None)).await.status, 200);
+    assert_eq!(scene.boss().post("/api/v1/configure", options("mine", Some("shop"), None)).await.status, 200);
     for path in ["/api/v1/pop?namespace=own", "/api/v1/pop?task=own", "/api/v1/pop?namespace=shop&queue=mine"]
     {
         assert!(forbidden(&holder.get(path).await), "{path}");
