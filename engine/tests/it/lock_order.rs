@@ -145,9 +145,10 @@ async fn a_storm_of_every_operation_on_few_partitions_deadlocks_nowhere_and_fail
             (done, failures)
         });
     }
-    let (mut done, mut failures) = (0, Vec::new());
+    let (mut done, mut least, mut failures) = (0, usize::MAX, Vec::new());
     for (count, failed) in storm.join_all().await {
         done += count;
+        least = least.min(count);
         failures.extend(failed);
     }
     // The engines are as good as new.
@@ -173,7 +174,8 @@ async fn a_storm_of_every_operation_on_few_partitions_deadlocks_nowhere_and_fail
         failures.len(),
         failures.first()
     );
-    assert!(done > 200, "only {done} operations");
+    // How many there are depends on the machine; that nobody is left out does not.
+    assert!(least > 0, "of {done} operations one worker has done none");
 }
 
 /// A message may be told to have failed when its partition is deleted again and again; the call is never an error.

@@ -83,6 +83,7 @@ class _DeadLetter(TypedDict):
 
 
 class DeadLetter(_DeadLetter, total=False):
+    originalTransactionId: str
     decryptionError: str
 
 
@@ -272,6 +273,7 @@ class _StoredMessage(TypedDict):
 
 
 class StoredMessage(_StoredMessage, total=False):
+    originalTransactionId: str
     decryptionError: str
 
 
