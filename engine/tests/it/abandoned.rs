@@ -9,6 +9,7 @@ use queen_protocol::AckStatus::Completed;
 use queen_protocol::PushStatus;
 use queen_testkit::{Database, Proxy, database};
 use serde_json::json;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
@@ -99,13 +100,13 @@ async fn a_replay_that_is_abandoned_inside_its_transaction_takes_nobody_along() 
     let letter = bury(&broker, "dead").await;
     let holder = db.client().await;
     holder.batch_execute("begin; select from queen.heads for update").await.unwrap();
-    let replay = tokio::spawn({
+    let mut replay = JoinSet::new();
+    replay.spawn({
         let broker = broker.clone();
         async move { broker.replay_message(letter.partition_id, "dead").await }
     });
     blocked(&sql, 1).await;
-    replay.abort();
-    assert!(replay.await.unwrap_err().is_cancelled());
+    replay.shutdown().await;
     holder.batch_execute("rollback").await.unwrap();
     for n in 0..20 {
         a_push_is_committed(&broker, &sql, &format!("probe {n}")).await;
@@ -157,13 +158,13 @@ async fn a_call_that_is_abandoned_while_it_is_blocked_delays_nobody_and_is_ended
     let holder = db.client().await;
     holder.batch_execute("begin; lock table queen.traces in access exclusive mode").await.unwrap();
     for n in 0..5 {
-        let read = tokio::spawn({
+        let mut read = JoinSet::new();
+        read.spawn({
             let broker = broker.clone();
             async move { broker.named_traces("t", 10, 0).await.map(drop) }
         });
         blocked(&sql, 1).await;
-        read.abort();
-        assert!(read.await.unwrap_err().is_cancelled());
+        read.shutdown().await;
         let probe = format!("probe {n}");
         timeout(USUAL, a_push_is_committed(&broker, &sql, &probe)).await.expect("in its usual time");
         blocked(&sql, 0).await;
@@ -178,13 +179,13 @@ async fn a_seek_that_is_abandoned_while_it_is_blocked_delays_nobody() {
     pop(&broker, named("q", "p").group("g")).await.unwrap();
     let holder = db.client().await;
     holder.batch_execute("begin; select from queen.consumers for update").await.unwrap();
-    let seek = tokio::spawn({
+    let mut seek = JoinSet::new();
+    seek.spawn({
         let broker = broker.clone();
         async move { broker.seek("g", "q", SeekTo::Time(0)).await }
     });
     blocked(&sql, 1).await;
-    seek.abort();
-    assert!(seek.await.unwrap_err().is_cancelled());
+    seek.shutdown().await;
     timeout(USUAL, a_push_is_committed(&broker, &sql, "probe")).await.expect("in its usual time");
 }
 
@@ -311,23 +312,24 @@ async fn an_ack_that_joins_one_that_was_applied_before_is_applied_as_well() {
     let sql = db.client().await;
     push(&broker, "q", "p", 0..4).await;
     let messages = pop(&broker, named("q", "p").group("merged").batch(4)).await.unwrap().messages;
-    let acked = |index: usize| {
+    let mut acks = JoinSet::new();
+    let acked = |acks: &mut JoinSet<_>, index: usize| {
         let (broker, message) = (broker.clone(), messages[index].clone());
-        tokio::spawn(async move { ack(&broker, &message, Completed).await })
+        acks.spawn(async move { ack(&broker, &message, Completed).await });
     };
     // Applied, and the answer is lost. When it is sent again, its cursor is locked, and so it waits for the next flight.
     proxy.cut_before_reply(Some(b"merged"));
     proxy.refuse(true);
-    let first = acked(0);
+    acked(&mut acks, 0);
     eventually("it is applied", async || (proxy.replies_withheld() == 1).then_some(())).await;
     let holder = db.client().await;
     holder.batch_execute("begin; select from queen.consumers for update").await.unwrap();
     proxy.refuse(false);
     let waiting = || broker.waiting().iter().find(|(lane, _)| *lane == "turn").unwrap().1;
     eventually("it is left out", async || (waiting() == 1).then_some(())).await;
-    let second = acked(2);
+    acked(&mut acks, 2);
     eventually("another waits behind it", async || (waiting() == 2).then_some(())).await;
     holder.batch_execute("rollback").await.unwrap();
-    assert!(first.await.unwrap().success && second.await.unwrap().success);
+    assert!(acks.join_all().await.iter().all(|acked| acked.success));
     assert_eq!(number(&sql, "select max(cursor) from queen.consumers").await, 3);
 }

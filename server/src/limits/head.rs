@@ -214,7 +214,8 @@ mod tests {
     }
 
     async fn read(stream: &mut Patient<DuplexStream>) -> io::Result<usize> {
-        stream.read(&mut [0; 100_000]).await
+        let mut buffer = vec![0; 100_000];
+        stream.read(&mut buffer).await
     }
 
     fn answered(head: &Head) {
