@@ -20,6 +20,9 @@ const SIZES = [
   ['phone', PHONE],
 ] as const
 
+/** A walk is many waits, each with a patience of its own: this one only ends what goes on for ever. */
+const LONG_MS = 15 * 60_000
+
 let trading: Shop
 let close: () => Promise<void>
 let empty: Broker
@@ -139,8 +142,8 @@ function sideways(page: Page): Promise<number> {
 
 describe.concurrent('every page', () => {
   for (const [name, size] of SIZES) {
-    test(`with data, on a ${name}`, async () => walk(trading.server.url, size, (theme) => `${name}-${theme}`, full()))
-    test(`without data, on a ${name}`, async () => walk(empty.url, size, (theme) => `${name}-${theme}/empty`, EMPTY))
+    test(`with data, on a ${name}`, () => walk(trading.server.url, size, (theme) => `${name}-${theme}`, full()), LONG_MS)
+    test(`without data, on a ${name}`, () => walk(empty.url, size, (theme) => `${name}-${theme}/empty`, EMPTY), LONG_MS)
   }
 })
 
@@ -190,7 +193,7 @@ describe.concurrent('dialogs', () => {
     await look('note')
     await own.close()
     expect(problems).toEqual([])
-  })
+  }, LONG_MS)
 })
 
 describe.concurrent('pictures for the README', () => {

@@ -6,11 +6,13 @@ use uuid::Uuid;
 
 use super::index::{Grant, Index, Message};
 use super::{Findings, Rule};
-use crate::commands::chaos::history::{FRAIL, GROUPS, Group, Key, REPEATS, Time, groups_of};
+use crate::commands::chaos::history::{
+    FLEETING, FRAIL, GROUPS, Group, History, Key, REPEATS, Time, groups_of,
+};
 
-pub fn check(index: &Index, findings: &mut Findings) {
+pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     lost(index, findings);
-    stored_twice(index, findings);
+    stored_twice(index, history, findings);
     for (&(group, _), grants) in &index.by_lane {
         if !GROUPS[group].2.is_in_order() {
             continue;
@@ -39,20 +41,21 @@ fn lost(index: &Index, findings: &mut Findings) {
 }
 
 /// Every delivery of a message carries the same id, and it is the one its sender was told.
-fn stored_twice(index: &Index, findings: &mut Findings) {
-    let mut ids: BTreeMap<Key, Uuid> = BTreeMap::new();
-    let deliveries = index.grants.iter().flat_map(|grant| grant.keys.iter().copied().zip(&grant.ids));
-    for (key, &id) in deliveries {
-        let first = *ids.entry(key).or_insert(id);
-        // A dead letter that was sent back has a new id.
-        if first != id && key.lane.queue != FRAIL {
-            findings.violation(Rule::StoredTwice, format!("{key:?} is stored as {first} and as {id}"));
-        }
-        if !index.messages.contains_key(&key) {
-            findings.violation(Rule::StoredTwice, format!("{key:?} was delivered and never sent"));
+fn stored_twice(index: &Index, history: &History, findings: &mut Findings) {
+    // The id of the first delivery, and when it came.
+    let mut ids: BTreeMap<Key, (Uuid, Time)> = BTreeMap::new();
+    for grant in &index.grants {
+        for (&key, &id) in grant.keys.iter().zip(&grant.ids) {
+            let (first, _) = *ids.entry(key).or_insert((id, grant.ended));
+            if first != id && !may_be_stored_anew(index, history, key, grant.ended) {
+                findings.violation(Rule::StoredTwice, format!("{key:?} is stored as {first} and as {id}"));
+            }
+            if !index.messages.contains_key(&key) {
+                findings.violation(Rule::StoredTwice, format!("{key:?} was delivered and never sent"));
+            }
         }
     }
-    for (key, message) in &index.messages {
+    for (&key, message) in &index.messages {
         if message.tries > 1 {
             findings.case(Rule::StoredTwice);
             // What was put aside or is in a spool was given an id that counts only if no other try of it was stored before.
@@ -64,14 +67,27 @@ fn stored_twice(index: &Index, findings: &mut Findings) {
             // Sent once, without deduplication.
             findings.case(Rule::StoredTwice);
         }
-        let told = message.accepted.and_then(|accepted| accepted.id);
-        if let (Some(told), Some(&id)) = (told, ids.get(key))
+        let Some((accepted, &(id, came))) = message.accepted.zip(ids.get(&key)) else { continue };
+        if let Some(told) = accepted.id
             && told != id
-            && key.lane.queue != FRAIL
+            && !may_be_stored_anew(index, history, key, came.max(accepted.at))
         {
             let text = format!("{key:?} was accepted as {told} and delivered as {id}");
             findings.violation(Rule::StoredTwice, text);
         }
+    }
+}
+
+/// Whether a message that was stored may have been stored once more by then, with a new id.
+fn may_be_stored_anew(index: &Index, history: &History, key: Key, by: Time) -> bool {
+    match key.lane.queue {
+        // A dead letter that was sent back.
+        FRAIL => true,
+        // Its queue was deleted in between, and what the queue knew of ids with it.
+        FLEETING => index.messages.get(&key).is_some_and(|message| {
+            history.deletes.iter().any(|span| message.first_sent <= span.until && span.from <= by)
+        }),
+        _ => false,
     }
 }
 

@@ -124,7 +124,7 @@ impl Findings {
 pub fn check(history: &History) -> Findings {
     let index = Index::of(history);
     let mut findings = Findings::default();
-    deliveries::check(&index, &mut findings);
+    deliveries::check(&index, history, &mut findings);
     leases::check(&index, history, &mut findings);
     transactions::check(&index, history, &mut findings);
     waits::check(&index, history, &mut findings);

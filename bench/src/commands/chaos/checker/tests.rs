@@ -458,6 +458,31 @@ fn what_was_sent_after_the_last_delete_of_its_queue_must_come() {
 }
 
 #[test]
+fn what_was_sent_before_a_delete_of_its_queue_may_be_stored_again_behind_it() {
+    let fleeting = of(FLEETING, 0);
+    let stored_again = |deleted: Option<(u64, u64)>| {
+        let mut story = Story::default().push_into(400, &[fleeting]).pop_from(450, FLEETERS, "a", &[fleeting]);
+        story = story.pop_as(900, FLEETERS, "b", vec![(fleeting, Uuid::from_u128(77))]);
+        story.0.deletes.extend(deleted.map(|(from, until)| Span { from: ms(from), until: ms(until) }));
+        story.breaks(Rule::StoredTwice)
+    };
+    assert_eq!(stored_again(Some((500, 600))), 0);
+    assert_eq!(stored_again(None), 1);
+    // Before it was sent, or after it had come as both.
+    assert_eq!(stored_again(Some((100, 300))), 1);
+    assert_eq!(stored_again(Some((2_000, 2_100))), 1);
+    // Its sender knows the first of the two ids only.
+    let told = |deleted| {
+        let mut story = Story::default().push_into(400, &[fleeting]);
+        story = story.pop_as(900, FLEETERS, "b", vec![(fleeting, Uuid::from_u128(77))]);
+        story.0.deletes.push(deleted);
+        story.breaks(Rule::StoredTwice)
+    };
+    assert_eq!(told(Span { from: ms(500), until: ms(600) }), 0);
+    assert_eq!(told(Span { from: ms(100), until: ms(300) }), 1);
+}
+
+#[test]
 fn a_message_is_given_up_after_all_its_retries_and_otherwise_completed() {
     let letter = of(FRAIL, 0);
     let tried = |fails: u64| {
