@@ -461,7 +461,8 @@ fn what_was_sent_after_the_last_delete_of_its_queue_must_come() {
 fn what_was_sent_before_a_delete_of_its_queue_may_be_stored_again_behind_it() {
     let fleeting = of(FLEETING, 0);
     let stored_again = |deleted: Option<(u64, u64)>| {
-        let mut story = Story::default().push_into(400, &[fleeting]).pop_from(450, FLEETERS, "a", &[fleeting]);
+        let mut story =
+            Story::default().push_into(400, &[fleeting]).pop_from(450, FLEETERS, "a", &[fleeting]);
         story = story.pop_as(900, FLEETERS, "b", vec![(fleeting, Uuid::from_u128(77))]);
         story.0.deletes.extend(deleted.map(|(from, until)| Span { from: ms(from), until: ms(until) }));
         story.breaks(Rule::StoredTwice)
