@@ -1,7 +1,7 @@
 -- queen.find_transactions: which of some transaction hashes a partition already holds, and where.
 -- in:     p_partition uuid, p_from bigint (a segment boundary), p_to bigint (end excluded, null = the head),
 --         p_since timestamptz, p_hashes bytea (16 bytes each)
--- out:    index int (0-based, into p_hashes), message_offset bigint, created_at timestamptz: the earliest match of each
+-- out:    index int (0-based, into p_hashes), message_offset bigint, created_at timestamptz: every match, in this order
 -- locks:  none
 -- raises: never
 -- Off the hot path, and the one place that may hash-join: it takes two lists apart and compares them. If it looks for
@@ -17,7 +17,7 @@ declare
                               where e.created_at < p_since - interval '1 minute'), 0);
 begin
     return query
-    select distinct on (n.index) n.index, s.base_offset + o.place, s.created_at
+    select n.index, s.base_offset + o.place, s.created_at
     from (select g.base_offset, g.count, g.created_at, g.transactions || ''::bytea as hashes
           from queen.segments g
           where g.partition_id = p_partition and g.base_offset >= p_from

@@ -212,10 +212,12 @@ begin
     v_to := array[v_lease_end, null, v_cursor, v_cursor];
     for i in 1 .. 4 loop
         for v_index, v_offset in
-            select f.index, f.message_offset
+            select distinct on (f.index) f.index, f.message_offset
             from queen.find_transactions(p_partition, v_from[i], v_to[i], '-infinity', p_hashes) f
+            where i > 2 or f.message_offset >= v_cursor
+            order by f.index, f.message_offset
         loop
-            if (i > 2 or v_offset >= v_cursor) and not v_index = any (v_found) then
+            if not v_index = any (v_found) then
                 v_found := v_found || v_index;
                 v_offsets := v_offsets || v_offset;
             end if;

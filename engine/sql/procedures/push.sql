@@ -7,7 +7,8 @@
 --         p_suspects boolean[]    the cache has seen one of these hashes: look for them in the whole window
 --         p_recheck bigint[]      the head before the first try of this push. If there is more by now, another try of
 --                                 it, or this one overtaken by its own repetition, may have committed: every hash is
---                                 looked for from there on, in the window or in what no statement outlives
+--                                 looked for from there on, in the window or in what no statement outlives. Where
+--                                 nothing needs deduplication, every place is told: the broker knows its own by their ids
 --         p_deferred boolean      these are deferred pushes of whoever has taken them: the only ones that may be appended
 --                                 while a partition has deferred ones
 --         p_wait int              milliseconds to wait for locked partitions; 0 leaves them out, null waits as long as
@@ -141,7 +142,8 @@ begin
                dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at),
                dup_ids || queen.promised_ids(p_partitions[i], array_agg(d.message_offset))
         into dup_positions, dup_indexes, dup_offsets, dup_created_at, dup_ids
-        from (select distinct on (u.index) u.index, u.message_offset, u.created_at
+        from (select distinct on (u.index, case when p_expected[i] = -2 then u.message_offset end)
+                     u.index, u.message_offset, u.created_at
               from (select f.* from queen.find_transactions(
                         p_partitions[i], case when p_suspects[i] then v_stored else greatest(p_expected[i], v_stored) end, null, v_since,
                         p_transactions[i]) f
@@ -152,7 +154,7 @@ begin
                         p_partitions[i], p_recheck[i], null, least(v_since, v_now - interval '10 minutes'),
                         p_transactions[i]) f
                     where v_partition.head > p_recheck[i]) u
-              order by u.index, u.message_offset) d;
+              order by u.index, case when p_expected[i] = -2 then u.message_offset end, u.message_offset) d;
         unseen := unseen || v_unseen;
         if cardinality(dup_positions) > v_dups then
             statuses := statuses || 1;

@@ -15,8 +15,9 @@ pub enum Error {
     Lost(String),
     #[error("{procedure} failed: {message}", message = describe(source))]
     Procedure { procedure: &'static str, source: Arc<tokio_postgres::Error> },
-    /// A commit was sent and nobody could be asked what became of it. Never tried again: it may have happened.
-    #[error("the database connection was lost during the commit and its outcome is unknown")]
+    /// A commit was sent and nobody could be asked what became of it, or the broker itself failed. Never tried again: it
+    /// may have happened.
+    #[error("the outcome is unknown: it may have been committed")]
     Unknown,
     /// Left out, because a row that it needs is locked; nothing was changed.
     #[error("the partition or its cursor is locked by another database session")]

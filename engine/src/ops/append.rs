@@ -26,7 +26,8 @@ pub struct Parcel {
     /// One line per hash.
     pub frames: String,
     pub bytes_max: usize,
-    /// The ids of deferred messages; otherwise none.
+    /// The ids of its messages, if they were given some before they had a place in the log: deferred ones, and those of
+    /// queues without deduplication.
     pub promised: Vec<Uuid>,
     /// What became of it when it was found behind deferred pushes. Boxed: hardly ever there, and parcels are moved a lot.
     pub deferral: OnceLock<Box<Deferral>>,
@@ -45,6 +46,12 @@ impl Parcel {
         if let Some(failure) = &self.failure {
             let _ = failure.set(error.clone());
         }
+    }
+
+    /// What a message is found by in the log. Without deduplication a transaction id may stand there twice, and nobody
+    /// but its writer has promised this id.
+    fn mark(&self, hash: TransactionHash, promised: Option<Uuid>) -> Mark {
+        (hash, promised.filter(|_| self.dedup_seconds == 0 && hash.is_chosen()))
     }
 
     /// When a message was accepted, if that was before it could be stored: microseconds since 1970.
@@ -74,6 +81,8 @@ impl Parcel {
         }
     }
 }
+
+type Mark = (TransactionHash, Option<Uuid>);
 
 /// Where a message ended up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +138,8 @@ struct Draft<'a> {
     taught: bool,
     /// Where the first try may have landed.
     floor: i64,
+    /// What is below was compared with everything in here.
+    compared: i64,
 }
 
 /// Instead of an expected head, as in push.sql.
@@ -281,7 +292,8 @@ async fn round(
         ask.transactions.push(&draft.transactions);
         ask.frames.push(&draft.frames);
         // A deferred push is executed in the transaction that marks it as done, so no earlier try has committed.
-        ask.recheck.push(if deferred || draft.may_repeat() { i64::MAX } else { draft.floor });
+        let recheck = draft.floor.max(draft.compared);
+        ask.recheck.push(if deferred || draft.may_repeat() { i64::MAX } else { recheck });
     }
     let answers = procedures::push(db, &ask).await?;
     let now = clock::now();
@@ -311,6 +323,9 @@ async fn round(
                         let unseen = answer.unseen.as_deref();
                         dedup.caught_up(now, window, partition.id, head, unseen, draft.expected);
                     }
+                }
+                if !draft.compares {
+                    draft.compared = head;
                 }
                 draft.drop_stored(&stored);
             }
@@ -343,6 +358,7 @@ impl<'a> Draft<'a> {
             expected: -1,
             taught: false,
             floor: 0,
+            compared: 0,
         }
     }
 
@@ -495,11 +511,15 @@ impl<'a> Draft<'a> {
 
     /// What is stored already is not written again. Found where an earlier try of ours may have put it, it is ours.
     fn drop_stored(&mut self, stored: &[Stored]) {
-        let stored: HashMap<TransactionHash, &Stored> =
-            stored.iter().map(|stored| (self.hashes[stored.index], stored)).collect();
+        let first = self.parcels[0];
+        let stored: HashMap<Mark, &Stored> = stored
+            .iter()
+            .map(|stored| (first.mark(self.hashes[stored.index], stored.promised), stored))
+            .collect();
         for (parcel, message) in std::mem::take(&mut self.pending) {
             let hash = self.parcels[parcel].hashes[message];
-            match stored.get(&hash) {
+            let own = self.parcels[parcel].promised.get(message).copied();
+            match stored.get(&self.parcels[parcel].mark(hash, own)) {
                 Some(&&Stored { offset, created_at, promised, .. }) => {
                     // Nobody else can have written an id that was minted here.
                     let retried = self.parcels[parcel].recheck || !hash.is_chosen();

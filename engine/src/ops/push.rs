@@ -335,6 +335,7 @@ impl Engine {
                     whole.frames.push('\n');
                     whole.frames.push_str(&parcel.frames);
                     whole.hashes.extend(parcel.hashes);
+                    whole.promised.extend(parcel.promised);
                 }
                 _ => merged.push((members, parcel)),
             }
@@ -411,6 +412,9 @@ impl Engine {
                     continue;
                 }
             };
+            // Without deduplication a chosen id may stand in the log twice: only an id of its own tells whether a message was
+            // stored by an earlier try.
+            let promises = known.dedup_seconds == 0 && members.iter().any(|&index| messages[index].chosen);
             let mut current: (Vec<usize>, Parcel) = (Vec::new(), empty(&known));
             let bytes: usize = members.iter().map(|&index| messages[index].payload.len() + FRAME_BYTES).sum();
             current.1.frames.reserve(bytes.min(PARCEL_BYTES_MAX));
@@ -422,7 +426,9 @@ impl Engine {
                     let next = Parcel { failure: Some(failure), ..empty(&known) };
                     parcels.push(std::mem::replace(&mut current, (Vec::new(), next)));
                 }
-                add(&mut current.1, &messages[index], known.encrypted, &self.shared.config)?;
+                let promised = messages[index].promised.or_else(|| promises.then(Uuid::now_v7));
+                let message = Message { promised, ..messages[index] };
+                add(&mut current.1, &message, known.encrypted, &self.shared.config)?;
                 current.0.push(index);
             }
             parcels.push(current);

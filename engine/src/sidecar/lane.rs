@@ -368,8 +368,11 @@ impl<O: Operation> Inner<O> {
                 Ok(db) => match settle(db, &mut tickets).await {
                     Ok(()) => {
                         let result = match waits {
-                            true => O::call_waiting(&self.context, db, &operations, rest::WAIT).await,
-                            false => O::call(&self.context, db, &operations).await,
+                            true => {
+                                guarded::<O>(O::call_waiting(&self.context, db, &operations, rest::WAIT))
+                                    .await
+                            }
+                            false => guarded::<O>(O::call(&self.context, db, &operations)).await,
                         };
                         if result.is_err() {
                             tickets.iter_mut().for_each(|ticket| ticket.unsettled = db.unsettled());
@@ -440,8 +443,8 @@ impl<O: Operation> Inner<O> {
                 output = match behind {
                     true => Err(Error::Busy),
                     false => {
-                        let alone = O::call(&self.context, db, std::slice::from_ref(&operation)).await;
-                        alone.and_then(|mut outputs| outputs.pop().ok_or(Error::Stopping))
+                        let alone = O::call(&self.context, db, std::slice::from_ref(&operation));
+                        guarded::<O>(alone).await.and_then(|mut outputs| outputs.pop().ok_or(Error::Stopping))
                     }
                 };
                 output = output.and_then(|output| O::left(&output).map_or(Ok(output), Err));
@@ -518,6 +521,16 @@ async fn settle<O: Operation>(db: &Connection, tickets: &mut [Ticket<O>]) -> Res
         ticket.unsettled = None;
     }
     Ok(())
+}
+
+/// A call that panics fails like any other, so that its entries learn of it and nothing overtakes them.
+async fn guarded<O: Operation>(
+    call: impl Future<Output = Result<Vec<O::Output>, Error>>,
+) -> Result<Vec<O::Output>, Error> {
+    AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
+        error!(op = O::NAME, "a call panicked");
+        Err(Error::Unknown)
+    })
 }
 
 /// An entry that flies again is counted when it lands.

@@ -271,6 +271,29 @@ async fn a_push_that_arrives_after_its_retry_is_not_stored_again() {
 }
 
 #[tokio::test]
+async fn a_push_that_is_tried_again_is_not_taken_for_another_of_the_same_id() {
+    let db = database().await;
+    let (broker, proxy, sql, pid) = impatient(&db).await;
+    let other = engine(db.url()).await;
+    let stored = "select count(*) from queen.messages where queue = 'q' and transaction_id = 'twin'";
+    push_ids(&other, "q", "p", &["twin"]).await;
+    // The first try arrives nowhere.
+    proxy.strand();
+    let second = push_ids(&broker, "q", "p", &["twin"]).await.remove(0);
+    assert_eq!((second.status, number(&sql, stored).await), (PushStatus::Queued, 2));
+    arrives(&proxy, &sql, pid).await;
+    // The first try is stored, and its answer is lost.
+    push_ids(&other, "q", "p", &["twin"]).await;
+    proxy.cut_before_reply(Some(b"twin"));
+    let fourth = push_ids(&broker, "q", "p", &["twin"]).await.remove(0);
+    assert_eq!(proxy.replies_withheld(), 1);
+    assert_eq!((fourth.status, number(&sql, stored).await), (PushStatus::Queued, 4));
+    let messages = pop(&broker, named("q", "p").group("g").batch(9)).await.unwrap().messages;
+    let ids: Vec<_> = messages.iter().map(|message| message.id).collect();
+    assert_eq!((ids[2], ids[4]), (second.message_id, fourth.message_id), "first, twin, twin, twin, twin");
+}
+
+#[tokio::test]
 async fn a_claim_that_arrives_after_its_retry_leases_nothing() {
     let db = database().await;
     let (broker, proxy, sql, pid) = impatient(&db).await;
@@ -302,6 +325,34 @@ async fn a_flight_that_panics_lets_go_of_its_keys() {
     sql.batch_execute(&definition).await.unwrap();
     let renewed = timeout(USUAL, broker.renew(&popped.lease_id, 60)).await.expect("its key is free");
     assert_eq!(renewed.unwrap().renewed, 1);
+}
+
+#[tokio::test]
+async fn what_comes_behind_a_push_that_panicked_is_not_stored_before_it() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    let definition = "select pg_get_functiondef('queen.push_unlocked'::regproc)";
+    let definition: String = sql.query_one(definition, &[]).await.unwrap().get(0);
+    // The first call answers something that nobody can make sense of, and stores nothing.
+    let (head, body) = definition.split_once("begin\n").expect("PL/pgSQL");
+    let nonsense = format!(
+        "create sequence calls;
+         grant all on calls to public;
+         {head}begin
+             if nextval('calls') = 1 then positions := array[1]; return; end if;
+         {body}"
+    );
+    sql.batch_execute(&nonsense).await.unwrap();
+    if let Ok(pushed) = send(&broker, &large("q", "p", 2)).await {
+        assert!(pushed.iter().all(|one| one.status == PushStatus::Failed), "{pushed:?}");
+    }
+    assert_eq!(
+        number(&sql, "select last_value from calls").await,
+        1,
+        "the second may not overtake the first"
+    );
+    assert_eq!(number(&sql, "select count(*) from queen.messages where queue = 'q'").await, 1);
 }
 
 #[tokio::test]

@@ -80,6 +80,8 @@ impl Broker {
             .env("FILE_BUFFER_MAX_BYTES", "2MiB")
             .env("RETENTION_INTERVAL", "1000")
             .envs([("SIDECAR_POOL_SIZE", "8"), ("DB_STATEMENT_TIMEOUT", "2s"), ("DB_LOCK_TIMEOUT", "1500ms")])
+            // What a broker was working on when it died is taken over within the run.
+            .env("OPQ_TIMEOUT_SECONDS", "5")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -38,6 +38,8 @@ impl Done {
 
 /// The fault, and the one beside it if there is one.
 pub async fn inflict(stage: &mut Stage, fault: &Fault) -> Result<Vec<Done>> {
+    // A fault begins with a PostgreSQL that works: a backend of the last one may have crashed, and be recovered from.
+    revive_postgres(stage).await?;
     let beside = fault.beside.filter(|&kind| kind != fault.kind).map(|kind| {
         let beside = Fault { kind, both: !fault.both, side: fault.side.other(), ..fault.clone() };
         (Network::of(stage, &beside), beside)
