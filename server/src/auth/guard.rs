@@ -155,7 +155,7 @@ pub async fn admitted(State(point): State<Checkpoint>, request: Request, next: N
 async fn admit(app: &App, guard: &Guard, route: Option<&str>, parts: &mut Parts) -> Result<(), ApiError> {
     if guard.skip.holds(parts.uri.path()) {
         if route == Some(metrics::PATH) && parts.headers.contains_key(AUTHORIZATION) {
-            recognize(app, guard, parts).await;
+            recognize(app, guard, parts).await?;
         }
         return Ok(());
     }
@@ -170,15 +170,25 @@ async fn admit(app: &App, guard: &Guard, route: Option<&str>, parts: &mut Parts)
     if restricted { within_grants(app, scope, parts).await } else { Ok(()) }
 }
 
-/// The page of metrics is open and has more for those who may look at all queues. To nobody it is closed.
-async fn recognize(app: &App, guard: &Guard, parts: &mut Parts) {
-    let identity = guard.identify(&app.engine, &parts.headers, address(parts)).await;
-    if let Ok(identity) = identity
-        && identity.role.is_some()
-        && identity.grants.is_none()
-    {
-        parts.extensions.insert(identity);
+/// The page of metrics is open and has more for those who may look at all queues. Who shows something wrong gets what
+/// strangers get, is counted, and may not go on guessing.
+async fn recognize(app: &App, guard: &Guard, parts: &mut Parts) -> Result<(), ApiError> {
+    match guard.identify(&app.engine, &parts.headers, address(parts)).await {
+        Ok(identity) if identity.role.is_some() && identity.grants.is_none() => {
+            parts.extensions.insert(identity);
+        }
+        Ok(_) => {}
+        Err(refusal) => {
+            if let Some(denied) = ApiError::from(refusal).why_denied() {
+                app.audit.count(denied);
+            }
+            let Ok(caller) = Caller::from_request_parts(parts, &()).await;
+            if let Some(paced) = app.limits.pace_refusal(&caller) {
+                return Err(paced);
+            }
+        }
     }
+    Ok(())
 }
 
 fn address(parts: &Parts) -> IpAddr {

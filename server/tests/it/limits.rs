@@ -49,7 +49,7 @@ fn body(answer: &str) -> Value {
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-async fn metric(server: &Server, name: &str) -> u64 {
+pub async fn metric(server: &Server, name: &str) -> u64 {
     let page = server.get("/metrics/prometheus").await.text;
     let line = page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
     line.unwrap_or_else(|| panic!("no {name}")).rsplit(' ').next().unwrap().parse().unwrap()

@@ -2,6 +2,7 @@
 
 use super::issuer::Signer;
 use super::{Holder, SECRET, claims, granted, send, server};
+use crate::limits::metric;
 use crate::support::{Server, eventually};
 use serde_json::json;
 
@@ -36,6 +37,8 @@ async fn metrics_name_queues_only_to_those_who_may_look_at_all_of_them() {
     for token in [None, Some(&*limited), Some(&*forged), Some(&*stranger), Some("nonsense")] {
         assert!(!names_a_queue(&server, token).await, "{token:?}");
     }
+    let refused = metric(&server, "queen_auth_refused_total{status=\"401\",reason=\"signature\"}").await;
+    assert_eq!(refused, 1, "the forged one is counted");
     for path in ["/metrics", "/health"] {
         let reply = send(&server, None, "GET", path, None).await;
         assert!(reply.status == 200 && !reply.text.contains("secret-project"), "{path}: {}", reply.text);
@@ -47,4 +50,13 @@ async fn metrics_name_queues_to_everybody_if_that_is_wanted_or_nobody_is_asked()
     let server = Server::start_with(&["--jwt-enabled", "--jwt-secret", SECRET, "--open-metrics"]).await;
     counted(&server, None).await;
     counted(&Server::start().await, None).await;
+}
+
+#[tokio::test]
+async fn nobody_tries_keys_on_the_page_of_metrics_as_fast_as_he_likes() {
+    let flags = ["--jwt-enabled", "--jwt-secret", SECRET, "--rate-per-client", "3"];
+    let server = Server::start_with(&flags).await;
+    let tried = async || send(&server, Some("Bearer nonsense"), "GET", METRICS, None).await;
+    eventually("it is held up", async || (tried().await.status == 429).then_some(())).await;
+    assert_eq!(send(&server, None, "GET", METRICS, None).await.status, 200, "who shows nothing may look");
 }
