@@ -58,7 +58,7 @@ pub fn limits(page: &mut Page, app: &App) {
 
 /// Who was refused is in the audit log: there may be as many of them as anybody likes.
 pub fn access(page: &mut Page, audit: &Audit) {
-    let help = "Requests refused because of who sent them: 401 and 403, and wrong keys shown to an open page.";
+    let help = "Requests refused for their credentials: 401 and 403, and wrong keys sent to an open page.";
     let mut refused = page.family("queen_auth_refused_total", "counter", help);
     for denied in Denied::ALL {
         let status = denied.status().to_string();
