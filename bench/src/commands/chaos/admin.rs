@@ -25,9 +25,16 @@ pub fn configuration(queue: u8, plain: bool) -> Value {
     let mut options = json!({"leaseTime": LEASE.as_secs(), "retryLimit": 1_000_000});
     match queue {
         _ if plain => {}
-        // What all groups have completed goes; one of them is away.
-        SOURCE => options["completedRetentionSeconds"] = json!(1),
-        REPEATS => options["dedupWindowSeconds"] = json!(0),
+        // Retention removes what all groups have completed. One group is away, and nothing may go before it has read it.
+        SOURCE => {
+            options["retentionEnabled"] = json!(true);
+            options["completedRetentionSeconds"] = json!(1);
+        }
+        REPEATS => {
+            options["dedupWindowSeconds"] = json!(0);
+            options["retentionEnabled"] = json!(true);
+            options["completedRetentionSeconds"] = json!(1);
+        }
         FRAIL => options["retryLimit"] = json!(RETRY_LIMIT),
         _ => {}
     }
@@ -130,13 +137,22 @@ struct Letter {
 
 /// What the dead-letter queue holds when everything has come to rest.
 pub async fn note_dead_letters(run: &Run, link: &Link) -> Result<()> {
-    let query =
-        "select partition::int, (payload::jsonb ->> 'seq')::int from queen.dead_letters where queue = $1";
+    let query = "select partition::int, (payload::jsonb ->> 'seq')::int, message_id
+        from queen.dead_letters where queue = $1";
     let rows = link.client.query(query, &[&QUEUES[usize::from(FRAIL)]]).await?;
     for row in rows {
         let number = u16::try_from(row.try_get::<_, i32>(0)?)?;
         let seq = u32::try_from(row.try_get::<_, i32>(1)?)?;
-        run.history().dead.push(Key { lane: Lane { queue: FRAIL, number }, seq });
+        let key = Key { lane: Lane { queue: FRAIL, number }, seq };
+        run.history().dead.push((key, row.try_get(2)?));
     }
     Ok(())
+}
+
+/// How many messages retention has removed from a queue that no group is away from.
+pub async fn removed(link: &Link) -> Result<u64> {
+    let query = "select coalesce(sum(h.tail), 0)::bigint from queen.queues q
+        join queen.partitions p on p.queue_id = q.id cross join lateral queen.head_of(p.id) h where q.name = $1";
+    let row = link.client.query_one(query, &[&QUEUES[usize::from(REPEATS)]]).await?;
+    Ok(u64::try_from(row.try_get::<_, i64>(0)?)?)
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::caller::{Caller, Run, parse};
-use super::history::{GROUPS, Group, Lane, Manner, Outcome, Renewal, Settle, Settled, Verdict};
+use super::history::{GROUPS, Group, Lane, Manner, Outcome, REPEATS, Renewal, Settle, Settled, Verdict};
 use super::leased::{LEASE, Leased, Message, Wish, pop};
 
 /// An acknowledgement whose answer is lost is sent again so many times.
@@ -17,6 +17,12 @@ const ACK_TRIES: u32 = 3;
 
 /// Longer than a run waits for what is owed: a pop that is not woken up fails the run.
 const LONG_WAIT: Duration = Duration::from_secs(180);
+
+/// Acknowledgements of repeated transaction ids that name no message, as those of clients that know of none.
+const BY_TRANSACTION_PERCENT: u32 = 30;
+
+/// What to say about messages, by lane.
+type Choices<'a> = Vec<(Lane, Vec<(&'a Message, Verdict)>)>;
 
 pub struct Consumer {
     caller: Caller,
@@ -144,13 +150,13 @@ impl Consumer {
         for message in &leased.messages {
             lanes.entry(message.key.lane).or_default().push(message);
         }
-        let choices: Vec<(Lane, Vec<(&Message, Verdict)>)> = lanes
+        let choices: Choices<'_> = lanes
             .into_iter()
             .map(|(lane, messages)| (lane, self.choose(&messages, habit)))
             .filter(|(_, items)| !items.is_empty())
             .collect();
         if !choices.is_empty() {
-            self.settle(&leased.lease, &choices).await?;
+            self.settle(leased, choices).await?;
         }
         Ok(())
     }
@@ -172,7 +178,14 @@ impl Consumer {
         items
     }
 
-    async fn settle(&mut self, lease: &str, choices: &[(Lane, Vec<(&Message, Verdict)>)]) -> Result<()> {
+    async fn settle(&mut self, leased: &Leased, mut choices: Choices<'_>) -> Result<()> {
+        let lease = &leased.lease;
+        let completes = choices.iter().flat_map(|(_, items)| items).all(|item| item.1 == Verdict::Completed);
+        let by_id =
+            !(completes && GROUPS[self.group].1 == REPEATS && self.caller.percent(BY_TRANSACTION_PERCENT));
+        if !by_id {
+            first_of_each_transaction(leased, &mut choices);
+        }
         let failed = self.manner == Manner::GivesUp || self.caller.percent(50);
         let word = if failed { "failed" } else { "retry" };
         let items: Vec<Value> = choices
@@ -181,7 +194,7 @@ impl Consumer {
             .map(|(message, verdict)| {
                 json!({
                     "transactionId": message.transaction_id,
-                    "messageId": message.id,
+                    "messageId": by_id.then_some(message.id),
                     "partitionId": message.partition_id,
                     "leaseId": lease,
                     "status": if *verdict == Verdict::Completed { "completed" } else { word },
@@ -203,7 +216,7 @@ impl Consumer {
                 None => None,
             };
             let mut at = 0;
-            for (lane, items) in choices {
+            for (lane, items) in &choices {
                 let mine = at..at + items.len();
                 at = mine.end;
                 let outcome = match &answers {
@@ -213,7 +226,7 @@ impl Consumer {
                 self.caller.run.history().settles.push(Settle {
                     sent: answer.sent,
                     ended: answer.ended,
-                    lease: lease.to_owned(),
+                    lease: lease.clone(),
                     lane: *lane,
                     items: items.iter().map(|(message, verdict)| (message.key, *verdict)).collect(),
                     outcome,
@@ -246,6 +259,17 @@ impl Consumer {
             outcome,
         });
         Ok(())
+    }
+}
+
+/// Without a message id an acknowledgement means the first message of its transaction id in the lease.
+fn first_of_each_transaction<'a>(leased: &'a Leased, choices: &mut Choices<'a>) {
+    for (lane, items) in choices {
+        for (message, _) in items {
+            let is_meant =
+                |one: &&Message| one.key.lane == *lane && one.transaction_id == message.transaction_id;
+            *message = leased.messages.iter().find(is_meant).unwrap_or(message);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! the answer came or the caller gave up: whatever the broker did, it did not do it before `sent`, and what an answer
 //! tells was done by `ended`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -136,6 +136,7 @@ pub enum Receipt {
 pub struct Pop {
     pub sent: Time,
     pub ended: Time,
+    pub broker: usize,
     pub group: Group,
     pub lease: String,
     pub lease_time: Duration,
@@ -214,8 +215,6 @@ pub struct History {
     pub pops: Vec<Pop>,
     /// Pops whose answer was lost: they may hold a lease that no consumer knows.
     pub lost_pops: u64,
-    /// Leases that such a pop may hold on the queue whose messages are given up.
-    pub lost_leases_of_frail: u64,
     /// Messages that such a pop may have taken for good.
     pub lost_auto_acks: u64,
     pub settles: Vec<Settle>,
@@ -227,8 +226,10 @@ pub struct History {
     pub faults: Vec<Span>,
     /// While the clock of PostgreSQL was wrong.
     pub clock_jumps: Vec<Span>,
-    /// What the dead-letter queue held at the end.
-    pub dead: Vec<Key>,
+    /// What the dead-letter queue held at the end, with the ids under which it had been stored.
+    pub dead: Vec<(Key, Uuid)>,
+    /// Calls that were given up on purpose, by method and path, and how many of them got no answer.
+    pub hang_ups: BTreeMap<String, u64>,
     open: Open,
 }
 

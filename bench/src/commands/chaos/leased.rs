@@ -7,7 +7,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::caller::{Caller, parse};
-use super::history::{GIVES_UP, GROUPS, Group, Key, Lane, Pop, QUEUES};
+use super::history::{GROUPS, Group, Key, Lane, Pop, QUEUES};
 
 /// Short, so that many run out.
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -83,9 +83,6 @@ pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
     let Some(body) = answer.body() else {
         let mut history = caller.run.history();
         history.lost_pops += 1;
-        if wish.group == GIVES_UP {
-            history.lost_leases_of_frail += u64::from(wish.lanes);
-        }
         if wish.auto_ack {
             history.lost_auto_acks += u64::from(wish.batch);
         }
@@ -112,6 +109,7 @@ pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
     caller.run.history().pop(Pop {
         sent: answer.sent,
         ended: answer.ended,
+        broker: answer.broker,
         group: wish.group,
         lease: lease.clone(),
         lease_time: LEASE,

@@ -119,7 +119,7 @@ pub struct Fault {
     pub choice: u32,
     /// Quiet time before it.
     pub gap: Duration,
-    /// Of the network, at the same time.
+    /// A fault of the network that comes at the same time.
     pub beside: Option<Kind>,
 }
 
@@ -191,5 +191,13 @@ mod tests {
             let time: Duration = faults.map(|fault| fault.gap + fault.hold).sum();
             assert!(time < Duration::from_secs(57), "{seed}: {time:?}");
         }
+    }
+
+    #[test]
+    fn one_fault_in_three_comes_with_a_second_one() {
+        let second =
+            (0..20).flat_map(|seed| Plan::new(seed, false).take(40)).filter(|fault| fault.beside.is_some());
+        let share = second.count() as f64 / 800.0;
+        assert!((0.25..0.42).contains(&share), "{share}");
     }
 }

@@ -1,14 +1,15 @@
 //! One run: a stage, workers, faults, a quiet end, and the judgement.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
-use super::admin::{Admin, note_dead_letters};
+use super::admin::{self, Admin, note_dead_letters};
 use super::caller::{Phase, Run};
 use super::checker::{self, Findings, Rule, Violation};
 use super::consumers::Consumer;
@@ -107,6 +108,8 @@ pub struct RunResult {
     pub faults: Vec<&'static str>,
     pub failover: Option<Took>,
     pub counts: Counts,
+    /// Calls that got no answer, by route.
+    pub hang_ups: BTreeMap<String, u64>,
     pub statuses: Statuses,
 }
 
@@ -119,7 +122,8 @@ pub struct Counts {
     pub unknown: u64,
     pub lost_pops: u64,
     pub transactions: u64,
-    pub drain: Duration,
+    /// By retention, while the faults came.
+    pub removed: u64,
 }
 
 pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
@@ -134,12 +138,16 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
         faults: Vec::new(),
         failover: None,
         counts: Counts::default(),
+        hang_ups: BTreeMap::new(),
         statuses: Statuses::default(),
     };
     let torn = tokio::select! {
         torn = tear(&mut stage, &run, queen, seed, shape, &mut result) => torn,
         failed = first_failure(&mut workers) => Err(failed),
     };
+    if torn.is_ok() {
+        result.counts.removed = removed(&stage).await?;
+    }
     let drained = match torn {
         Ok(()) => {
             tokio::select! {
@@ -167,7 +175,8 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
         let text = format!("after the last fault it does not come to rest: {open}");
         result.findings.violations.push(Violation { rule: Rule::Lost, text });
     }
-    result.counts = count(&history, result.counts.drain);
+    result.counts = count(&history, result.counts);
+    result.hang_ups = history.hang_ups.clone();
     result.statuses.merge(&run.statuses());
     if (shape.keep_logs || !result.findings.violations.is_empty())
         && let Some(logs) = stage.keep_logs()
@@ -369,6 +378,19 @@ async fn drain(stage: &Stage, run: &Run) -> Option<String> {
     }
 }
 
+/// The database may still be recovering from the last fault.
+async fn removed(stage: &Stage) -> Result<u64> {
+    let began = Instant::now();
+    loop {
+        let asked = async { admin::removed(&stage.postgres.inside().await?).await };
+        match asked.await {
+            Ok(removed) => return Ok(removed),
+            Err(error) if began.elapsed() > DRAIN_PATIENCE => return Err(error),
+            Err(_) => tokio::time::sleep(POLL).await,
+        }
+    }
+}
+
 /// What the database knows about messages that some group has not read, for whoever has to find out why.
 async fn unread(stage: &Stage) -> Result<Vec<String>> {
     let link = stage.postgres.inside().await?;
@@ -382,9 +404,9 @@ async fn unread(stage: &Stage) -> Result<Vec<String>> {
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-fn count(history: &super::history::History, drain: Duration) -> Counts {
+fn count(history: &super::history::History, counts: Counts) -> Counts {
     use super::history::Receipt;
-    let mut counts = Counts { lost_pops: history.lost_pops, drain, ..Counts::default() };
+    let mut counts = Counts { lost_pops: history.lost_pops, ..counts };
     for push in &history.pushes {
         match &push.outcome {
             Outcome::Unknown => counts.unknown += 1,

@@ -116,11 +116,24 @@ impl Summary {
         if !unused.is_empty() {
             text += &format!(" Never put to the test: {}.", unused.join("; "));
         }
+        let waited_for = self.answered_in_time();
+        if !waited_for.is_empty() {
+            text += &format!(" Always answered before the caller hung up: {}.", waited_for.join("; "));
+        }
         let idle = self.runs.iter().filter(|run| !untested(run).is_empty()).count();
         if idle > 0 {
             text += &format!(" NOT TESTED ENOUGH: {idle} of {runs}.");
         }
         text
+    }
+
+    /// Routes that were called in vain: the answer always came in time.
+    fn answered_in_time(&self) -> Vec<&str> {
+        let mut times: BTreeMap<&str, u64> = BTreeMap::new();
+        for (route, hang_ups) in self.runs.iter().flat_map(|run| &run.hang_ups) {
+            *times.entry(route).or_default() += hang_ups;
+        }
+        times.into_iter().filter(|(_, times)| *times == 0).map(|(route, _)| route).collect()
     }
 
     pub fn results(&self) -> Results {
@@ -151,6 +164,9 @@ pub fn untested(run: &RunResult) -> Vec<String> {
     if run.thorough {
         let unused = Rule::ALL.into_iter().filter(|&rule| run.findings.cases(rule) == 0);
         untested.extend(unused.map(|rule| format!("never put to the test: {}", rule.words())));
+        if run.counts.removed == 0 {
+            untested.push("retention removed nothing".to_owned());
+        }
     }
     untested
 }
@@ -190,6 +206,7 @@ mod tests {
             faults: Vec::new(),
             failover: None,
             counts: Counts { accepted, deliveries, ..Counts::default() },
+            hang_ups: BTreeMap::new(),
             statuses: Statuses::default(),
         }
     }
@@ -216,6 +233,7 @@ mod tests {
     fn a_thorough_run_has_cases_for_every_rule() {
         let thorough = |rules: &[Rule]| {
             let mut run = RunResult { thorough: true, ..run(1, 1) };
+            run.counts.removed = 1;
             rules.iter().for_each(|&rule| run.findings.case(rule));
             run
         };
@@ -224,5 +242,26 @@ mod tests {
             let others = [&Rule::ALL[..at], &Rule::ALL[at + 1..]].concat();
             assert!(!is_clean(thorough(&others)), "{:?}", Rule::ALL[at]);
         }
+    }
+
+    #[test]
+    fn a_thorough_run_has_messages_for_retention() {
+        let thorough = |removed| {
+            let mut run = RunResult { thorough: true, ..run(1, 1) };
+            Rule::ALL.into_iter().for_each(|rule| run.findings.case(rule));
+            run.counts.removed = removed;
+            run
+        };
+        assert!(is_clean(thorough(1)));
+        assert!(!is_clean(thorough(0)));
+    }
+
+    #[test]
+    fn a_route_whose_answer_always_came_in_time_is_named() {
+        let of =
+            |hang_ups| RunResult { hang_ups: BTreeMap::from([("GET /a".to_owned(), hang_ups)]), ..run(1, 1) };
+        let verdict = |runs| Summary { runs }.verdict();
+        assert!(verdict(vec![of(0), of(0)]).contains("hung up: GET /a."));
+        assert!(!verdict(vec![of(0), of(1)]).contains("hung up"));
     }
 }

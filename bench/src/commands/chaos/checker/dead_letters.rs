@@ -1,48 +1,88 @@
-//! Messages that may be given up: each is completed in the end, or a dead letter; and that only after all its retries.
+//! Messages that may be given up: each is completed in the end, or a dead letter. A dead letter has failed as often as its
+//! queue allows, and what has failed that often does not come again.
 
 use std::collections::{HashMap, HashSet};
+
+use uuid::Uuid;
 
 use super::index::Index;
 use super::{Findings, Rule};
 use crate::commands::chaos::admin::RETRY_LIMIT;
-use crate::commands::chaos::history::{FRAIL, GIVES_UP, History, Key};
+use crate::commands::chaos::history::{FRAIL, GIVES_UP, History, Key, Outcome, Settled, Time};
+
+/// The failures that make a dead letter.
+pub const FAILURES: usize = RETRY_LIMIT as usize + 1;
+
+/// How often a message failed under one id. Sent back, a dead letter begins anew under another.
+#[derive(Clone, Debug, Default)]
+pub struct Failures {
+    /// Leases under which it was failed, unless that was refused.
+    pub at_most: usize,
+    /// When failures were confirmed.
+    confirmed: Vec<Time>,
+}
+
+impl Failures {
+    pub fn may_be_given_up(&self) -> bool {
+        self.at_most >= FAILURES
+    }
+
+    /// By then it has failed too often to come again.
+    fn given_up_at(&self) -> Option<Time> {
+        self.confirmed.get(FAILURES - 1).copied()
+    }
+}
+
+/// A lease that runs out is no failure.
+pub fn failures(index: &Index) -> HashMap<Uuid, Failures> {
+    let mut failures: HashMap<Uuid, Failures> = HashMap::new();
+    for grant in index.grants.iter().filter(|grant| grant.group == GIVES_UP) {
+        let nacks = || grant.acts.iter().filter_map(|act| Some((act, act.nack?)));
+        let counts = |result| !matches!(result, Outcome::Answered(Settled { success: false, .. }));
+        // A nack ends its lease, so tries of the same one count once.
+        let Some((_, nack)) = nacks().find(|(_, nack)| counts(nack.result)) else { continue };
+        let one = failures.entry(grant.ids[nack.place]).or_default();
+        one.at_most += 1;
+        let done = Settled { success: true, noop: false, deferred: false };
+        one.confirmed.extend(
+            nacks().find(|(_, nack)| nack.result == Outcome::Answered(done)).map(|(act, _)| act.ended),
+        );
+    }
+    failures.values_mut().for_each(|one| one.confirmed.sort());
+    failures
+}
 
 pub fn check(index: &Index, history: &History, findings: &mut Findings) {
-    let dead: HashSet<Key> = history.dead.iter().copied().collect();
+    let failures = failures(index);
+    let dead: HashSet<Key> = history.dead.iter().map(|&(key, _)| key).collect();
     let mut completed: HashSet<Key> = HashSet::new();
-    // Leases under which a message was the first that was not completed.
-    let mut failures: HashMap<Key, u32> = HashMap::new();
     for grant in index.grants.iter().filter(|grant| grant.group == GIVES_UP) {
-        let acts = || grant.acts.iter().filter(|act| !act.is_refused());
-        let done = acts().map(|act| act.completes).max().unwrap_or(0);
+        let acts = grant.acts.iter().filter(|act| !act.is_refused());
+        let done = acts.map(|act| act.completes).max().unwrap_or(0);
         completed.extend(&grant.keys[..done]);
-        // An answer that was lost may have done nothing, and then the lease ran out at an earlier one.
-        let sure = grant.acts.iter().filter(|act| act.is_done()).map(|act| act.completes).max().unwrap_or(0);
-        for key in grant.keys.iter().skip(sure).take(done - sure + 1) {
-            *failures.entry(*key).or_default() += 1;
+        for (key, id) in grant.keys.iter().zip(&grant.ids) {
+            if let Some(at) = failures.get(id).and_then(Failures::given_up_at)
+                && grant.sent > at
+            {
+                let text = format!("{key:?} came again after it had failed {FAILURES} times by {at:?}");
+                findings.violation(Rule::GivenUp, text);
+            }
         }
     }
-    let mut early: Vec<String> = Vec::new();
     for (key, message) in index.messages.iter().filter(|(key, _)| key.lane.queue == FRAIL) {
         if message.accepted.is_none() {
             continue;
         }
         findings.case(Rule::GivenUp);
-        let failures = failures.get(key).copied().unwrap_or(0);
         if !completed.contains(key) && !dead.contains(key) {
             findings.violation(Rule::GivenUp, format!("{key:?} was neither completed nor given up"));
-        } else if dead.contains(key) {
-            let missing = (RETRY_LIMIT + 1).saturating_sub(failures);
-            early.extend((0..missing).map(|_| format!("{key:?} after {failures} of {}", RETRY_LIMIT + 1)));
         }
     }
-    // A lease of which no consumer knows may have run out, and that is a failure as well.
-    if early.len() as u64 > history.lost_leases_of_frail {
-        let text = format!(
-            "given up with failures missing, and lost answers explain {} at most: {}",
-            history.lost_leases_of_frail,
-            early.join(", ")
-        );
-        findings.violation(Rule::GivenUp, text);
+    for (key, id) in &history.dead {
+        let failed = failures.get(id).map_or(0, |one| one.at_most);
+        if failed < FAILURES {
+            let text = format!("{key:?} was given up after {failed} of {FAILURES} failures");
+            findings.violation(Rule::GivenUp, text);
+        }
     }
 }

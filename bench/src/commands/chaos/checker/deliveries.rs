@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use uuid::Uuid;
 
+use super::dead_letters::{Failures, failures};
 use super::index::{Grant, Index, Message};
 use super::{Findings, Rule};
 use crate::commands::chaos::history::{
@@ -42,12 +43,14 @@ fn lost(index: &Index, findings: &mut Findings) {
 
 /// Every delivery of a message carries the same id, and it is the one its sender was told.
 fn stored_twice(index: &Index, history: &History, findings: &mut Findings) {
+    sent_back(index, findings);
     // The id of the first delivery, and when it came.
     let mut ids: BTreeMap<Key, (Uuid, Time)> = BTreeMap::new();
     for grant in &index.grants {
         for (&key, &id) in grant.keys.iter().zip(&grant.ids) {
             let (first, _) = *ids.entry(key).or_insert((id, grant.ended));
-            if first != id && !may_be_stored_anew(index, history, key, grant.ended) {
+            if first != id && key.lane.queue != FRAIL && !may_be_stored_anew(index, history, key, grant.ended)
+            {
                 findings.violation(Rule::StoredTwice, format!("{key:?} is stored as {first} and as {id}"));
             }
             if !index.messages.contains_key(&key) {
@@ -70,6 +73,7 @@ fn stored_twice(index: &Index, history: &History, findings: &mut Findings) {
         let Some((accepted, &(id, came))) = message.accepted.zip(ids.get(&key)) else { continue };
         if let Some(told) = accepted.id
             && told != id
+            && key.lane.queue != FRAIL
             && !may_be_stored_anew(index, history, key, came.max(accepted.at))
         {
             let text = format!("{key:?} was accepted as {told} and delivered as {id}");
@@ -78,17 +82,40 @@ fn stored_twice(index: &Index, history: &History, findings: &mut Findings) {
     }
 }
 
-/// Whether a message that was stored may have been stored once more by then, with a new id.
-fn may_be_stored_anew(index: &Index, history: &History, key: Key, by: Time) -> bool {
-    match key.lane.queue {
-        // A dead letter that was sent back.
-        FRAIL => true,
-        // Its queue was deleted in between, and what the queue knew of ids with it.
-        FLEETING => index.messages.get(&key).is_some_and(|message| {
-            history.deletes.iter().any(|span| message.first_sent <= span.until && span.from <= by)
-        }),
-        _ => false,
+/// A dead letter that is sent back is stored anew, once, with a new id: a message that was given up so many times may have so
+/// many ids, and one more.
+fn sent_back(index: &Index, findings: &mut Findings) {
+    let mut ids: BTreeMap<Key, HashSet<Uuid>> = BTreeMap::new();
+    for grant in index.grants.iter().filter(|grant| grant.lane.queue == FRAIL) {
+        for (&key, &id) in grant.keys.iter().zip(&grant.ids) {
+            ids.entry(key).or_default().insert(id);
+        }
     }
+    for (key, ids) in &mut ids {
+        let told = index.messages.get(key).and_then(|message| Some((message.tries, message.accepted?)));
+        ids.extend(told.and_then(|(tries, accepted)| {
+            let counts = tries == 1 || !accepted.provisional;
+            accepted.id.filter(|_| counts)
+        }));
+    }
+    let failures = failures(index);
+    for (key, ids) in ids {
+        let given_up =
+            ids.iter().filter(|id| failures.get(id).is_some_and(Failures::may_be_given_up)).count();
+        if ids.len() > given_up + 1 {
+            let text = format!("{key:?} is stored {} times and was given up {given_up} times", ids.len());
+            findings.violation(Rule::StoredTwice, text);
+        }
+    }
+}
+
+/// Whether a message may have been stored once more by then, with a new id: its queue was deleted in between, and what the
+/// queue knew of ids with it.
+fn may_be_stored_anew(index: &Index, history: &History, key: Key, by: Time) -> bool {
+    key.lane.queue == FLEETING
+        && index.messages.get(&key).is_some_and(|message| {
+            history.deletes.iter().any(|span| message.first_sent <= span.until && span.from <= by)
+        })
 }
 
 /// Whatever the writer had been told is stored when it sent a message comes to each group before that message: in the same

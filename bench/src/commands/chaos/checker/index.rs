@@ -44,6 +44,7 @@ pub struct Grant {
     pub lease: String,
     pub sent: Time,
     pub ended: Time,
+    pub broker: usize,
     pub keys: Vec<Key>,
     pub ids: Vec<Uuid>,
     /// It is live at least until then, unless its holder ends it.
@@ -68,7 +69,14 @@ pub struct Act {
     pub ended: Time,
     /// So many messages of the grant, from its first, are completed if it is done.
     pub completes: usize,
-    pub nacks: bool,
+    pub nack: Option<Nack>,
+    pub result: Outcome<Settled>,
+}
+
+/// The message that an acknowledgement fails, as its place in the grant, and what became of that.
+#[derive(Clone, Copy, Debug)]
+pub struct Nack {
+    pub place: usize,
     pub result: Outcome<Settled>,
 }
 
@@ -169,6 +177,7 @@ impl Index {
                     lease: pop.lease.clone(),
                     sent: pop.sent,
                     ended: pop.ended,
+                    broker: pop.broker,
                     keys,
                     ids,
                     live_until: pop.sent + pop.lease_time,
@@ -197,14 +206,17 @@ impl Index {
             let completed = settle.items.iter().enumerate().filter(|(_, item)| item.1 == Verdict::Completed);
             // The one that counts: it completes all before it.
             let last = completed.filter_map(|(item, &(key, _))| Some((place(key)?, item))).max();
-            let nacks = settle.items.iter().any(|item| item.1 == Verdict::Again);
             let deciding = last.map_or(0, |(_, item)| item);
-            let result = match &settle.outcome {
-                Outcome::Answered(answers) => Outcome::Answered(answers[deciding]),
+            let result_of = |item: usize| match &settle.outcome {
+                Outcome::Answered(answers) => Outcome::Answered(answers[item]),
                 Outcome::Unknown => Outcome::Unknown,
             };
+            let result = result_of(deciding);
+            let failed = settle.items.iter().position(|item| item.1 == Verdict::Again);
+            let nack = failed
+                .and_then(|item| Some(Nack { place: place(settle.items[item].0)?, result: result_of(item) }));
             let completes = last.map_or(0, |(place, _)| place + 1);
-            grant.add(Act { sent: settle.sent, ended: settle.ended, completes, nacks, result });
+            grant.add(Act { sent: settle.sent, ended: settle.ended, completes, nack, result });
         }
         for transaction in &history.transactions {
             let Some(lane) = transaction.sources.first().map(|key| key.lane) else { continue };
@@ -218,7 +230,7 @@ impl Index {
             let (sent, ended) = (transaction.sent, transaction.ended);
             let completes = transaction.sources.len();
             debug_assert_eq!(self.grants[at].group, MOVERS);
-            self.grants[at].add(Act { sent, ended, completes, nacks: false, result });
+            self.grants[at].add(Act { sent, ended, completes, nack: None, result });
         }
         for grant in &mut self.grants {
             grant.acts.sort_by_key(|act| act.sent);
@@ -251,10 +263,10 @@ impl Index {
 
 impl Grant {
     fn add(&mut self, act: Act) {
-        if act.nacks || act.completes == self.keys.len() {
+        if act.nack.is_some() || act.completes == self.keys.len() {
             self.end_sent = Some(self.end_sent.map_or(act.sent, |sent| sent.min(act.sent)));
         }
-        if act.nacks {
+        if act.nack.is_some() {
             self.nack_sent = Some(self.nack_sent.map_or(act.sent, |sent| sent.min(act.sent)));
         }
         self.acts.push(act);

@@ -62,7 +62,8 @@ impl Story {
 
     fn pop_as(mut self, at: u64, group: usize, lease: &str, messages: Vec<(Key, Uuid)>) -> Story {
         let (lease, wait) = (lease.to_owned(), Duration::ZERO);
-        self.0.pop(Pop { sent: ms(at), ended: ms(at + 10), group, lease, lease_time: LEASE, wait, messages });
+        let (sent, ended) = (ms(at), ms(at + 10));
+        self.0.pop(Pop { sent, ended, broker: 0, group, lease, lease_time: LEASE, wait, messages });
         self
     }
 
@@ -71,7 +72,7 @@ impl Story {
         let messages = vec![(key(seq), id(key(seq)))];
         let (lease, wait) = (format!("sleeper-{at}"), Duration::from_secs(180));
         let (sent, ended) = (ms(from), ms(at));
-        self.0.pop(Pop { sent, ended, group: SLEEPERS, lease, lease_time: LEASE, wait, messages });
+        self.0.pop(Pop { sent, ended, broker: 0, group: SLEEPERS, lease, lease_time: LEASE, wait, messages });
         self
     }
 
@@ -435,6 +436,56 @@ fn a_waiting_pop_may_not_sleep_beside_a_message() {
 }
 
 #[test]
+fn a_waiting_pop_may_not_sleep_while_its_broker_serves_others_whatever_faults_come() {
+    let slept = |broker: usize, queue: u8, pops: u64| {
+        let mut story = Story::default().push(1_000, &[0]).fault(2_000, 28_000).waited(500, 29_000, 0);
+        for at in 0..pops {
+            let other = Key { lane: Lane { queue, number: 2 }, seq: at as u32 };
+            let (sent, ended) = (ms(5_000 + 1_000 * at), ms(5_010 + 1_000 * at));
+            let (lease, messages) = (format!("other-{at}"), vec![(other, id(other))]);
+            let wait = Duration::ZERO;
+            story.0.pop(Pop { sent, ended, broker, group: ALPHA, lease, lease_time: LEASE, wait, messages });
+        }
+        story.breaks(Rule::Asleep)
+    };
+    assert_eq!(slept(0, SOURCE, 10), 1);
+    assert_eq!(slept(0, SOURCE, 9), 0);
+    // Another broker, or another queue, says nothing of this one.
+    assert_eq!(slept(1, SOURCE, 10), 0);
+    assert_eq!(slept(0, SINK, 10), 0);
+}
+
+#[test]
+fn messages_of_one_request_come_in_its_order_and_all_of_them() {
+    let pushed = || Story::default().push(0, &[0, 1, 2]);
+    assert_eq!(pushed().pop(60, "a", &[0, 1, 2]).breaks(Rule::Order), 0);
+    assert_eq!(pushed().pop(60, "a", &[0, 2]).breaks(Rule::Order), 1);
+    assert_eq!(pushed().pop(60, "a", &[1, 0, 2]).breaks(Rule::Order), 1);
+}
+
+#[test]
+fn a_dead_letter_is_sent_back_once() {
+    let letter = of(FRAIL, 0);
+    let stored = |given_up: u64, ids: u128| {
+        let story = (0..2 * given_up).fold(Story::default().push_into(0, &[letter]), |story, round| {
+            let (at, lease) = (100 + 100 * round, format!("try-{round}"));
+            let messages = vec![(letter, Uuid::from_u128(id(letter).as_u128() + u128::from(round / 2)))];
+            story.pop_as(at, GIVES_UP, &lease, messages).settle_in(at + 20, &lease, letter, Verdict::Again)
+        });
+        let last = |story: Story, at: u128| {
+            let messages = vec![(letter, Uuid::from_u128(id(letter).as_u128() + at))];
+            story.pop_as(2_000 + 10 * at as u64, GIVES_UP, &format!("last-{at}"), messages)
+        };
+        (u128::from(given_up)..ids).fold(story, last).breaks(Rule::StoredTwice)
+    };
+    assert_eq!(stored(0, 1), 0);
+    assert_eq!(stored(0, 2), 1);
+    assert_eq!(stored(1, 2), 0);
+    assert_eq!(stored(1, 3), 1);
+    assert_eq!(stored(2, 3), 0);
+}
+
+#[test]
 fn a_group_that_was_sent_back_must_read_everything_again() {
     let read = || Story::default().push_into(0, &[of(SINK, 0)]).pop_from(50, REWOUND, "a", &[of(SINK, 0)]);
     assert_eq!(read().seek(100, Outcome::Answered(())).breaks(Rule::Replayed), 1);
@@ -493,15 +544,20 @@ fn a_message_is_given_up_after_all_its_retries_and_otherwise_completed() {
         })
     };
     let dead = |mut story: Story| {
-        story.0.dead.push(letter);
+        story.0.dead.push((letter, id(letter)));
         story
     };
     assert_eq!(tried(2).breaks(Rule::GivenUp), 1);
     assert_eq!(dead(tried(2)).breaks(Rule::GivenUp), 0);
     assert_eq!(dead(tried(1)).breaks(Rule::GivenUp), 1);
-    let mut explained = dead(tried(1));
-    explained.0.lost_leases_of_frail = 1;
-    assert_eq!(explained.breaks(Rule::GivenUp), 0);
+    // What has failed so often does not come again.
+    assert_eq!(dead(tried(2)).pop_from(900, GIVES_UP, "late", &[letter]).breaks(Rule::GivenUp), 1);
+    // But sent back, it comes under another id, and has all its retries.
+    let back = || dead(tried(2)).pop_as(900, GIVES_UP, "back", vec![(letter, Uuid::from_u128(77))]);
+    assert_eq!(back().breaks(Rule::GivenUp), 0);
+    let mut again = back();
+    again.0.dead.push((letter, Uuid::from_u128(77)));
+    assert_eq!(again.breaks(Rule::GivenUp), 1);
     let done = tried(1).pop_from(900, GIVES_UP, "last", &[letter]).settle_in(
         920,
         "last",
@@ -520,7 +576,7 @@ fn a_message_is_given_up_after_all_its_retries_and_otherwise_completed() {
             Verdict::Again,
         );
     }
-    along.0.dead.extend([first, behind]);
+    along.0.dead.extend([first, behind].map(|key| (key, id(key))));
     assert_eq!(along.breaks(Rule::GivenUp), 1);
 }
 
