@@ -274,6 +274,21 @@ impl History {
         self.transactions.push(transaction);
     }
 
+    /// What was asked and answered, a line for each call, in the order of the answers.
+    pub fn lines(&self) -> String {
+        let mut lines: Vec<(Time, String)> = Vec::new();
+        lines.extend(self.pushes.iter().map(|push| (push.ended, format!("{push:?}"))));
+        lines.extend(self.pops.iter().map(|pop| (pop.ended, format!("{pop:?}"))));
+        lines.extend(self.settles.iter().map(|settle| (settle.ended, format!("{settle:?}"))));
+        lines.extend(self.renewals.iter().map(|renewal| (renewal.ended, format!("{renewal:?}"))));
+        lines.extend(self.transactions.iter().map(|one| (one.ended, format!("{one:?}"))));
+        lines.extend(self.seeks.iter().map(|seek| (seek.sent, format!("{seek:?}"))));
+        lines.extend(self.deletes.iter().map(|span| (span.until, format!("delete {span:?}"))));
+        lines.extend(self.faults.iter().map(|span| (span.until, format!("fault {span:?}"))));
+        lines.sort();
+        lines.into_iter().map(|(_, line)| line + "\n").collect()
+    }
+
     /// Deliveries that are owed.
     pub fn missing(&self) -> usize {
         self.open.missing.len()

@@ -181,6 +181,7 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
     if (shape.keep_logs || !result.findings.violations.is_empty())
         && let Some(logs) = stage.keep_logs()
     {
+        std::fs::write(logs.join("history.txt"), history.lines())?;
         println!("the logs are in {}", logs.display());
     }
     Ok(result)
