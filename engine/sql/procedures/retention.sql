@@ -125,8 +125,10 @@ end $$;
 -- raises: never
 -- A group reads the partition if it is registered for it or for the whole queue. Queue mode is not registered; it reads the
 -- whole queue once it has a cursor anywhere in it.
+-- `stable`, so that it shares the snapshot of the statement that calls it: queen.expire looks for cursors in that one, and a
+-- cursor added between two snapshots would be missed by both.
 create or replace function queen.registered_start(p_partition uuid, p_tail bigint)
-returns bigint language plpgsql as $$
+returns bigint language plpgsql stable as $$
 declare
     v_partition record;
 begin

@@ -159,6 +159,35 @@ async fn completed_messages_stay_for_a_registered_group_that_was_away_when_their
 }
 
 #[tokio::test]
+async fn completed_messages_stay_for_a_registered_group_that_comes_back_while_retention_looks() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
+    push(&broker, "q", "old", 0..1).await;
+    pop(&broker, PopRequest { auto_ack: true, ..any("q").group("away") }).await.unwrap();
+    push(&broker, "q", "p", 1..5).await;
+    let read = pop(&broker, named("q", "p").group("fast").batch(9)).await.unwrap();
+    complete(&broker, &read).await;
+
+    // Stops retention between its look for cursors and its look for registered groups without one.
+    let stop = db.client().await;
+    stop.batch_execute("begin; lock table queen.group_counts").await.unwrap();
+    let (retention, partition) = (db.client().await, read.partition_id);
+    let expire = "select sum(removed)::bigint from queen.expire('completed', array[$1::uuid], array[4::bigint])";
+    let (removed, first) = tokio::join!(async { retention.query_one(expire, &[&partition]).await }, async {
+        let waits = "select count(*) from pg_stat_activity where datname = current_database()
+                     and wait_event_type = 'Lock' and query like '%queen.expire%'";
+        eventually("retention waits", async || (number(&sql, waits).await == 1).then_some(())).await;
+        let first = pop(&broker, named("q", "p").group("away")).await.unwrap();
+        stop.batch_execute("rollback").await.unwrap();
+        first
+    });
+    assert_eq!(removed.unwrap().get::<_, i64>(0), 0);
+    complete(&broker, &first).await;
+    assert_eq!(data(&broker, named("q", "p").group("away").batch(9)).await, numbers(2..5));
+}
+
+#[tokio::test]
 async fn completed_messages_from_before_a_group_starts_do_not_wait_for_it() {
     let (_db, broker, sql) = tidy().await;
     configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
