@@ -10,7 +10,8 @@
 -- raises: never
 -- A transaction id may stand in a partition twice, once its dedup window has passed. It means the first message in the lease, also
 -- if that is settled: the same acknowledgement may have come before. Under a lease nothing behind its end is found, and
--- under one that is over only what is settled anyway, just below the cursor.
+-- under one that is over only what is settled anyway, just below the cursor, and only if the lease cannot have held another
+-- message of that transaction id, which the group has still to read.
 create or replace function queen.locate_acks(p_partition uuid, p_group text, p_lease uuid, p_hashes bytea, p_ids bytea)
 returns table (cursor bigint, live boolean, index int, message_offset bigint)
 language plpgsql as $$
@@ -51,6 +52,10 @@ begin
     v_to[3] := case when p_lease is null then v_place.head else 0 end;
     v_from[4] := 0;
     v_to[4] := case when v_live or p_lease is null then v_from[2] else 0 end;
+    if not v_live and p_lease is not null then
+        -- What the lease may have held and is not settled comes first, and is left out of the answer.
+        v_to[1] := least(v_cursor + 10000, v_place.head);
+    end if;
 
     -- Most ids are computed and say where their message is.
     v_ids := array(select case when b.id <> decode(repeat('00', 16), 'hex') then encode(b.id, 'hex')::uuid end
@@ -87,6 +92,13 @@ begin
         v_found := v_found || v_more.found;
         v_offsets := v_offsets || v_more.offsets;
     end loop;
+    if not v_live and p_lease is not null then
+        select coalesce(array_agg(f.index), '{}') as found, coalesce(array_agg(f.message_offset), '{}') as offsets into v_more
+        from unnest(v_found, v_offsets) f (index, message_offset)
+        where f.message_offset < v_cursor;
+        v_found := v_more.found;
+        v_offsets := v_more.offsets;
+    end if;
     return query
     select v_cursor, v_live, f.index, f.message_offset
     from unnest(v_found, v_offsets) f (index, message_offset)

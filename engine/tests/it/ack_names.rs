@@ -87,6 +87,27 @@ async fn an_id_that_was_settled_before_the_lease_means_the_message_in_the_lease(
 }
 
 #[tokio::test]
+async fn an_ack_after_its_lease_does_not_pass_for_an_earlier_message_with_this_id() {
+    let db = database().await;
+    let (a, b, sql) = (engine(db.url()).await, engine(db.url()).await, db.client().await);
+    complete(&a, &leased(&a, &["x", "y", "x"], 1).await).await;
+    let popped = pop(&a, named("q", "p").group("g").batch(2)).await.unwrap();
+    travel(&sql, "301 seconds").await;
+    for broker in [&b, &a] {
+        let late = ack(broker, &popped.messages[1], Completed).await;
+        assert_eq!(late.error.as_deref(), Some("Invalid or expired lease"));
+    }
+    let again = pop(&b, named("q", "p").group("g").batch(2)).await.unwrap();
+    assert_eq!(again.data(), ["y", "x"]);
+    complete(&b, &again).await;
+    // Settled by now, whichever of the two is meant.
+    for broker in [&b, &a] {
+        let late = ack(broker, &popped.messages[1], Completed).await;
+        assert!(late.success && late.noop, "{late:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_message_id_decides_between_messages_with_one_transaction_id() {
     for here in [true, false] {
         let db = database().await;
