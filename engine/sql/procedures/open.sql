@@ -116,60 +116,30 @@ end $$;
 -- in:     p_queues text[], p_partitions text[], p_ids uuid[] (for new ones), p_namespaces text[], p_tasks text[]
 --         p_create boolean[] (same length; a null namespace or task is taken from the queue's name; a null p_create makes
 --         the partition whatever the limits, because what goes there was accepted before)
+--         p_wait int: milliseconds to wait for locked rows; 0 leaves out what needs them, null waits as long as lock_timeout
+--         allows
 -- out:    position int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean (the queue wants its
---         payloads encrypted), refusal int (only of what must not be made, and then all else is null: 1 the queue has all the
---         partitions it may have, 2 there are all the queues that there may be, 3 the queue does not exist and is not made by itself);
+--         payloads encrypted), refusal int (only of what was not made, and then all else is null: 1 the queue has all the
+--         partitions it may have, 2 there are all the queues that there may be, 3 the queue does not exist and is not made by itself,
+--         4 another session has locked a row that it needs);
 --         no row for what does not exist
--- locks:  queen.queues_refused; new queues rows in name order, then new partitions rows in (queue, name) order, each with its
---         heads row; with a limit, the queues rows of new partitions before those
--- raises: never for a single item: names are validated at the door
--- The limits are queen.max_partitions, queen.max_queues and queen.auto_create of the session: a broker of an earlier release has
--- none, and is limited by none.
+-- locks:  as queen.make_partitions or queen.try_make_partitions
+-- raises: lock_not_available when it may wait and the time is up. Never for a single item: names are validated at the door
 create or replace function queen.open_with_options(
-    p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
+    p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[], p_wait int)
 returns table ("position" int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean,
                refusal int)
 language plpgsql as $$
 declare
-    v_max int := coalesce(nullif(current_setting('queen.max_partitions', true), ''), '0')::int;
     v_refused int[];
-    v_beyond boolean[];
 begin
     if true = any (p_create) or array_position(p_create, null) is not null then
-        v_refused := queen.queues_refused(p_queues, p_create, false);
-        if v_refused is not null then
-            select array_agg(case when a.refused = 0 then a.create_it else false end order by a.ordinal) into p_create
-            from unnest(p_create, v_refused) with ordinality a (create_it, refused, ordinal);
+        if p_wait = 0 then
+            v_refused := queen.try_make_partitions(p_queues, p_partitions, p_ids, p_namespaces, p_tasks, p_create);
+        else
+            perform queen.limit_wait(p_wait);
+            v_refused := queen.make_partitions(p_queues, p_partitions, p_ids, p_namespaces, p_tasks, p_create);
         end if;
-
-        insert into queen.queues as q (name, namespace, task)
-        select distinct on (a.queue) a.queue,
-               coalesce(a.namespace, split_part(a.queue, '.', 1)),
-               coalesce(a.task, split_part(a.queue, '.', 2))
-        from unnest(p_queues, p_namespaces, p_tasks, p_create) a (queue, namespace, task, create_it)
-        where a.create_it is distinct from false
-          and not exists (select 1 from queen.queues k where k.name = any (array[a.queue]))
-        order by a.queue
-        on conflict (name) do nothing;
-
-        if v_max > 0 then
-            v_beyond := queen.partitions_beyond(p_queues, p_partitions, p_create, v_max);
-            select array_agg(a.create_it is distinct from false and not a.beyond order by a.ordinal) into p_create
-            from unnest(p_create, v_beyond) with ordinality a (create_it, beyond, ordinal);
-        end if;
-
-        with made as (
-            insert into queen.partitions as p (id, queue_id, name)
-            select distinct on (a.queue, a.partition) a.id, q.id, a.partition
-            from unnest(p_queues, p_partitions, p_ids, p_create) a (queue, partition, id, create_it)
-            join queen.queues q on q.name = any (array[a.queue])
-            where a.create_it is distinct from false
-              and (select k.id from queen.partitions k where k.queue_id = q.id and k.name = a.partition) is null
-            order by a.queue, a.partition
-            on conflict on constraint partitions_queue_id_name_key do nothing
-            returning p.id, p.queue_id)
-        insert into queen.heads as h (partition_id, queue_id)
-        select m.id, m.queue_id from made m;
     end if;
 
     return query
@@ -181,14 +151,162 @@ begin
                         where k.queue_id = q.id and k.name = a.partition offset 0) p
     cross join lateral queen.head_of(p.id) h;
 
-    if v_refused is not null or true = any (v_beyond) then
+    if v_refused is not null then
         return query
-        select a.ordinal::int, null::uuid, null::bigint, null::bigint, null::uuid, null::int, null::boolean,
-               case when a.refused > 0 then a.refused else 1 end
-        from unnest(p_queues, v_refused, v_beyond) with ordinality a (queue, refused, beyond, ordinal)
-        where a.refused > 0 or a.beyond;
+        select a.ordinal::int, null::uuid, null::bigint, null::bigint, null::uuid, null::int, null::boolean, a.refused
+        from unnest(v_refused) with ordinality a (refused, ordinal)
+        where a.refused > 0;
     end if;
 end $$;
+
+-- queen.make_partitions: creates the partitions that are missing, and their queues.
+-- in:     as queen.open_with_options without p_wait
+-- out:    int[] (same length): 0, or the refusal as in queen.open_with_options. Null: nothing was refused
+-- locks:  queen.queues_refused; new queues rows in name order, then new partitions rows in (queue, name) order, each with its
+--         heads row; with a limit, the queues rows of new partitions before those
+-- raises: lock_not_available
+-- The limits are queen.max_partitions, queen.max_queues and queen.auto_create of the session: a broker of an earlier release has
+-- none, and is limited by none.
+create or replace function queen.make_partitions(
+    p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
+returns int[] language plpgsql as $$
+declare
+    v_max int := coalesce(nullif(current_setting('queen.max_partitions', true), ''), '0')::int;
+    v_refused int[] := queen.queues_refused(p_queues, p_create, false);
+    v_beyond boolean[];
+begin
+    if v_refused is not null then
+        select array_agg(case when a.refused = 0 then a.create_it else false end order by a.ordinal) into p_create
+        from unnest(p_create, v_refused) with ordinality a (create_it, refused, ordinal);
+    end if;
+
+    insert into queen.queues as q (name, namespace, task)
+    select distinct on (a.queue) a.queue,
+           coalesce(a.namespace, split_part(a.queue, '.', 1)),
+           coalesce(a.task, split_part(a.queue, '.', 2))
+    from unnest(p_queues, p_namespaces, p_tasks, p_create) a (queue, namespace, task, create_it)
+    where a.create_it is distinct from false
+      and not exists (select 1 from queen.queues k where k.name = any (array[a.queue]))
+    order by a.queue
+    on conflict (name) do nothing;
+
+    if v_max > 0 then
+        v_beyond := queen.partitions_beyond(p_queues, p_partitions, p_create, v_max);
+        select array_agg(a.create_it is distinct from false and not a.beyond order by a.ordinal) into p_create
+        from unnest(p_create, v_beyond) with ordinality a (create_it, beyond, ordinal);
+    end if;
+
+    with made as (
+        insert into queen.partitions as p (id, queue_id, name)
+        select distinct on (a.queue, a.partition) a.id, q.id, a.partition
+        from unnest(p_queues, p_partitions, p_ids, p_create) a (queue, partition, id, create_it)
+        join queen.queues q on q.name = any (array[a.queue])
+        where a.create_it is distinct from false
+          and (select k.id from queen.partitions k where k.queue_id = q.id and k.name = a.partition) is null
+        order by a.queue, a.partition
+        on conflict on constraint partitions_queue_id_name_key do nothing
+        returning p.id, p.queue_id)
+    insert into queen.heads as h (partition_id, queue_id)
+    select m.id, m.queue_id from made m;
+
+    if v_refused is null and not coalesce(true = any (v_beyond), false) then
+        return null;
+    end if;
+    return array(
+        select case when a.refused > 0 then a.refused when a.beyond then 1 else 0 end
+        from unnest(v_refused, v_beyond) with ordinality a (refused, beyond, ordinal)
+        order by a.ordinal);
+end $$;
+
+-- queen.try_make_partitions: queen.make_partitions for what no other session holds up.
+-- in:     as queen.make_partitions
+-- out:    as queen.make_partitions, 4 for what was left out
+-- locks:  queues rows of new partitions, skipping busy ones; then as queen.make_partitions, waiting for a moment
+-- raises: never
+-- Usually it is the queues row that is locked, and that is seen without waiting for it. Whom else somebody holds up (who has made the
+-- same queue or partition and not committed, or counts queues) is found out queue by queue, in another order each time, so
+-- that those who are not held up get their turn however many are.
+create or replace function queen.try_make_partitions(
+    p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
+returns int[] language plpgsql as $$
+declare
+    v_started timestamptz := clock_timestamp();
+    v_missing int[];
+    v_locked text[];
+    v_create boolean[];
+    v_refused int[];
+    v_queue record;
+    v_answer int[];
+begin
+    v_missing := array(
+        select a.ordinal::int
+        from unnest(p_queues, p_partitions, p_create) with ordinality a (queue, partition, create_it, ordinal)
+        where a.create_it is distinct from false
+          and (select k.id from queen.queues q cross join lateral (
+                   select p.id from queen.partitions p where p.queue_id = q.id and p.name = a.partition offset 0) k
+               where q.name = any (array[a.queue])) is null);
+    if v_missing = '{}' then
+        return null;
+    end if;
+    v_locked := array(
+        select q.name from queen.queues q
+        where q.name = any (array(select distinct p_queues[m.ordinal] from unnest(v_missing) m (ordinal)))
+        for key share skip locked);
+    v_locked := array(
+        select q.name from queen.queues q
+        where q.name = any (array(select distinct p_queues[m.ordinal] from unnest(v_missing) m (ordinal)))
+          and q.name <> all (v_locked));
+    if v_locked <> '{}' then
+        v_refused := array(
+            select case when a.ordinal = any (v_missing) and a.queue = any (v_locked) then 4 else 0 end
+            from unnest(p_queues) with ordinality a (queue, ordinal) order by a.ordinal);
+        v_missing := array(select m.ordinal from unnest(v_missing) m (ordinal) where p_queues[m.ordinal] <> all (v_locked));
+    end if;
+    v_create := array(
+        select case when a.ordinal = any (v_missing) then a.create_it else false end
+        from unnest(p_create) with ordinality a (create_it, ordinal) order by a.ordinal);
+
+    perform queen.limit_wait(20);
+    begin
+        v_answer := queen.make_partitions(p_queues, p_partitions, p_ids, p_namespaces, p_tasks, v_create);
+        return queen.refusals(v_refused, v_answer);
+    exception when lock_not_available then
+        null;
+    end;
+
+    for v_queue in
+        select p_queues[m.ordinal] as name from unnest(v_missing) m (ordinal) group by 1 order by random()
+    loop
+        v_answer := array(
+            select case when a.ordinal = any (v_missing) and a.queue = v_queue.name then 4 else 0 end
+            from unnest(p_queues) with ordinality a (queue, ordinal) order by a.ordinal);
+        if clock_timestamp() < v_started + interval '200 milliseconds' then
+            begin
+                v_answer := queen.make_partitions(
+                    p_queues, p_partitions, p_ids, p_namespaces, p_tasks,
+                    array(select case when a.queue = v_queue.name then a.create_it else false end
+                          from unnest(p_queues, v_create) with ordinality a (queue, create_it, ordinal) order by a.ordinal));
+            exception when lock_not_available then
+                null;
+            end;
+        end if;
+        v_refused := queen.refusals(v_refused, v_answer);
+    end loop;
+    return v_refused;
+end $$;
+
+-- queen.refusals: two answers about the same partitions as one.
+-- in:     p_one int[], p_other int[] (same length; null = nothing was refused)
+-- out:    int[]: of each the one that is a refusal
+-- locks:  none
+-- raises: never
+create or replace function queen.refusals(p_one int[], p_other int[])
+returns int[] language sql immutable as $$
+    select case when p_one is null then p_other
+                when p_other is null then p_one
+                else array(select greatest(a.one, a.other)
+                           from unnest(p_one, p_other) with ordinality a (one, other, ordinal) order by a.ordinal) end
+$$;
 
 -- queen.open: the same with less of an answer. Brokers of 0.1.0 call it; to be removed with 0.3.0, when compatible.sql calls the other.
 -- in:     as queen.open_with_options
@@ -202,5 +320,5 @@ language plpgsql as $$
 begin
     return query
     select o.position, o.id, o.number, o.head, o.queue_id, o.dedup_seconds
-    from queen.open_with_options(p_queues, p_partitions, p_ids, p_namespaces, p_tasks, p_create) o;
+    from queen.open_with_options(p_queues, p_partitions, p_ids, p_namespaces, p_tasks, p_create, null) o;
 end $$;

@@ -135,10 +135,10 @@ end $$;
 -- queen.settle_unlocked: queen.settle for the cursors that no other session has locked.
 -- in:     as queen.settle, and p_wait int: milliseconds to wait for locked rows; 0 leaves them out, null waits as long as
 --         lock_timeout allows
--- out:    as queen.settle, and busy int[]: the positions of rows that were left out because their cursor is locked, or the
---         partition in which they need a new one
--- locks:  partitions rows of new readers, then consumers rows in (partition_id, consumer_group) order, skipping busy ones
---         unless it may wait
+-- out:    as queen.settle, and busy int[]: the positions of rows that were left out because their cursor is locked, the
+--         partition in which they need a new one, or the queue or partition of a dead letter
+-- locks:  queues and partitions rows of dead letters, partitions rows of new readers, then consumers rows in (partition_id,
+--         consumer_group) order, skipping busy ones unless it may wait
 -- raises: lock_not_available when it may wait and the time is up
 -- Without a lease a group may acknowledge where it has not read yet. It gets a cursor only if that is moved or a message
 -- failed, so that a refused acknowledgement leaves nothing behind: a cursor holds back retention.
@@ -151,8 +151,14 @@ create or replace function queen.settle_unlocked(
 language plpgsql as $$
 begin
     busy := '{}';
+    if cardinality(p_dead) > 0 then
+        busy := queen.try_owners(
+            array(select case when a.ordinal = any (p_dead) then a.id end
+                  from unnest(p_partitions) with ordinality a (id, ordinal) order by a.ordinal),
+            p_wait);
+    end if;
     if array_position(p_leases, null) is not null then
-        busy := queen.try_new_readers(
+        busy := busy || queen.try_new_readers(
             array(select case when a.lease_id is null and (p_to[a.ordinal * 3] > a.expected or p_stops[a.ordinal * 3 - 2])
                                    and exists (select 1 from queen.head_of(a.id) h where h.head >= p_to[a.ordinal * 3])
                               then a.id end
@@ -170,4 +176,35 @@ begin
     select a.* into positions, statuses, cursors, started, heads, released, kept, queue_names, partition_names
     from queen.settle(p_ids, p_partitions, p_groups, p_leases, p_expected, p_to, p_stops, p_failed_from, p_failed_to,
                       p_dead, p_dead_way, p_dead_offsets, p_dead_errors, p_deferred) a;
+end $$;
+
+-- queen.try_owners: locks what a new row refers to, its partition and its queue, as its foreign keys would.
+-- in:     p_partitions uuid[] (null = none is needed), p_wait int (milliseconds to wait; 0 = leave out what another session has
+--         locked, null = as long as lock_timeout allows)
+-- out:    int[]: the positions, from 1, of those that were left out
+-- locks:  queues rows, then partitions rows, for key share
+-- raises: lock_not_available when it may wait and the time is up
+create or replace function queen.try_owners(p_partitions uuid[], p_wait int)
+returns int[] language plpgsql as $$
+declare
+    v_queues uuid[];
+    v_free uuid[];
+begin
+    if p_wait is distinct from 0 then
+        perform queen.limit_wait(p_wait);
+        return '{}';
+    end if;
+    v_queues := array(
+        select q.id from queen.queues q
+        where q.id = any (array(select p.queue_id from queen.partitions p where p.id = any (p_partitions)))
+        order by q.id
+        for key share skip locked);
+    v_free := array(
+        select p.id from queen.partitions p
+        where p.id = any (p_partitions) and p.queue_id = any (v_queues)
+        order by p.id
+        for key share skip locked);
+    return array(
+        select a.ordinal::int from unnest(p_partitions) with ordinality a (id, ordinal)
+        where a.id <> all (v_free) and exists (select 1 from queen.partitions p where p.id = a.id));
 end $$;

@@ -28,7 +28,7 @@ macro_rules! statements {
 }
 
 statements! {
-    open: "select * from queen.open_with_options($1, $2, $3, $4, $5, $6)",
+    open: "select * from queen.open_with_options($1, $2, $3, $4, $5, $6, $7)",
     push: "select * from queen.push_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     find_accepted: "select * from queen.find_accepted($1, $2, $3, $4)",
     defer_pushes: "select * from queen.defer_pushes_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
@@ -131,7 +131,7 @@ pub struct Open<'a> {
 
 pub struct Opened {
     pub position: usize,
-    pub found: Result<Found, Refusal>,
+    pub answer: Answer,
 }
 
 /// Why a partition is not made.
@@ -145,6 +145,13 @@ pub enum Refusal {
     NoQueue,
 }
 
+pub enum Answer {
+    Found(Found),
+    Refused(Refusal),
+    /// Left out, because another session has locked a row that it needs.
+    Locked,
+}
+
 pub struct Found {
     pub id: Uuid,
     pub number: i64,
@@ -153,12 +160,12 @@ pub struct Found {
     pub encrypted: bool,
 }
 
-pub async fn open(db: &Connection, ask: &Open<'_>) -> Result<Vec<Opened>, Error> {
+pub async fn open(db: &Connection, ask: &Open<'_>, locked: Locked) -> Result<Vec<Opened>, Error> {
     let answer = rows(
         db,
         "queen.open_with_options",
         &db.statements.open,
-        &[&ask.queues, &ask.partitions, &ask.ids, &ask.namespaces, &ask.tasks, &ask.create],
+        &[&ask.queues, &ask.partitions, &ask.ids, &ask.namespaces, &ask.tasks, &ask.create, &locked.millis()],
     )
     .await?;
     let found = |row: &Row, id: Uuid| Found {
@@ -170,11 +177,12 @@ pub async fn open(db: &Connection, ask: &Open<'_>) -> Result<Vec<Opened>, Error>
     };
     let opened = |row: &Row| Opened {
         position: position(row, 0),
-        found: match (row.get::<_, Option<Uuid>>(1), row.get::<_, Option<i32>>(7)) {
-            (Some(id), _) => Ok(found(row, id)),
-            (None, Some(2)) => Err(Refusal::Queues),
-            (None, Some(3)) => Err(Refusal::NoQueue),
-            (None, _) => Err(Refusal::Partitions),
+        answer: match (row.get::<_, Option<Uuid>>(1), row.get::<_, Option<i32>>(7)) {
+            (Some(id), _) => Answer::Found(found(row, id)),
+            (None, Some(2)) => Answer::Refused(Refusal::Queues),
+            (None, Some(3)) => Answer::Refused(Refusal::NoQueue),
+            (None, Some(4)) => Answer::Locked,
+            (None, _) => Answer::Refused(Refusal::Partitions),
         },
     };
     Ok(answer.iter().map(opened).collect())

@@ -35,6 +35,9 @@ const HOLDS_BACK: Duration = Duration::from_secs(1);
 const RUN_OPERATIONS: i32 = 1_000;
 const RUN_BYTES: i64 = 256 << 10;
 
+/// For a row that another session has locked: it holds those of all other lanes meanwhile.
+const LOCK_WAIT: Duration = Duration::from_millis(100);
+
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
 
 struct Processor {
@@ -120,7 +123,7 @@ impl Processor {
     /// All lanes together; if that fails one by one, and in the end operation by operation. Answers which were worked on.
     async fn execute(&self, db: &Connection, lanes: &[DeferredLane]) -> Result<Vec<DeferredLane>, Error> {
         let error = match self.land(db, lanes, RUN_OPERATIONS).await {
-            Err(error) if !error.may_retry() => error,
+            Err(error) if !error.may_retry() || error.is_lock_timeout() => error,
             other => return other,
         };
         debug!(%error, "deferred operations are tried one by one");
@@ -133,6 +136,8 @@ impl Processor {
                         landed.extend(worked);
                         break;
                     }
+                    // Another session has locked what it needs. It is tried again later.
+                    Err(error) if error.is_lock_timeout() => break,
                     Err(error) if error.may_retry() => return Err(error),
                     Err(error) if limit == 1 => {
                         self.failed(db, lane, &error).await?;
@@ -162,7 +167,7 @@ impl Processor {
         lanes: &[DeferredLane],
         limit: i32,
     ) -> Result<Vec<DeferredLane>, Error> {
-        let number = transaction::begin(db).await?;
+        let number = transaction::begin_within(db, LOCK_WAIT).await?;
         let landing = match self.prepare(db, lanes, limit).await {
             Ok(landing) => landing,
             Err(error) => {

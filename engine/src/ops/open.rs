@@ -1,16 +1,17 @@
 //! Open: names become partitions, made on the first push. Looked up together, remembered in the directory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::Engine;
-use crate::db::procedures::{self, Found, Refusal};
-use crate::db::{Connection, Error, Priority};
+use crate::db::procedures::{self, Answer, Found, Locked, Refusal};
+use crate::db::{Connection, Error as DbError, Priority};
 use crate::directory::Known;
 use crate::log::{Partition, ids};
 use crate::shared::Shared;
 use crate::sidecar::{Operation, landed};
+use crate::{Engine, Error};
 
 /// A partition somebody wants; namespace and task matter only if its queue is new.
 #[derive(Debug, Clone)]
@@ -56,7 +57,7 @@ impl Engine {
             }
         }
         for (index, answer) in waiting {
-            found[index] = landed(answer).await?;
+            found[index] = landed(answer).await?.ok_or(DbError::Busy)?;
         }
         Ok(found)
     }
@@ -68,7 +69,8 @@ impl Operation for Open {
     const MERGED_MAX: usize = usize::MAX;
     /// Two flights creating one partition would wait for each other.
     type Key = (Arc<str>, Arc<str>);
-    type Output = Opened;
+    /// `None`: another session has locked a row that it needs.
+    type Output = Option<Opened>;
     type Context = Shared;
 
     fn key(&self) -> Self::Key {
@@ -83,28 +85,53 @@ impl Operation for Open {
         0
     }
 
-    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Opened>, Error> {
-        let changes = shared.directory.changes();
-        let mut ask = procedures::Open::default();
-        for open in batch {
-            open.ask(ids::partition_id(), &mut ask);
-        }
-        let mut opened = vec![Opened::Absent; batch.len()];
-        for answer in procedures::open(db, &ask).await? {
-            let position = answer.position;
-            let open = &batch[position];
-            opened[position] = match answer.found {
-                Err(refusal) => Opened::Refused(refusal),
-                Ok(row) => {
-                    let made = ask.ids[position] == row.id;
-                    let known = open.known(&row);
-                    learn(shared, known.clone(), made, changes);
-                    Opened::Known(known)
-                }
-            };
-        }
-        Ok(opened)
+    fn left(opened: &Option<Opened>) -> Option<DbError> {
+        opened.is_none().then_some(DbError::Busy)
     }
+
+    async fn call(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+    ) -> Result<Vec<Option<Opened>>, DbError> {
+        open(shared, db, batch, Locked::Skip).await
+    }
+
+    async fn call_waiting(
+        shared: &Arc<Shared>,
+        db: &Connection,
+        batch: &[Self],
+        patience: Duration,
+    ) -> Result<Vec<Option<Opened>>, DbError> {
+        open(shared, db, batch, Locked::WaitFor(patience)).await
+    }
+}
+
+async fn open(
+    shared: &Shared,
+    db: &Connection,
+    batch: &[Open],
+    locked: Locked,
+) -> Result<Vec<Option<Opened>>, DbError> {
+    let changes = shared.directory.changes();
+    let mut ask = procedures::Open::default();
+    for open in batch {
+        open.ask(ids::partition_id(), &mut ask);
+    }
+    let mut opened = vec![Some(Opened::Absent); batch.len()];
+    for procedures::Opened { position, answer } in procedures::open(db, &ask, locked).await? {
+        opened[position] = match answer {
+            Answer::Refused(refusal) => Some(Opened::Refused(refusal)),
+            Answer::Locked => None,
+            Answer::Found(row) => {
+                let made = ask.ids[position] == row.id;
+                let known = batch[position].known(&row);
+                learn(shared, known.clone(), made, changes);
+                Some(Opened::Known(known))
+            }
+        };
+    }
+    Ok(opened)
 }
 
 impl Open {

@@ -17,7 +17,7 @@ use super::open;
 use super::push::{self, Absent, Message, Missing};
 use crate::Engine;
 use crate::clock;
-use crate::db::procedures::{self, Acked, Refusal};
+use crate::db::procedures::{self, Acked, Answer, Locked, Refusal};
 use crate::db::{Connection, Error as DbError, Priority, RETRY_PAUSE, transaction};
 use crate::directory::Known;
 use crate::error::Error;
@@ -399,16 +399,17 @@ impl Transaction {
         for absent in &self.absent {
             absent.open.ask(absent.id, &mut ask);
         }
-        let mut answers = procedures::open(db, &ask).await?;
+        let mut answers = procedures::open(db, &ask, Locked::Wait).await?;
         answers.sort_unstable_by_key(|answer| answer.position);
         let mut opened = Vec::with_capacity(self.absent.len());
         let mut not_new = Vec::new();
         for answer in answers {
             let absent = &self.absent[answer.position];
             let queue = &absent.open.queue;
-            let row = match answer.found {
-                Ok(row) => row,
-                Err(refusal) => {
+            let row = match answer.answer {
+                Answer::Found(row) => row,
+                Answer::Locked => return Err(DbError::Busy),
+                Answer::Refused(refusal) => {
                     shared.refused(refusal);
                     return Ok(Err(Settled::Refused(refusal, queue.clone())));
                 }

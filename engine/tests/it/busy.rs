@@ -86,6 +86,71 @@ async fn an_ack_of_a_locked_cursor_holds_up_no_other_ack_and_no_pop() {
     }
 }
 
+/// A dead letter refers to its queue and its partition.
+#[tokio::test]
+async fn a_dead_letter_of_a_locked_queue_or_partition_holds_up_no_other_ack() {
+    for row in ["queen.queues where name = 'given up'", "queen.partitions where name = 'only here'"] {
+        let db = database().await;
+        let broker = engine_with(crowded(db.url())).await;
+        configure(&broker, "given up", json!({"retryLimit": 0})).await;
+        push(&broker, "given up", "only here", 0..1).await;
+        let mut popped = vec![pop(&broker, any("given up")).await.unwrap()];
+        popped.extend(leased(&broker).await);
+        let held = db.client().await;
+        held.batch_execute(&format!("begin; select from {row} for update")).await.unwrap();
+        let acks = popped.into_iter().map(|popped| {
+            let broker = broker.clone();
+            let status = if popped.partition == "only here" { Failed } else { Completed };
+            async move { ack(&broker, &popped.messages[0], status).await }
+        });
+        let (mut stuck, acked) = only_the_first_waits(acks).await;
+        assert!(acked.iter().all(|result| result.success), "{acked:?}");
+        unlock(&held).await;
+        let late = stuck.join_next().await.unwrap().unwrap();
+        assert!(late.success && late.dlq, "{late:?}");
+        assert_eq!(dead_letters(&broker, "given up").await.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_new_partition_of_a_queue_that_is_locked_or_not_yet_committed_holds_up_no_other() {
+    for lock in [
+        "select from queen.queues where name = 'a' for update",
+        "insert into queen.queues (name, namespace, task) values ('b', '', '')",
+    ] {
+        let db = database().await;
+        let broker = engine_with(crowded(db.url())).await;
+        push(&broker, "a", "p", 0..1).await;
+        let held = db.client().await;
+        held.batch_execute(&format!("begin; {lock}")).await.unwrap();
+        let stuck = if lock.contains("'a'") { "a" } else { "b" };
+        // Several that are stuck, and the others new as well: some in queues of their own, some in one.
+        let names = (0..8).map(|n| if n < 4 { format!("new {n}") } else { "new".to_owned() });
+        let pushes = [stuck.to_owned(), "a".to_owned()].into_iter().chain(names).enumerate();
+        let pushes = pushes.filter(|(n, queue)| *n != 1 || queue != stuck).map(|(n, queue)| {
+            let broker = broker.clone();
+            async move { push(&broker, &queue, &partition(n), n..n + 1).await.remove(0).status }
+        });
+        let (mut waiting, pushed) = only_the_first_waits(pushes).await;
+        assert!(pushed.iter().all(|status| *status == PushStatus::Queued), "{pushed:?}");
+        for n in 20..23 {
+            let (broker, queue) = (broker.clone(), stuck.to_owned());
+            waiting
+                .spawn(async move { push(&broker, &queue, &partition(n), n..n + 1).await.remove(0).status });
+        }
+        let tried = lane(&broker, "open").retries;
+        eventually("they are tried again", async || {
+            (lane(&broker, "open").retries > tried + 20).then_some(())
+        })
+        .await;
+        let other = timeout(USUAL, push(&broker, "another", "p", 0..1)).await;
+        assert_eq!(other.expect("it is not behind them")[0].status, PushStatus::Queued);
+        unlock(&held).await;
+        let late = timeout(USUAL, waiting.join_all()).await.expect("they are made once the lock is gone");
+        assert!(late.iter().all(|status| *status == PushStatus::Queued), "{late:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_push_to_a_locked_partition_holds_up_no_other_and_keeps_its_order() {
     let db = database().await;

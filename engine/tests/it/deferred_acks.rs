@@ -75,6 +75,32 @@ async fn a_transaction_waits_until_the_acknowledgements_ahead_of_it_have_landed(
     assert_eq!(number(&sql, "select count(*) from queen.leases where queue = 'q'").await, 0);
 }
 
+#[tokio::test]
+async fn a_deferred_dead_letter_of_a_locked_queue_holds_up_no_other_deferred_ack() {
+    let db = database().await;
+    let busy = deferring(db.url()).await;
+    configure(&busy, "given up", json!({"retryLimit": 0})).await;
+    let mut tickets = Vec::new();
+    for (queue, status) in [("given up", Failed), ("q", Completed), ("r", Completed)] {
+        push(&busy, queue, "p", 0..1).await;
+        let popped = pop(&busy, any(queue)).await.unwrap();
+        tickets.push(ack(&busy, &popped.messages[0], status).await.ticket);
+    }
+    let held = db.client().await;
+    held.batch_execute("begin; select from queen.queues where name = 'given up' for update").await.unwrap();
+    let worker = engine(db.url()).await;
+    for ticket in &tickets[1..] {
+        landed(&worker, ticket).await;
+    }
+    // What waits for the lock holds nothing else.
+    push(&worker, "q", "p", 1..2).await;
+    assert_eq!(data(&worker, named("q", "p")).await, [1]);
+    assert!(dead_letters(&worker, "given up").await.is_empty());
+    held.batch_execute("rollback").await.unwrap();
+    landed(&worker, &tickets[0]).await;
+    assert_eq!(dead_letters(&worker, "given up").await.len(), 1);
+}
+
 /// A `completed` that came later must not finish what a deferred `failed` wants back.
 #[tokio::test]
 async fn a_failed_one_that_was_deferred_is_delivered_again() {

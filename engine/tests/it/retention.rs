@@ -173,7 +173,8 @@ async fn completed_messages_stay_for_a_registered_group_that_comes_back_while_re
     let stop = db.client().await;
     stop.batch_execute("begin; lock table queen.group_counts").await.unwrap();
     let (retention, partition) = (db.client().await, read.partition_id);
-    let expire = "select sum(removed)::bigint from queen.expire('completed', array[$1::uuid], array[4::bigint])";
+    let expire =
+        "select sum(removed)::bigint from queen.expire('completed', array[$1::uuid], array[4::bigint])";
     let (removed, first) = tokio::join!(async { retention.query_one(expire, &[&partition]).await }, async {
         let waits = "select count(*) from pg_stat_activity where datname = current_database()
                      and wait_event_type = 'Lock' and query like '%queen.expire%'";
