@@ -637,7 +637,9 @@ async fn without_automatic_creation_only_configure_makes_a_queue() {
     assert_eq!((&results[0]["status"], &results[1]["status"]), (&json!("queued"), &json!("failed")));
     assert_eq!(results[1]["error"], said);
     assert_eq!(server.pop("/queue/q?consumerGroup=g").await.unwrap().data(), [1]);
-    server.sql("select queen.push('q', 'p', '1')").await;
+    server.sql("select queen.push('q', 'by sql', '2')").await;
+    // What is still in the inbox when the queue is deleted would make it again.
+    assert_eq!(server.pop("/queue/q?consumerGroup=g&wait=true").await.unwrap().data(), [2]);
     let sql = server.database.client().await;
     let error = sql.batch_execute("select queen.push('typo', 'p', '1')").await.unwrap_err();
     assert_eq!(error.as_db_error().unwrap().message(), "queue \"typo\" does not exist");
