@@ -176,6 +176,12 @@ impl Watches {
         watches.iter().for_each(|watch| watch.wake_all());
     }
 
+    /// See `Watch::wake_for_ready`.
+    pub fn wake_for_ready(&self) {
+        let watches: Vec<Arc<Watch>> = self.lock().watches().cloned().collect();
+        watches.iter().for_each(|watch| watch.wake_for_ready());
+    }
+
     /// Whether any pop is parked at all.
     pub fn anybody_parked(&self) -> bool {
         self.lock().watches().any(|watch| watch.anybody_parked())

@@ -241,16 +241,18 @@ impl Wake {
         hints.into_iter().filter_map(note).collect()
     }
 
-    /// Looks once a second while somebody is parked: for hints that never came.
+    /// Looks once a second while somebody is parked: for hints that never came, and wake-ups that came to nothing.
     pub async fn run_looks(&self, shared: Arc<Shared>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             shared.watches.sweep(clock::now());
-            if shared.watches.anybody_parked()
-                && let Err(error) = self.discover(&shared).await
-            {
+            if !shared.watches.anybody_parked() {
+                continue;
+            }
+            if let Err(error) = self.discover(&shared).await {
                 debug!(%error, "the log could not be looked at");
             }
+            shared.watches.wake_for_ready();
         }
     }
 

@@ -389,7 +389,7 @@ pub fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
     }
     let key = (ack.partition, ack.group.clone());
     let mut leases = shared.leases();
-    let ours = leases.knows(&key);
+    let ours = ack.lease.is_some_and(|lease| leases.is_of(&key, lease));
     let traced = leases.acked(&key, answer.cursor, answer.released);
     drop(leases);
     if traced.is_some() || ack.look_up {

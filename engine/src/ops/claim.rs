@@ -126,7 +126,9 @@ impl PopClaim {
                     }
                     1 => Claim::Nothing,
                     2 => {
-                        let ours = shared.leases().knows(&(candidate.partition.id, self.group.clone()));
+                        // What is known here may be the lease before this one.
+                        let ours = !shared.wake.has_peers()
+                            && shared.leases().knows(&(candidate.partition.id, self.group.clone()));
                         let at = after(leased.wait_ms);
                         Claim::Later { at: if ours { at } else { at.min(now + FOREIGN_LEASE_LOOK) } }
                     }
@@ -137,7 +139,10 @@ impl PopClaim {
                         candidate.watch.forget_service(candidate.partition.id);
                         Claim::Busy { now }
                     }
-                    7 => Claim::Window { pending: leased.head - leased.first, at: after(leased.wait_ms) },
+                    7 => Claim::Window {
+                        pending: self.waiting_for_batch(leased.head - leased.first),
+                        at: after(leased.wait_ms),
+                    },
                     _ => Claim::Unused,
                 },
                 None => Claim::Unused,
@@ -150,6 +155,14 @@ impl PopClaim {
             candidate.finish(claim);
         }
         claimed
+    }
+
+    /// Not all that is unread need be visible yet, but it is too little for this batch.
+    fn waiting_for_batch(&self, unread: i64) -> i64 {
+        match i64::from(self.batch) {
+            ..=1 => unread,
+            batch => unread.min(batch - 1),
+        }
     }
 }
 

@@ -154,9 +154,14 @@ impl LeaseBook {
         Some(Resolved { service: served.service.clone(), cursor: served.cursor, offsets })
     }
 
-    /// Whether the lease was granted through this broker.
+    /// Whether the newest lease that is known was granted through this broker. It may be over.
     pub fn knows(&self, key: &Key) -> bool {
         self.served.contains_key(key)
+    }
+
+    /// Whether this lease was granted through this broker.
+    pub fn is_of(&self, key: &Key, lease: Uuid) -> bool {
+        self.served.get(key).is_some_and(|served| served.lease == lease)
     }
 
     /// Who was given this lease. `None` if it was not here, or is forgotten.

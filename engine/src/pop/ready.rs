@@ -26,10 +26,8 @@ type Turn = (u64, u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Ready(Turn),
-    /// Some pop of this broker is asking the database for it.
-    Claiming {
-        pushed: bool,
-    },
+    /// Some pop of this broker is asking the database for it. What it will say may be out of date by then: see `News`.
+    Claiming(News),
     /// Leased, or not visible yet: worth another look at that time. `windowed` messages wait for a batch to fill up;
     /// 0: that is not the reason; `ASIDE`: set aside, and a push does not help.
     Held {
@@ -37,6 +35,14 @@ enum State {
         pushed: bool,
         windowed: i64,
     },
+}
+
+/// What has happened to a partition since its claim began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct News {
+    pushed: bool,
+    /// Its lease was ended, or its cursor moved.
+    released: bool,
 }
 
 /// What a claim found, as far as the list cares.
@@ -117,7 +123,7 @@ impl ReadyList {
                 self.make_ready(partition.clone());
                 true
             }
-            Some((_, State::Claiming { pushed } | State::Held { pushed, windowed: ASIDE, .. })) => {
+            Some((_, State::Claiming(News { pushed, .. }) | State::Held { pushed, windowed: ASIDE, .. })) => {
                 *pushed = true;
                 false
             }
@@ -140,7 +146,8 @@ impl ReadyList {
             self.note_service(partition.id);
         }
         match held_until {
-            Some(until) => self.hold(partition, until, false, 0),
+            // There may be more than its lease holds.
+            Some(until) => self.hold(partition, until, true, 0),
             None => self.make_ready(partition),
         }
     }
@@ -160,7 +167,7 @@ impl ReadyList {
             let listed = self.partitions.get(&id).map(|(partition, _)| partition.clone());
             self.remove(id);
             if let Some(partition) = listed {
-                self.partitions.insert(id, (partition.clone(), State::Claiming { pushed: false }));
+                self.partitions.insert(id, (partition.clone(), State::Claiming(News::default())));
                 taken.push(partition);
             }
         }
@@ -180,7 +187,8 @@ impl ReadyList {
             if let Some((partition, State::Held { windowed: 0, pushed, .. })) = self.partitions.get(&id) {
                 let (partition, pushed) = (partition.clone(), *pushed);
                 self.remove(id);
-                self.partitions.insert(id, (partition.clone(), State::Claiming { pushed }));
+                let claiming = State::Claiming(News { pushed, ..News::default() });
+                self.partitions.insert(id, (partition.clone(), claiming));
                 taken.push(partition);
             }
         }
@@ -189,75 +197,61 @@ impl ReadyList {
 
     /// Claims one by name. False: another pop of this broker is claiming it right now.
     pub fn begin(&mut self, partition: &Arc<Partition>) -> bool {
-        if let Some((_, State::Claiming { .. })) = self.partitions.get(&partition.id) {
+        if let Some((_, State::Claiming(_))) = self.partitions.get(&partition.id) {
             return false;
         }
         let pushed =
             matches!(self.partitions.get(&partition.id), Some((_, State::Held { pushed: true, .. })));
         self.remove(partition.id);
-        self.partitions.insert(partition.id, (partition.clone(), State::Claiming { pushed }));
+        let claiming = State::Claiming(News { pushed, ..News::default() });
+        self.partitions.insert(partition.id, (partition.clone(), claiming));
         true
     }
 
     /// Ends a claim. True if the partition is ready (again).
     pub fn finish(&mut self, partition: &Arc<Partition>, claim: Claim) -> bool {
-        let pushed = match self.partitions.get(&partition.id) {
-            Some((_, State::Claiming { pushed })) => *pushed,
+        let News { pushed, released } = match self.partitions.get(&partition.id) {
+            Some((_, State::Claiming(news))) => *news,
             _ => return false,
         };
         self.partitions.remove(&partition.id);
         if !matches!(claim, Claim::Busy { .. }) {
             self.busy.remove(&partition.id);
         }
+        if matches!(claim, Claim::Granted { .. } | Claim::Committed { .. }) {
+            self.note_service(partition.id);
+        }
+        let again = match claim {
+            Claim::Granted { .. } | Claim::Later { .. } => released,
+            Claim::Committed { more } => more || pushed,
+            Claim::Window { .. } => pushed || released,
+            Claim::Nothing => pushed,
+            Claim::Unused => true,
+            Claim::Gone | Claim::Busy { .. } => false,
+        };
+        if again {
+            self.make_ready(partition.clone());
+            return true;
+        }
         match claim {
-            Claim::Granted { until } => {
-                self.note_service(partition.id);
-                self.hold(partition.clone(), until, pushed, 0);
-                false
-            }
-            Claim::Committed { more } => {
-                self.note_service(partition.id);
-                if more || pushed {
-                    self.make_ready(partition.clone());
-                }
-                more || pushed
-            }
-            Claim::Later { at } => {
-                self.hold(partition.clone(), at, pushed, 0);
-                false
-            }
-            Claim::Window { pending, at } => {
-                if pushed {
-                    self.make_ready(partition.clone());
-                } else {
-                    self.hold(partition.clone(), at, false, pending);
-                }
-                pushed
-            }
-            Claim::Nothing => {
-                if pushed {
-                    self.make_ready(partition.clone());
-                }
-                pushed
-            }
-            Claim::Gone => false,
+            Claim::Granted { until } => self.hold(partition.clone(), until, pushed, 0),
+            // There may be more than its lease holds.
+            Claim::Later { at } => self.hold(partition.clone(), at, true, 0),
+            Claim::Window { pending, at } => self.hold(partition.clone(), at, false, pending),
             Claim::Busy { now } => {
                 let times = self.busy.entry(partition.id).or_default();
                 let pause = BUSY_MIN.saturating_mul(1 << (*times).min(20)).min(BUSY_MAX);
                 *times += 1;
                 self.hold(partition.clone(), now + pause, true, 0);
-                false
             }
-            Claim::Unused => {
-                self.make_ready(partition.clone());
-                true
-            }
+            Claim::Committed { .. } | Claim::Nothing | Claim::Unused | Claim::Gone => {}
         }
+        false
     }
 
     /// Nothing of it can be delivered before then, whatever is pushed.
     pub fn set_aside(&mut self, partition: &Arc<Partition>, until: Instant) {
-        if let Some((_, State::Claiming { .. })) = self.partitions.get(&partition.id) {
+        if let Some((_, State::Claiming(_))) = self.partitions.get(&partition.id) {
             return;
         }
         self.remove(partition.id);
@@ -267,11 +261,12 @@ impl ReadyList {
     /// A lease ended before its time. True if the partition is ready by this.
     pub fn released(&mut self, partition: Uuid, more: bool) -> bool {
         match self.partitions.get_mut(&partition) {
-            Some((_, State::Claiming { pushed })) => {
-                *pushed |= more;
+            Some((_, State::Claiming(news))) => {
+                news.released = true;
+                news.pushed |= more;
                 false
             }
-            Some((listed, State::Held { pushed, .. })) => {
+            Some((listed, State::Held { pushed, windowed: 0, .. })) => {
                 let (listed, ready) = (listed.clone(), *pushed || more);
                 self.remove(partition);
                 if ready {
@@ -279,7 +274,8 @@ impl ReadyList {
                 }
                 ready
             }
-            Some((_, State::Ready(_))) | None => false,
+            // What waits for its batch or is set aside was found after that lease.
+            Some((_, State::Held { .. } | State::Ready(_))) | None => false,
         }
     }
 
@@ -312,14 +308,19 @@ impl ReadyList {
         !self.busy.is_empty()
     }
 
+    /// Of the partitions that are ready, in turn.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let listed = |id: &Uuid| self.partitions.get(id).map(|(partition, _)| &partition.name);
+        self.turns.values().filter_map(listed)
+    }
+
     pub fn is_ready(&self, partition: Uuid) -> bool {
         matches!(self.partitions.get(&partition), Some((_, State::Ready(_))))
     }
 
     /// For a pop that does not know the partition by its id. Walks the whole list.
     pub fn is_ready_by_name(&self, name: &str) -> bool {
-        let listed = |id: &Uuid| self.partitions.get(id).map(|(partition, _)| partition);
-        self.turns.values().filter_map(listed).any(|partition| partition.name.as_ref() == name)
+        self.names().any(|listed| listed.as_ref() == name)
     }
 
     pub fn has_served(&mut self, partition: Uuid) -> bool {
@@ -342,8 +343,8 @@ impl ReadyList {
     /// it may have looked too early.
     pub fn clear(&mut self) {
         self.partitions.retain(|_, (_, state)| match state {
-            State::Claiming { pushed } => {
-                *pushed = true;
+            State::Claiming(news) => {
+                *news = News { pushed: true, released: true };
                 true
             }
             State::Ready(_) | State::Held { .. } => false,
@@ -383,7 +384,7 @@ impl ReadyList {
                 self.due.remove(&(until, partition));
                 self.windows.remove(&(windowed, partition));
             }
-            Some((_, State::Claiming { .. })) | None => {}
+            Some((_, State::Claiming(_))) | None => {}
         }
     }
 }
@@ -525,55 +526,117 @@ mod tests {
         assert!(!list.has_busy());
     }
 
+    /// Partitions as the database has them.
+    struct Shadow {
+        now: Instant,
+        rows: [Row; 3],
+    }
+
+    #[derive(Clone, Copy, Default)]
+    struct Row {
+        cursor: u32,
+        head: u32,
+        lease: Option<Lease>,
+    }
+
+    #[derive(Clone, Copy)]
+    struct Lease {
+        until: Instant,
+        end: u32,
+        /// The partition's, when it was granted.
+        head: u32,
+    }
+
+    impl Shadow {
+        fn claim(&mut self, partition: &Partition, auto: bool) -> Claim {
+            let row = &mut self.rows[partition.number as usize];
+            match row.lease {
+                Some(lease) if lease.until > self.now => Claim::Later { at: lease.until },
+                _ if row.cursor == row.head => Claim::Nothing,
+                _ if auto => {
+                    (row.cursor, row.lease) = (row.cursor + 1, None);
+                    Claim::Committed { more: row.cursor < row.head }
+                }
+                _ => {
+                    let until = self.now + Duration::from_secs(3);
+                    row.lease = Some(Lease { until, end: row.cursor + 1, head: row.head });
+                    Claim::Granted { until }
+                }
+            }
+        }
+
+        fn seed(&self, list: &mut ReadyList) {
+            for (number, row) in self.rows.iter().enumerate().filter(|(_, row)| row.cursor < row.head) {
+                let held = row.lease.map(|lease| lease.until).filter(|until| *until > self.now);
+                list.seed(partition(number as u8), true, held);
+            }
+        }
+    }
+
     proptest! {
         #[test]
-        fn a_partition_with_messages_is_never_forgotten(
-            steps in prop::collection::vec((0u8..6, 0u8..4, any::<bool>()), 0..200)
+        fn a_partition_with_messages_and_no_lease_is_always_ready(
+            steps in prop::collection::vec((0u8..11, 0u8..3, any::<bool>()), 0..200)
         ) {
-            // The shadow: unread messages and leases as the database would have them.
             let mut list = ReadyList::default();
-            let mut now = clock::now();
-            let mut unread = [0u32; 4];
-            let mut leased: [Option<Instant>; 4] = [None; 4];
-            let mut claiming: Vec<Arc<Partition>> = Vec::new();
+            let mut shadow = Shadow { now: clock::now(), rows: [Row::default(); 3] };
+            let mut claiming: Vec<(Arc<Partition>, Option<Claim>)> = Vec::new();
+            let mut releases: Vec<(Uuid, bool)> = Vec::new();
+            let mut seeded = true;
             for (action, number, flag) in steps {
                 let p = partition(number);
-                let n = number as usize;
+                let Shadow { now, rows } = &mut shadow;
+                let row = &mut rows[number as usize];
                 match action {
-                    0 => { unread[n] += 1; list.mark(&p, None); }
-                    1 => claiming.extend(list.take(now, 1, 1)),
-                    2 => if list.begin(&p) { claiming.push(p); },
-                    3 => if let Some(p) = claiming.pop() {
-                        let n = p.number as usize;
-                        let claim = match leased[n] {
-                            Some(until) if until > now => Claim::Later { at: until },
-                            _ if unread[n] == 0 => Claim::Nothing,
-                            _ if flag => { unread[n] -= 1; Claim::Committed { more: unread[n] > 0 } }
-                            _ => { let until = now + Duration::from_secs(3); leased[n] = Some(until); Claim::Granted { until } }
-                        };
-                        list.finish(&p, claim);
+                    0 => { row.head += 1; list.mark(&p, None); }
+                    1 if seeded => claiming.extend(list.take(*now, 1, 1).into_iter().map(|p| (p, None))),
+                    2 => if list.begin(&p) { claiming.push((p, None)); },
+                    // The claim's statement, and some time later its answer.
+                    3 => if let Some((p, claim @ None)) = claiming.iter_mut().find(|(_, claim)| claim.is_none()) {
+                        *claim = Some(shadow.claim(p, flag));
                     },
-                    4 => if leased[n].take().is_some() {
-                        if flag { unread[n] = unread[n].saturating_sub(1); }
-                        list.released(p.id, unread[n] > 0);
+                    4 => if let Some(at) = claiming.iter().position(|(_, claim)| claim.is_some()) {
+                        let (p, claim) = claiming.remove(at);
+                        list.finish(&p, claim.unwrap());
                     },
-                    _ => now += Duration::from_secs(1),
+                    // An ack or a nack that ends the lease, and what is told of it.
+                    5 => if let Some(lease) = row.lease.take_if(|lease| lease.until > *now) {
+                        if flag { row.cursor = lease.end; }
+                        releases.push((p.id, row.cursor < lease.head));
+                    },
+                    6 => if !releases.is_empty() {
+                        let (id, more) = releases.remove(0);
+                        list.released(id, more);
+                    },
+                    7 => if let Some(lease) = &mut row.lease { lease.until = *now + Duration::from_secs(3); },
+                    // Another broker's claim.
+                    8 => { shadow.claim(&p, flag); }
+                    9 => {
+                        if flag { (row.cursor, row.lease) = (0, None); }
+                        list.clear();
+                        seeded = false;
+                    }
+                    _ => *now += Duration::from_secs(1),
+                }
+                if action == 10 && !seeded {
+                    shadow.seed(&mut list);
+                    seeded = true;
                 }
                 prop_assert_eq!(list.turns.len() + list.due.len() + claiming.len(), list.len());
             }
-            for p in claiming {
-                let n = p.number as usize;
-                let claim = match leased[n] {
-                    Some(until) if until > now => Claim::Later { at: until },
-                    _ if unread[n] == 0 => Claim::Nothing,
-                    _ => Claim::Unused,
-                };
-                list.finish(&p, claim);
+            for (p, claim) in claiming {
+                list.finish(&p, claim.unwrap_or(Claim::Unused));
             }
-            let later = now + Duration::from_secs(10);
-            let taken: Vec<i64> = names(&list.take(later, 10, 1));
-            for (n, unread) in unread.iter().enumerate() {
-                prop_assert!(*unread == 0 || taken.contains(&(n as i64)), "{n} is lost");
+            for (id, more) in releases {
+                list.released(id, more);
+            }
+            if !seeded {
+                shadow.seed(&mut list);
+            }
+            let taken: Vec<i64> = names(&list.take(shadow.now, 10, 1));
+            for (n, row) in shadow.rows.iter().enumerate() {
+                let leased = row.lease.is_some_and(|lease| lease.until > shadow.now);
+                prop_assert!(row.cursor == row.head || leased || taken.contains(&(n as i64)), "{n} is lost");
             }
         }
     }

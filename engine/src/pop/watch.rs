@@ -344,6 +344,16 @@ impl Watch {
         self.lock().wake_all();
     }
 
+    /// Pops for what is ready and nobody has come for: whoever was woken may have failed or found enough elsewhere.
+    pub fn wake_for_ready(&self) {
+        let mut state = self.lock();
+        let most = if state.parked_by_name.is_empty() { state.parked.len() } else { usize::MAX };
+        if most > 0 {
+            let names: Vec<Arc<str>> = state.ready.names().take(most).cloned().collect();
+            names.iter().for_each(|name| state.wake_for(name));
+        }
+    }
+
     pub fn parked(&self) -> usize {
         let state = self.lock();
         let named = state.parked_by_name.values().flatten();
@@ -511,6 +521,22 @@ mod tests {
         watch.finish(&wanted, Claim::Committed { more: true });
         assert!(woken(&parked), "nobody waits for it any more");
         assert!(watch.begin(&wanted).is_ok());
+    }
+
+    #[test]
+    fn what_a_woken_pop_has_left_behind_wakes_the_next_one() {
+        let watch = watch();
+        let (first, second) = (park(&watch, Interest::Any), park(&watch, Interest::Any));
+        let (third, fourth) =
+            (park(&watch, Interest::Partition("2")), park(&watch, Interest::Partition("3")));
+        watch.wake_for_ready();
+        watch.mark(&partition(1), None);
+        watch.mark(&partition(2), None);
+        assert_eq!([&first, &second, &third, &fourth].map(|pop| woken(pop)), [true, false, true, false]);
+        watch.leave(Interest::Any, &first, true);
+        watch.leave(Interest::Partition("2"), &third, true);
+        watch.wake_for_ready();
+        assert!(woken(&second) && !woken(&fourth));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Messages that are stored and not to be delivered yet: delays and windows.
 
+use std::time::Duration;
+
 use queen_testkit::database;
 use serde_json::json;
 
-use crate::support::{Ask, any, configure, data, engine, named, number, numbers, pop, push, travel};
+use crate::support::{Ask, any, configure, data, engine, lane, named, number, numbers, pop, push, travel};
 
 #[tokio::test]
 async fn a_delayed_message_is_not_delivered_before_its_time() {
@@ -67,6 +69,19 @@ async fn a_batch_that_a_push_fills_does_not_wait_for_its_window() {
     assert!(pop(&broker, any("q").batch(5)).await.is_none());
     push(&broker, "q", "p", 2..5).await;
     assert_eq!(data(&broker, any("q").batch(5)).await, numbers(0..5));
+}
+
+#[tokio::test]
+async fn messages_too_young_to_be_delivered_do_not_fill_a_batch_that_waits_for_its_window() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    configure(&broker, "q", json!({"windowBuffer": 120, "delayedProcessing": 60})).await;
+    push(&broker, "q", "p", 0..2).await;
+    travel(&sql, "61 seconds").await;
+    push(&broker, "q", "p", 2..20).await;
+    let asked = lane(&broker, "pop").entries;
+    assert!(pop(&broker, any("q").batch(5).wait(Duration::from_millis(500))).await.is_none());
+    assert!(lane(&broker, "pop").entries - asked <= 2, "it asks once, and waits");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queen_engine::SeekTo;
+use queen_engine::{Engine, SeekTo};
 use queen_protocol::AckStatus::{Completed, Retry};
 use queen_protocol::{PopFilter, PopRequest};
 use queen_testkit::{Proxy, database};
@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Ask, ack, any, complete, configure, engine, eventually, named, number, parked, pop, push, send, transact,
-    travel, twins, within, write_unnoticed,
+    Ask, Popped, ack, any, complete, configure, engine, eventually, named, number, parked, pop, push, send,
+    transact, travel, twins, within, write_unnoticed,
 };
 
 const LONG: Duration = Duration::from_secs(12);
@@ -124,6 +124,82 @@ async fn a_push_wakes_a_pop_parked_where_the_last_lease_was_finished_through_ano
     let waiting = parked(&a, any("q").wait(Duration::from_secs(4))).await;
     push(&b, "q", "p", 1..2).await;
     assert_eq!(waiting.answer().await.expect("long before the 300 s of the old lease").data(), [1]);
+}
+
+/// A lease through A that has run out, and another one through `second`, for 300 s, with a message behind it.
+async fn leased_again(first: &Engine, second: &Engine, queue: &str) -> Popped {
+    push(first, queue, "p", 0..1).await;
+    push(first, queue, "p", 1..2).await;
+    pop(first, PopRequest { lease_seconds: 1, ..any(queue) }).await.expect("the message");
+    let again = any(queue).wait(LONG);
+    pop(second, again).await.expect("the message again")
+}
+
+#[tokio::test]
+async fn a_broker_that_served_the_lease_before_learns_that_another_brokers_lease_is_over() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    let held = leased_again(&a, &b, "q").await;
+    let waiting = parked(&a, any("q").wait(LONG)).await;
+    let began = Instant::now();
+    complete(&b, &held).await;
+    assert_eq!(waiting.answer().await.expect("long before that lease would have run out").data(), [1]);
+    assert!(began.elapsed() < Duration::from_millis(3_500), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn an_ack_through_a_broker_that_served_the_lease_before_is_told_to_the_others() {
+    let db = database().await;
+    let sql = db.client().await;
+    let (a, b) = twins(db.url(), &sql).await;
+    let held = leased_again(&a, &b, "q").await;
+    let waiting = parked(&b, any("q").wait(LONG)).await;
+    let began = Instant::now();
+    complete(&a, &held).await;
+    assert_eq!(waiting.answer().await.expect("long before the lease would have run out").data(), [1]);
+    assert!(began.elapsed() < Duration::from_millis(3_500), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn what_is_pushed_under_a_lease_is_delivered_when_it_ends_whatever_happened_to_the_list() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    for queue in ["configured", "renewed", "idle"] {
+        push(&broker, queue, "p", 0..1).await;
+        let leased = any(queue).batch(10);
+        let held = pop(&broker, PopRequest { lease_seconds: 1, ..leased }).await.unwrap();
+        assert!(broker.renew(&held.lease_id, 300).await.unwrap().success);
+        if queue == "renewed" {
+            // Its first end passes, and somebody looks.
+            assert!(pop(&broker, any(queue).wait(Duration::from_secs(2))).await.is_none());
+        }
+        push(&broker, queue, "p", 1..2).await;
+        match queue {
+            "configured" => configure(&broker, queue, json!({"priority": 1})).await,
+            "renewed" => assert!(pop(&broker, any(queue).wait(Duration::from_secs(2))).await.is_none()),
+            _ => {
+                let dropped = async || (broker.stats().listed == 0).then_some(());
+                within(LONG, "lists of queues without a pop are dropped", dropped).await;
+            }
+        }
+        let waiting = parked(&broker, any(queue).wait(LONG)).await;
+        complete(&broker, &held).await;
+        assert_eq!(waiting.answer().await.expect(queue).data(), [1]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_pushed_while_pops_are_switched_off_is_delivered_when_they_are_on_again() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let first = parked(&broker, any("q").wait(LONG)).await;
+    let second = parked(&broker, any("q").wait(LONG)).await;
+    broker.set_pop_maintenance(true).await.unwrap();
+    push(&broker, "q", "p", 0..1).await;
+    assert!(first.answer().await.is_none(), "it was woken, and is to find nothing");
+    broker.set_pop_maintenance(false).await.unwrap();
+    assert_eq!(second.answer().await.expect("the message").data(), [0]);
 }
 
 #[tokio::test]
