@@ -28,6 +28,9 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Without a word for this long, a broker is gone and nobody needs to be notified for it.
 const PEER_FORGOTTEN: Duration = Duration::from_secs(35);
 
+/// After this long without a word others may have forgotten this broker, and told it nothing.
+const SILENT_MAX: Duration = Duration::from_secs(30);
+
 /// At most this often is anything sent: a burst of commits is one notification.
 const SEND_EVERY: Duration = Duration::from_millis(2);
 
@@ -210,6 +213,7 @@ impl Wake {
     pub async fn run_sender(&self, shared: Arc<Shared>) {
         self.send(Hint::Hello);
         let mut unsaid = false;
+        let mut said = clock::now();
         loop {
             tokio::select! {
                 () = self.signal.notified() => {}
@@ -219,11 +223,19 @@ impl Wake {
                 self.send(Hint::Reset { queue: None, group: None });
             }
             let notes = self.collect(clock::now());
-            if !notes.is_empty()
-                && let Err(error) = control::notify(&shared.connections, &notes).await
-            {
-                debug!(%error, "other brokers could not be notified");
-                unsaid = true;
+            if !notes.is_empty() {
+                match control::notify(&shared.connections, &notes).await {
+                    Ok(()) => {
+                        let before = std::mem::replace(&mut said, clock::now());
+                        if said - before > SILENT_MAX {
+                            forget(&shared, None, None);
+                        }
+                    }
+                    Err(error) => {
+                        debug!(%error, "other brokers could not be notified");
+                        unsaid = true;
+                    }
+                }
             }
             tokio::time::sleep(SEND_EVERY).await;
         }
