@@ -135,6 +135,7 @@ impl Shared {
         *self.dedup() = Dedup::new(self.config.dedup_cache_bytes);
         *self.leases() = LeaseBook::new(LEASE_HASHES_MAX);
         self.directory.clear();
+        self.owners.forget();
     }
 
     /// Why a message is refused for which there is no partition.

@@ -22,6 +22,9 @@ pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// A flight that has waited this long for others to land leaves beside them.
 const CONVOY_PATIENCE: Duration = Duration::from_millis(2);
 
+/// Flights that wait for a convoy. With more, those that have lost patience are dropped.
+const WAITING_FLIGHTS: usize = 64;
+
 /// Who goes first: finishing work before taking more on, and what may take long last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
@@ -235,7 +238,11 @@ impl Connections {
                 Place::New => None,
                 Place::Full => {
                     let (sender, receiver) = oneshot::channel();
-                    state.waiting[priority as usize].push_back(sender);
+                    let waiting = &mut state.waiting[priority as usize];
+                    if waiting.len() >= WAITING_FLIGHTS {
+                        waiting.retain(|flight| !flight.is_closed());
+                    }
+                    waiting.push_back(sender);
                     Some(receiver)
                 }
             }
@@ -487,7 +494,8 @@ impl Connections {
     /// Callers that wait for a connection.
     pub fn waiting(&self) -> usize {
         let state = self.lock();
-        state.alone.len() + state.waiting.iter().map(VecDeque::len).sum::<usize>()
+        let waiting = state.waiting.iter().flatten().chain(&state.alone);
+        waiting.filter(|waiter| !waiter.is_closed()).count()
     }
 
     pub fn connector(&self) -> &Connector {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Cheap to clone: one failed flight answers many callers.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -38,7 +38,7 @@ fn describe(error: &tokio_postgres::Error) -> String {
 impl Error {
     pub fn from_postgres(procedure: &'static str, error: tokio_postgres::Error) -> Self {
         match error.code() {
-            Some(code) if is_shutdown(code) => Self::Lost(
+            Some(_) if error.as_db_error().is_some_and(ends_session) => Self::Lost(
                 error.as_db_error().map_or_else(|| error.to_string(), |db| db.message().to_owned()),
             ),
             Some(_) => Self::Procedure { procedure, source: Arc::new(error) },
@@ -127,8 +127,14 @@ impl Error {
     }
 }
 
-fn is_shutdown(state: &SqlState) -> bool {
-    [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW].contains(state)
+/// What was asked for may have been done before. A pooler says so with a connection exception.
+fn ends_session(error: &DbError) -> bool {
+    let shutdown = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
+    let severity = error.parsed_severity();
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
+        || matches!(error.severity(), "FATAL" | "PANIC")
+        || error.code().code().starts_with("08")
+        || shutdown.contains(error.code())
 }
 
 fn is_transient(state: &SqlState) -> bool {
@@ -149,4 +155,49 @@ fn is_transient(state: &SqlState) -> bool {
         SqlState::UNDEFINED_FUNCTION,
     ]
     .contains(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    /// A server that answers the first query with this error.
+    async fn server(mut client: DuplexStream, severity: &str, code: &str) {
+        let mut asked = [0; 1024];
+        let _ = client.read(&mut asked).await;
+        let accepted = [&b"R\0\0\0\x08\0\0\0\0"[..], b"Z\0\0\0\x05I"].concat();
+        client.write_all(&accepted).await.unwrap();
+        let _ = client.read(&mut asked).await;
+        let fields = format!("S{severity}\0V{severity}\0C{code}\0Mgone\0\0");
+        let mut answer = vec![b'E'];
+        answer.extend((fields.len() as u32 + 4).to_be_bytes());
+        answer.extend(fields.as_bytes());
+        client.write_all(&answer).await.unwrap();
+        let _ = client.read(&mut asked).await;
+    }
+
+    async fn answered(severity: &str, code: &str) -> Error {
+        let (ours, theirs) = tokio::io::duplex(4096);
+        let serving = server(theirs, severity, code);
+        let asking = async {
+            let mut config = tokio_postgres::Config::new();
+            let (client, driver) = config.user("u").connect_raw(ours, tokio_postgres::NoTls).await.unwrap();
+            tokio::select! {
+                result = client.simple_query("commit") => Error::from_postgres("commit", result.unwrap_err()),
+                _ = driver => unreachable!("the server stays"),
+            }
+        };
+        tokio::join!(asking, serving).0
+    }
+
+    #[tokio::test]
+    async fn an_error_that_ends_the_session_leaves_the_outcome_open() {
+        for (severity, code) in
+            [("FATAL", "57P05"), ("FATAL", "25P03"), ("PANIC", "XX000"), ("ERROR", "08P01")]
+        {
+            assert!(answered(severity, code).await.is_outcome_unknown(), "{severity} {code}");
+        }
+        assert!(!answered("ERROR", "23505").await.is_outcome_unknown());
+    }
 }

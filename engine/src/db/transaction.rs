@@ -78,7 +78,9 @@ async fn confirm(
 ) -> Result<(), Error> {
     let started = clock::now();
     loop {
-        match control::transaction_status(connector, number, db.backend).await {
+        let asked =
+            tokio::time::timeout(patience, control::transaction_status(connector, number, db.backend));
+        match asked.await.unwrap_or_else(|_| Err(Error::Unreachable("no answer".to_owned()))) {
             Ok((_, now)) if now != db.life => return Err(Error::Unknown),
             Ok((Some(status), _)) if status == "committed" => return Ok(()),
             Ok((Some(status), _)) if status == "aborted" => {

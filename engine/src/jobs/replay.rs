@@ -21,6 +21,9 @@ use crate::spool::{Read, Spool, Spooled};
 /// Between two tries to reach the database.
 const AGAIN: Duration = Duration::from_millis(250);
 
+/// A partition that somebody has locked must not hold up those whose rows are locked here already. The spool waits.
+const LOCK_WAIT: Duration = Duration::from_millis(100);
+
 /// Records handed in together.
 const RECORDS_MAX: usize = 100;
 
@@ -104,7 +107,7 @@ impl Replay {
         };
         let next = last.number + 1;
         let handed = match self.hand_in(&records, position, next).await {
-            Err(error) if error.is_data() && records.len() > 1 => {
+            Err(error) if (error.is_data() || error.is_lock_timeout()) && records.len() > 1 => {
                 records.truncate(1);
                 let next = records[0].number + 1;
                 self.hand_in(&records, position, next).await.map(|()| next)
@@ -166,7 +169,7 @@ impl Replay {
         }
         let shared = &self.engine.shared;
         let db = shared.connections.acquire().await?;
-        let number = transaction::begin(&db).await?;
+        let number = transaction::begin_within(&db, LOCK_WAIT).await?;
         let parcels: Vec<&Parcel> = parcels.iter().map(|(_, parcel)| parcel).collect();
         let published = match self.prepare(&db, &parcels, from, to).await {
             Ok(published) => published,

@@ -1,5 +1,5 @@
 //! Whose a partition is, for callers who may not touch all queues. A partition never changes its queue and its id is
-//! never used again, so what was looked up once stays true.
+//! never used again, so what was looked up once stays true. Its number may be: by a server that has lost the end of the log.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,10 +24,19 @@ struct Known {
     numbers: Cache<i64, Arc<str>>,
 }
 
+impl Known {
+    fn new() -> Self {
+        Self { ids: Cache::new(PARTITIONS_MAX), numbers: Cache::new(PARTITIONS_MAX) }
+    }
+}
+
 impl Owners {
     pub fn new() -> Self {
-        let known = Known { ids: Cache::new(PARTITIONS_MAX), numbers: Cache::new(PARTITIONS_MAX) };
-        Self { known: Mutex::new(known) }
+        Self { known: Mutex::new(Known::new()) }
+    }
+
+    pub fn forget(&self) {
+        *self.lock() = Known::new();
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -41,7 +50,9 @@ impl Engine {
         let mut found = look_up(&mut self.shared.owners.lock().ids, partitions);
         let unknown = unknown(partitions, &found);
         if !unknown.is_empty() {
-            let rows = self.learn(keys::owners(&self.shared.connections, &unknown, &[]).await?);
+            let life = self.shared.connections.life();
+            let rows = keys::owners(&self.shared.connections, &unknown, &[]).await?;
+            let rows = self.learn(rows, life);
             let learnt: HashMap<Uuid, Arc<str>> = rows.map(|(id, _, queue)| (id, queue)).collect();
             fill_in(&mut found, partitions, &learnt);
         }
@@ -53,7 +64,9 @@ impl Engine {
         let mut found = look_up(&mut self.shared.owners.lock().numbers, numbers);
         let unknown = unknown(numbers, &found);
         if !unknown.is_empty() {
-            let rows = self.learn(keys::owners(&self.shared.connections, &[], &unknown).await?);
+            let life = self.shared.connections.life();
+            let rows = keys::owners(&self.shared.connections, &[], &unknown).await?;
+            let rows = self.learn(rows, life);
             let learnt: HashMap<i64, Arc<str>> = rows.map(|(_, number, queue)| (number, queue)).collect();
             fill_in(&mut found, numbers, &learnt);
         }
@@ -70,10 +83,16 @@ impl Engine {
         Ok(leases)
     }
 
-    fn learn(&self, rows: Vec<(Uuid, i64, String)>) -> impl Iterator<Item = (Uuid, i64, Arc<str>)> {
+    /// `life`: how many lives of the server had ended before it was asked.
+    fn learn(
+        &self,
+        rows: Vec<(Uuid, i64, String)>,
+        life: u64,
+    ) -> impl Iterator<Item = (Uuid, i64, Arc<str>)> {
         let rows: Vec<_> = rows.into_iter().map(|(id, number, queue)| (id, number, queue.into())).collect();
         let mut known = self.shared.owners.lock();
-        for (id, number, queue) in &rows {
+        let current = self.shared.connections.life() == life;
+        for (id, number, queue) in rows.iter().filter(|_| current) {
             known.ids.insert(*id, Arc::clone(queue), 1);
             known.numbers.insert(*number, Arc::clone(queue), 1);
         }

@@ -1,6 +1,6 @@
 //! Push: messages in, ids out, after the commit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -269,6 +269,8 @@ impl Engine {
                 }
                 Way::Reject => return Err(self.overloaded(Kind::Push)),
             };
+            // A later part of a request does not go another way than the one before it, or it would overtake that.
+            let mut failed: HashSet<Uuid> = HashSet::new();
             for (members, partition, outcome) in outcomes {
                 match outcome {
                     Outcome::Placed(placed) => {
@@ -286,8 +288,11 @@ impl Engine {
                         failure.get_or_insert_with(|| self.overloaded(Kind::Push));
                     }
                     Outcome::Failed(error) | Outcome::Left(error) => {
-                        if matches!(error, DbError::Unreachable(_)) {
-                            unsent.extend(members);
+                        match error {
+                            DbError::Unreachable(_) if !failed.contains(&partition.id) => {
+                                unsent.extend(members)
+                            }
+                            _ => _ = failed.insert(partition.id),
                         }
                         failure.get_or_insert(error.into());
                     }

@@ -119,6 +119,21 @@ impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
         flight
     }
 
+    /// The entries of a key in the air that come next, as long as they are `late`.
+    pub fn take_late(&mut self, key: &K, late: impl Fn(&E) -> bool) -> Vec<E> {
+        let mut taken = Vec::new();
+        let Some(queue) = self.waiting.get_mut(key) else { return taken };
+        while let Some(next) = queue.pop_front_if(|next| late(&next.entry)) {
+            self.entries -= 1;
+            self.items -= next.items;
+            taken.push(next.entry);
+        }
+        if queue.is_empty() {
+            self.waiting.remove(key);
+        }
+        taken
+    }
+
     pub fn landed(&mut self, key: &K) {
         if self.flying.remove(key) && self.waiting.contains_key(key) {
             self.turns.push_back(key.clone());
@@ -212,6 +227,20 @@ mod tests {
         batcher.landed(&"a");
         assert_eq!(batcher.take(LIMITS), [("a", 4)]);
         assert_eq!((batcher.len(), batcher.items()), (0, 0));
+    }
+
+    #[test]
+    fn those_that_are_late_are_taken_from_the_front_of_a_key_in_the_air() {
+        let mut batcher = Batcher::new();
+        for entry in [1, 2, 3, 9, 4] {
+            batcher.offer("a", entry, 2, 1);
+        }
+        assert_eq!(batcher.take(Limits { merged: 1, ..LIMITS }), [("a", 1)]);
+        assert_eq!(batcher.take_late(&"a", |entry| *entry < 5), [2, 3]);
+        assert_eq!((batcher.len(), batcher.items()), (2, 4));
+        assert_eq!(batcher.take_late(&"a", |_| true), [9, 4]);
+        batcher.landed(&"a");
+        assert!(batcher.next().is_none() && batcher.len() == 0);
     }
 
     proptest! {

@@ -124,6 +124,7 @@ struct Entry<O: Operation> {
 
 struct Ticket<O: Operation> {
     reply: oneshot::Sender<Result<O::Output, Error>>,
+    arrived: Instant,
     /// Of its first flight.
     started: Option<Instant>,
     /// How often it was left out.
@@ -132,6 +133,33 @@ struct Ticket<O: Operation> {
     sent: bool,
     /// Where its last try may still run. It must have ended before the next one begins.
     unsettled: Option<Backend>,
+}
+
+impl<O: Operation> Ticket<O> {
+    fn end(self, operation: &O, error: Error) {
+        let error = match error {
+            // Nothing was done this time; but it may have been committed before.
+            Error::Unreachable(cause) if self.sent => Error::Lost(cause),
+            Error::Busy | Error::Full if self.sent => Error::Unknown,
+            other => other,
+        };
+        operation.ended(&error);
+        _ = self.reply.send(Err(error));
+    }
+}
+
+/// What a flight leaves behind.
+struct Landing<O: Operation> {
+    /// They fly again.
+    left: Vec<Entry<O>>,
+    /// Keys of entries that have waited for a locked row for as long as they may.
+    spent: Vec<O::Key>,
+}
+
+impl<O: Operation> Default for Landing<O> {
+    fn default() -> Self {
+        Self { left: Vec::new(), spent: Vec::new() }
+    }
 }
 
 /// One look at a lane.
@@ -199,8 +227,9 @@ impl<O: Operation> Lane<O> {
     pub fn enqueue(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         let (key, items, bytes) = (operation.key(), operation.items().max(1), operation.bytes());
-        let ticket = Ticket { reply, started: None, tries: 0, sent: false, unsettled: None };
-        let entry = Entry { operation, ticket, arrived: clock::now() };
+        let arrived = clock::now();
+        let ticket = Ticket { reply, arrived, started: None, tries: 0, sent: false, unsettled: None };
+        let entry = Entry { operation, ticket, arrived };
         let mut state = self.0.lock();
         if state.batcher.len() >= self.0.waiting_max {
             return Err(Error::Full);
@@ -305,18 +334,27 @@ impl<O: Operation> Inner<O> {
         // One that may have been committed flies again also for nobody: its answer gives back what it holds.
         let gone = entries.extract_if(.., |entry| entry.ticket.reply.is_closed() && !entry.ticket.sent);
         gone.for_each(|entry| entry.operation.ended(&Error::Stopping));
-        let left = match entries.is_empty() {
-            true => Vec::new(),
+        let Landing { left, spent } = match entries.is_empty() {
+            true => Landing::default(),
             false => {
                 let flight = AssertUnwindSafe(self.fly(connection, entries, waits)).catch_unwind();
                 // The callers of a flight that panicked see their replies dropped.
                 flight.await.unwrap_or_else(|_| {
                     error!(op = O::NAME, "flight panicked");
-                    Vec::new()
+                    Landing::default()
                 })
             }
         };
         let mut state = self.lock();
+        // Whoever has waited for the same row for as long, in the queue, does not begin to wait anew.
+        let now = clock::now();
+        for key in spent {
+            let late = |entry: &Entry<O>| now - entry.ticket.arrived >= self.retry_for;
+            for Entry { operation, ticket, .. } in state.batcher.take_late(&key, late) {
+                self.stats[operation.kind()].failed();
+                ticket.end(&operation, Error::Busy);
+            }
+        }
         let resting = self.rest(&mut state, left);
         for key in keys.iter().filter(|key| !resting.contains(key)) {
             state.batcher.landed(key);
@@ -347,13 +385,12 @@ impl<O: Operation> Inner<O> {
         }
     }
 
-    /// Answers with those that were left out and fly again.
     async fn fly(
         &self,
         mut connection: Result<Checkout, Error>,
         entries: Vec<Entry<O>>,
         waits: bool,
-    ) -> Vec<Entry<O>> {
+    ) -> Landing<O> {
         let started = clock::now();
         let mut loads = self.loads(&entries, started);
         let mut operations = Vec::with_capacity(entries.len());
@@ -416,13 +453,12 @@ impl<O: Operation> Inner<O> {
                 tickets.iter().map(|_| Err(error.clone())).collect()
             }
         };
-        let flies_again = |error: &Error, ticket: &Ticket<O>| {
-            !failed
-                && error.may_retry()
-                && self.is_patient(error, ticket.sent, ticket.started.unwrap_or(started))
+        let flies_again = |error: &Error, ticket: &Ticket<O>, since: Instant| {
+            !failed && error.may_retry() && self.is_patient(error, ticket.sent, since)
         };
         for ((operation, ticket), output) in operations.iter().zip(&tickets).zip(&outputs) {
-            if output.as_ref().is_err_and(|error| flies_again(error, ticket)) {
+            let since = ticket.started.unwrap_or(started);
+            if output.as_ref().is_err_and(|error| flies_again(error, ticket, since)) {
                 self.stats[operation.kind()].retried();
                 leave_out(&mut loads, &self.stats[operation.kind()], operation.items());
             }
@@ -433,6 +469,7 @@ impl<O: Operation> Inner<O> {
             self.lock().slots.landed(took);
         }
         let mut left = Vec::new();
+        let mut spent: Vec<O::Key> = Vec::new();
         for ((mut operation, mut ticket), mut output) in operations.into_iter().zip(tickets).zip(outputs) {
             if let (Err(error), Ok(db), true) = (&output, &connection, several)
                 && error.is_data()
@@ -449,9 +486,13 @@ impl<O: Operation> Inner<O> {
                 };
                 output = output.and_then(|output| O::left(&output).map_or(Ok(output), Err));
             }
+            let since = match spent.last().is_some_and(|key| *key == operation.key()) {
+                true => ticket.arrived,
+                false => ticket.started.unwrap_or(started),
+            };
             match output {
                 Ok(output) => _ = ticket.reply.send(Ok(output)),
-                Err(error) if flies_again(&error, &ticket) => {
+                Err(error) if flies_again(&error, &ticket, since) => {
                     if error.is_outcome_unknown() {
                         ticket.sent = true;
                         let db = connection.as_ref().ok();
@@ -466,17 +507,14 @@ impl<O: Operation> Inner<O> {
                         self.stats[operation.kind()].failed();
                         warn!(op = O::NAME, %error, "operation failed");
                     }
-                    let error = match error {
-                        // Not reached this time; but it may have been committed before.
-                        Error::Unreachable(cause) if ticket.sent => Error::Lost(cause),
-                        other => other,
-                    };
-                    operation.ended(&error);
-                    _ = ticket.reply.send(Err(error));
+                    if matches!(error, Error::Busy) {
+                        spent.push(operation.key());
+                    }
+                    ticket.end(&operation, error);
                 }
             }
         }
-        left
+        Landing { left, spent }
     }
 
     /// Whether a flight that failed is tried again. Once the database has been away for that long nobody waits anew, and

@@ -472,6 +472,23 @@ async fn a_pop_that_does_not_wait_outlasts_a_moment_s_lock() {
 }
 
 #[tokio::test]
+async fn a_push_that_has_waited_behind_one_that_was_given_up_does_not_begin_to_wait_anew() {
+    let db = database().await;
+    let broker = engine_with(Config { retry_for: Duration::from_secs(1), ..config(db.url()) }).await;
+    push(&broker, "q", "p", 0..1).await;
+    let _held = lock(&db, "heads", "p").await;
+    let pushes = (0..6).map(|_| {
+        let broker = broker.clone();
+        async move { send(&broker, &large("q", "p", 1)).await.map(drop) }
+    });
+    let began = Instant::now();
+    for refused in at_once(pushes).await {
+        assert_eq!(refused.unwrap_err().code(), queen_protocol::ErrorCode::Unavailable);
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "not one after the other: {:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn what_comes_behind_a_part_of_a_request_that_was_given_up_is_given_up_as_well() {
     let db = database().await;
     let broker = engine_with(Config { retry_for: Duration::from_millis(500), ..config(db.url()) }).await;

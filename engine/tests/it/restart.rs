@@ -151,6 +151,30 @@ async fn what_was_answered_survives_a_crash_of_postgresql_and_traffic_goes_on() 
     traffic.check(&engine(&cluster.url()).await).await;
 }
 
+/// As after the failover to a standby that did not have the end of the log.
+#[tokio::test]
+async fn numbers_of_partitions_that_a_new_server_has_given_away_again_are_looked_up_again() {
+    let mut cluster = cluster().await;
+    let broker = engine(&cluster.url()).await;
+    for queue in ["a", "b"] {
+        push(&broker, queue, queue, 0..1).await;
+    }
+    let sql = cluster.client().await;
+    let number = "select p.number from queen.partitions p where p.name = 'a'";
+    let number: i64 = sql.query_one(number, &[]).await.unwrap().get(0);
+    assert_eq!(broker.owners_of_numbers(&[number]).await.unwrap(), [Some("a".into())]);
+    let swap = "update queen.partitions p set queue_id = q.id from queen.queues q where q.name <> p.name";
+    assert_eq!(sql.execute(swap, &[]).await.unwrap(), 2);
+    assert_eq!(broker.owners_of_numbers(&[number]).await.unwrap(), [Some("a".into())], "it is remembered");
+    cluster.restart_immediate().await;
+    eventually("it is looked up again", async || {
+        let _ = send(&broker, &json!([{"queue": "probe", "payload": 1}])).await;
+        let owners = broker.owners_of_numbers(&[number]).await.ok()?;
+        (owners == [Some("b".into())]).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_was_answered_survives_restarts_of_the_engine() {
     let db = database().await;

@@ -8,6 +8,7 @@ use queen_protocol::{ErrorCode, PopRequest, PushStatus};
 use queen_testkit::{Proxy, database};
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use crate::support::*;
 
@@ -270,6 +271,70 @@ async fn a_push_that_may_be_stored_is_not_spooled_as_well() {
         broker.pop(PopRequest { auto_ack: true, ..named("q", "p").batch(10) }).await.ok()?
     });
     assert_eq!(read(&found.await).data(), [json!(0), json!("the last word")]);
+}
+
+/// What comes behind a part of which nobody knows would overtake it, if the client sent the request again.
+#[tokio::test]
+async fn a_request_whose_beginning_may_be_stored_is_not_spooled_from_there_on() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let mut config = Config { retry_for: Duration::from_secs(1), ..spooling(proxy.url(), dir.path()) };
+    config.spool.as_mut().unwrap().bytes_max = 16 << 20;
+    let broker = engine_with(config).await;
+    push(&broker, "q", "p", 0..1).await;
+    proxy.cut_before_reply(Some(b"xxxxxxxx"));
+    proxy.refuse(true);
+    let others = async {
+        while proxy.replies_withheld() == 0 {
+            tokio::task::yield_now().await;
+        }
+        proxy.cut();
+    };
+    let items = large("q", "p", 3);
+    let (answer, ()) = tokio::join!(send(&broker, &items), others);
+    let refused = answer.expect_err("all of it has failed");
+    assert_eq!(refused.code(), ErrorCode::Unavailable, "{refused}");
+    proxy.cut_before_reply(None);
+    proxy.refuse(false);
+    emptied(&broker).await;
+    let found = eventually("the database is back", async || {
+        broker.pop(PopRequest { auto_ack: true, ..named("q", "p").batch(10) }).await.ok()?
+    });
+    let found: Vec<_> = read(&found.await).messages.iter().map(|m| m.json()["n"].clone()).collect();
+    assert_eq!(found, [json!(null), json!(0)], "nothing of what came behind it");
+}
+
+/// What is handed in together locks all its partitions.
+#[tokio::test]
+async fn a_locked_partition_of_the_spool_holds_up_no_push_to_the_others() {
+    let db = database().await;
+    let proxy = Proxy::to_postgres(db.url()).await;
+    let dir = TempDir::new().unwrap();
+    let (a, b) = (engine_with(spooling(proxy.url(), dir.path())).await, engine(db.url()).await);
+    for partition in ["free", "held"] {
+        push(&b, "q", partition, 0..1).await;
+    }
+    cut_off(&proxy);
+    buffered(&a).await;
+    push(&a, "q", "free", 1..2).await;
+    push(&a, "q", "held", 1..2).await;
+    let sql = db.client().await;
+    let lock = "begin; select from queen.heads h join queen.partitions p on p.id = h.partition_id
+                where p.name = 'held' for update of h";
+    sql.batch_execute(lock).await.unwrap();
+    let watcher = db.client().await;
+    proxy.refuse(false);
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("the spool meets the lock", async || (number(&watcher, waits).await > 0).then_some(())).await;
+    for n in 2..6 {
+        let pushed = timeout(Duration::from_secs(3), push(&b, "q", "free", n..n + 1)).await;
+        assert_eq!(pushed.expect("as soon as usual")[0].status, PushStatus::Queued);
+    }
+    sql.batch_execute("rollback").await.unwrap();
+    emptied(&a).await;
+    assert_eq!(drain(&b, "q", "free", "g").await.len(), 6);
+    assert_eq!(drain(&b, "q", "held", "g").await.len(), 2);
 }
 
 #[tokio::test]
