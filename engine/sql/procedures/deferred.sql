@@ -70,7 +70,7 @@ end $$;
 -- queen.may_claim: whether an open operation waits for this worker. One may claim its own again: its answer may be lost.
 -- in:     p_worker uuid, p_now timestamptz, and of the operation p_status text, p_holder uuid, p_due_at timestamptz,
 --         p_started_at timestamptz, p_timeout int (not the whole row, which would be read with its body)
--- out:    boolean
+-- out:    boolean; nothing is put off for as long as a minute, so what is due later was written before the clock went back
 -- locks:  none
 -- raises: never
 create or replace function queen.may_claim(
@@ -78,8 +78,9 @@ create or replace function queen.may_claim(
     p_timeout int)
 returns boolean language sql stable as $$
     select case p_status
-        when 'pending' then p_due_at <= p_now
+        when 'pending' then p_due_at <= p_now or p_due_at > p_now + interval '1 minute'
         when 'processing' then p_holder = p_worker or p_started_at < p_now - make_interval(secs => p_timeout)
+                               or p_started_at > p_now + interval '1 minute'
         else false end
 $$;
 

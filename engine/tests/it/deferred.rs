@@ -70,6 +70,16 @@ async fn a_deferred_push_lands_with_the_ids_it_was_promised_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_clock_that_goes_back_holds_up_no_deferred_push() {
+    let db = database().await;
+    let (busy, sql) = (deferring(db.url()).await, db.client().await);
+    travel(&sql, "1 hour").await;
+    let pushed = push(&busy, "q", "p", 0..1).await;
+    travel(&sql, "0 seconds").await;
+    landed(&engine(db.url()).await, &pushed[0].ticket).await;
+}
+
+#[tokio::test]
 async fn a_push_that_was_accepted_within_the_window_is_a_duplicate_however_long_it_waits() {
     let db = database().await;
     let (busy, calm) = (deferring(db.url()).await, engine_with(idle(db.url())).await);
