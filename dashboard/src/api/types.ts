@@ -725,7 +725,8 @@ export interface paths {
          * Replays all dead letters that match, or counts them.
          * @description Each message is pushed again, once and in the order of its partition, under a new transaction id, and its dead letters
          *     are removed with it. A job does this at the pace asked for; if its broker dies another goes on exactly there. What fails
-         *     again meanwhile is not taken a second time.
+         *     again meanwhile is not taken a second time. A target that does not exist is created, or refused if `QUEEN_AUTO_CREATE`
+         *     (404) or `QUEEN_MAX_QUEUES` (409) does not allow it.
          */
         post: operations["startRedrive"];
         delete?: never;
@@ -7956,6 +7957,15 @@ export interface operations {
             };
             /** @description The body came too slowly. */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The target does not exist, and the queue limit (`QUEEN_MAX_QUEUES`) is reached */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

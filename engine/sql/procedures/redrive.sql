@@ -40,7 +40,57 @@ begin
     return v_dropped;
 end $$;
 
--- queen.begin_redrive: begins a replay of all dead letters of a queue that match, or counts them.
+-- queen.count_redrive: how many dead letters a replay takes that begins now.
+-- in:     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as
+--         queen.letter_matches); null = any
+-- out:    total bigint, until timestamptz (for queen.add_redrive); no row: there is no such queue
+-- locks:  none
+-- raises: never
+create or replace function queen.count_redrive(
+    p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text)
+returns table (total bigint, until timestamptz) language plpgsql as $$
+begin
+    if exists (select 1 from queen.queues q where q.name = p_queue) then
+        until := least(p_to, queen.now());
+        total := queen.count_letters(p_queue, p_partition, p_group, p_from, until, p_error, p_shape);
+        return next;
+    end if;
+end $$;
+
+-- queen.add_redrive: begins a replay of dead letters that are counted.
+-- in:     p_id uuid, p_queue text, p_target text (null = the queue itself), p_partition text, p_group text, p_from timestamptz,
+--         p_until timestamptz, p_error text, p_shape text (as queen.count_redrive), p_per_second int, p_total bigint
+-- out:    int: 0 it has begun; 1 there is no such queue; 2 or 3 the target must not be made, as queen.queues_refused says
+-- locks:  as queen.queues_refused, if the target does not exist
+-- raises: never
+-- What fails after p_until is not taken: a message that fails again would go round for ever. Sent twice it starts once.
+create or replace function queen.add_redrive(
+    p_id uuid, p_queue text, p_target text, p_partition text, p_group text, p_from timestamptz, p_until timestamptz,
+    p_error text, p_shape text, p_per_second int, p_total bigint)
+returns int language plpgsql as $$
+declare
+    v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
+    v_refused int;
+begin
+    if v_queue is null then
+        return 1;
+    end if;
+    if p_target is not null then
+        v_refused := (queen.queues_refused(array[p_target], array[true], false))[1];
+        if v_refused > 0 then
+            return v_refused;
+        end if;
+    end if;
+    insert into queen.redrives as r (id, queue_id, queue_name, target_queue, partition_name, consumer_group,
+                                     failed_from, failed_to, error_filter, error_shape, per_second, total, created_at)
+    values (p_id, v_queue, p_queue, p_target, p_partition, p_group, p_from, p_until, p_error, p_shape, p_per_second,
+            p_total, queen.now())
+    on conflict (id) do nothing;
+    return 0;
+end $$;
+
+-- queen.begin_redrive: queen.count_redrive and queen.add_redrive in one, whatever the target. Earlier builds of 0.2.0 call it; to be
+-- removed with 0.3.0.
 -- in:     p_id uuid (null = only count), p_queue text, p_target text (null = the queue itself), p_partition text, p_group text,
 --         p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as queen.letter_matches); null = any;
 --         p_per_second int

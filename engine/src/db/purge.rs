@@ -15,11 +15,11 @@ pub struct Slice {
     pub purged: i64,
     /// Microseconds since 1970; the next slice takes nothing that failed later.
     pub until: i64,
-    /// Where the next one begins; `None`: nothing was found.
+    /// The next one begins behind it; `None`: that was all.
     pub next: Option<(Uuid, i64)>,
 }
 
-/// `None`: no such queue. `ask.queue` must be given.
+/// Looks at `limit` letters behind `next`. `None`: no such queue. `ask.queue` must be given.
 pub async fn purge_letters(
     connections: &Connections,
     ask: &DeadLetters<'_>,

@@ -58,27 +58,61 @@ pub struct RedriveAsk {
     pub per_second: i32,
 }
 
-/// How many match; `None`: no such queue. Without an id it is only counted.
-pub async fn begin_redrive(
-    connections: &Connections,
-    id: Option<Uuid>,
-    ask: &RedriveAsk,
-) -> Result<Option<i64>, Error> {
+/// The dead letters that match at a moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    pub total: i64,
+    /// Microseconds since 1970; what failed later was not counted.
+    pub until: i64,
+}
+
+/// `None`: no such queue.
+pub async fn count_redrive(connections: &Connections, ask: &RedriveAsk) -> Result<Option<Counted>, Error> {
     let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
-    let sql = "select queen.begin_redrive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
-    let parameters: [&(dyn ToSql + Sync); 10] = [
+    let sql = "select * from queen.count_redrive($1, $2, $3, $4, $5, $6, $7)";
+    let parameters: [&(dyn ToSql + Sync); 7] =
+        [&ask.queue, &ask.partition, &ask.group, &from, &to, &ask.error, &ask.shape];
+    let rows = many(connections, "queen.count_redrive", sql, &parameters).await?;
+    Ok(rows.first().map(|row| Counted { total: row.get(0), until: clock::micros(row.get(1)) }))
+}
+
+/// Why a replay did not begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAdded {
+    NoQueue,
+    /// The target would be one more than there may be.
+    QueueLimit,
+    /// The target does not exist, and no push makes it.
+    NoTarget,
+}
+
+pub async fn add_redrive(
+    connections: &Connections,
+    id: Uuid,
+    ask: &RedriveAsk,
+    counted: Counted,
+) -> Result<Result<(), NotAdded>, Error> {
+    let (from, until) = (ask.from.map(clock::system_time), clock::system_time(counted.until));
+    let sql = "select queen.add_redrive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    let parameters: [&(dyn ToSql + Sync); 11] = [
         &id,
         &ask.queue,
         &ask.target_queue,
         &ask.partition,
         &ask.group,
         &from,
-        &to,
+        &until,
         &ask.error,
         &ask.shape,
         &ask.per_second,
+        &counted.total,
     ];
-    Ok(one(connections, "queen.begin_redrive", sql, &parameters).await?.get(0))
+    Ok(match one(connections, "queen.add_redrive", sql, &parameters).await?.get::<_, i32>(0) {
+        0 => Ok(()),
+        2 => Err(NotAdded::QueueLimit),
+        3 => Err(NotAdded::NoTarget),
+        _ => Err(NotAdded::NoQueue),
+    })
 }
 
 pub async fn claim_redrives(

@@ -143,9 +143,12 @@ impl Engine {
     /// Whether there was such a message, or a dead letter of it. It is not delivered from now on, by any broker: a claim
     /// learns of it from the row it reads anyway.
     pub async fn delete_message(&self, partition: Uuid, transaction: &str) -> Result<bool, Error> {
-        self.check_open()?;
-        let hashes = hashes(transaction);
-        Ok(db::delete_message(&self.shared.connections, partition, &hashes, transaction).await?)
+        let (engine, transaction) = (self.clone(), transaction.to_owned());
+        self.to_its_end(async move {
+            let (connections, hashes) = (&engine.shared.connections, hashes(&transaction));
+            Ok(db::delete_message(connections, partition, &hashes, &transaction).await?)
+        })
+        .await
     }
 
     /// Gives a message up for one group, which has not been given it yet.
@@ -156,10 +159,13 @@ impl Engine {
         group: &str,
         error: Option<&str>,
     ) -> Result<Buried, Error> {
-        self.check_open()?;
-        let hashes = hashes(transaction);
-        let (word, letter) =
-            db::bury_message(&self.shared.connections, partition, &hashes, group, error).await?;
+        let (engine, hashes) = (self.clone(), hashes(transaction));
+        let (group, error) = (group.to_owned(), error.map(str::to_owned));
+        let buried = self.to_its_end(async move {
+            let connections = &engine.shared.connections;
+            Ok(db::bury_message(connections, partition, &hashes, &group, error.as_deref()).await?)
+        });
+        let (word, letter) = buried.await?;
         Ok(match (word.as_str(), letter) {
             ("buried", Some((message_id, failed_at))) => Buried::Buried { message_id, failed_at },
             ("leased", _) => Buried::Leased,

@@ -7,33 +7,34 @@ use crate::Engine;
 use crate::db::purge::purge_letters;
 use crate::error::Error;
 
-/// About 10 ms of the database.
+/// Looked at, whether they match or not. About 10 ms of the database, and three times as much if their errors are compared.
 const SLICE_LETTERS: i32 = 1_000;
 
 impl Engine {
     /// How many dead letters of the queue matched and are gone; pages do not count. `None`: there is no such queue.
     ///
     /// # Cancel safety
-    /// Dropped between two slices it has thrown away some of them; asked for again, it goes on with the others.
+    /// Dropped, it ends behind the slice under way; asked for again, it goes on with the others.
     pub async fn purge_dead_letters(
         &self,
         queue: &str,
         filter: &DeadLetterFilter,
     ) -> Result<Option<i64>, Error> {
-        self.check_open()?;
-        let mut ask = filter.ask();
-        ask.queue = Some(queue);
-        let mut next = (Uuid::nil(), 0);
+        let mut filter = DeadLetterFilter { queue: Some(queue.to_owned()), ..filter.clone() };
+        let mut next = Some((Uuid::nil(), 0));
         let mut purged = 0;
-        loop {
-            let slice = purge_letters(&self.shared.connections, &ask, next, SLICE_LETTERS).await?;
-            let Some(slice) = slice else { return Ok(None) };
+        while let Some(begins) = next {
+            let (engine, asked) = (self.clone(), filter.clone());
+            // Other acts of the control plane come in between.
+            let slice = self.to_its_end(async move {
+                let connections = &engine.shared.connections;
+                Ok(purge_letters(connections, &asked.ask(), begins, SLICE_LETTERS).await?)
+            });
+            let Some(slice) = slice.await? else { return Ok(None) };
             purged += slice.purged;
-            match slice.next {
-                Some(begins) if slice.purged == i64::from(SLICE_LETTERS) => next = begins,
-                _ => return Ok(Some(purged)),
-            }
-            ask.to = Some(slice.until);
+            filter.to = Some(slice.until);
+            next = slice.next;
         }
+        Ok(Some(purged))
     }
 }

@@ -12,7 +12,7 @@ use super::push::{Message, Missing, Secrecy, Sorted};
 use crate::Engine;
 use crate::clock;
 use crate::crypt::Keys;
-use crate::db::redrive::{self, Letter, Redrive, RedriveAsk, Stepped};
+use crate::db::redrive::{self, Letter, NotAdded, Redrive, RedriveAsk, Stepped};
 use crate::db::{Connection, Error as DbError, transaction};
 use crate::error::{Error, UnreadableMessage};
 use crate::log::frames::{Frame, read_string};
@@ -184,18 +184,29 @@ impl Engine {
     /// How many dead letters match; `None`: no such queue.
     pub async fn count_redrive(&self, ask: &RedriveAsk) -> Result<Option<i64>, Error> {
         self.check_open()?;
-        Ok(redrive::begin_redrive(&self.shared.reads, None, ask).await?)
+        Ok(redrive::count_redrive(&self.shared.reads, ask).await?.map(|counted| counted.total))
     }
 
     /// Starts to replay all that match; a job of one of the brokers does it. `None`: no such queue.
     pub async fn start_redrive(&self, ask: &RedriveAsk) -> Result<Option<Redrive>, Error> {
         self.check_open()?;
-        let id = Uuid::now_v7();
-        if redrive::begin_redrive(&self.shared.connections, Some(id), ask).await?.is_none() {
-            return Ok(None);
+        // A list may take long; what the message plane's connections do may not.
+        let Some(counted) = redrive::count_redrive(&self.shared.reads, ask).await? else { return Ok(None) };
+        let (engine, ask, id) = (self.clone(), ask.clone(), Uuid::now_v7());
+        let added = self.to_its_end(async move {
+            let shared = &engine.shared;
+            match redrive::add_redrive(&shared.connections, id, &ask, counted).await? {
+                Ok(()) => shared.redrives.notify_one(),
+                Err(NotAdded::NoQueue) => return Ok(false),
+                Err(NotAdded::QueueLimit) => return Err(Error::QueueLimit(shared.config.queues_max)),
+                Err(NotAdded::NoTarget) => return Err(Error::NoQueue(ask.target_queue.unwrap_or_default())),
+            }
+            Ok(true)
+        });
+        match added.await? {
+            true => self.redrive(id).await,
+            false => Ok(None),
         }
-        self.shared.redrives.notify_one();
-        self.redrive(id).await
     }
 
     pub async fn redrive(&self, id: Uuid) -> Result<Option<Redrive>, Error> {
@@ -209,7 +220,9 @@ impl Engine {
 
     /// Ends it behind the step under way; one that has ended stays what it is. `None`: there is no such redrive.
     pub async fn cancel_redrive(&self, id: Uuid) -> Result<Option<Redrive>, Error> {
-        redrive::cancel_redrive(&self.shared.connections, id).await?;
+        let engine = self.clone();
+        self.to_its_end(async move { Ok(redrive::cancel_redrive(&engine.shared.connections, id).await?) })
+            .await?;
         self.redrive(id).await
     }
 }

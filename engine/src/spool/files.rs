@@ -1,9 +1,8 @@
 //! The files of a spool, on one thread of their own: appended to and synced in groups, read back, and removed once their
 //! records are in the database. It knows bytes and numbers, and nothing of messages.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tracing::{error, warn};
@@ -101,9 +100,7 @@ impl Files {
             Some(current) => current,
             None => {
                 let path = self.dir.join(name(first));
-                // Messages are nobody else's business.
-                let options = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).clone();
-                let file = options.open(&path)?;
+                let file = super::private().truncate(true).open(&path)?;
                 // A file is only as durable as its name.
                 File::open(&self.dir)?.sync_all()?;
                 self.files.push(Stored { path, first, end: first, bytes: 0, damaged: false });

@@ -6,8 +6,9 @@ pub mod record;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -160,7 +161,7 @@ impl Spool {
     pub fn open(config: &SpoolConfig) -> io::Result<Self> {
         for number in 0..FOLDERS_MAX {
             let dir = config.dir.join(number.to_string());
-            std::fs::create_dir_all(&dir)?;
+            make_folder(&config.dir, &dir)?;
             if let Some(lock) = locked(&dir)? {
                 return Self::take(config, dir, lock);
             }
@@ -414,14 +415,28 @@ fn run(mut files: Files, jobs: &Receiver<Job>, books: &Books) {
     }
 }
 
+/// Messages are nobody else's business. What is above it is left as it is usual there.
+fn make_folder(above: &Path, dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(above)?;
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
 /// `None`: another broker uses it.
 fn locked(dir: &Path) -> io::Result<Option<File>> {
-    let lock = File::options().create(true).truncate(false).write(true).open(dir.join(LOCK))?;
+    let lock = private().truncate(false).open(dir.join(LOCK))?;
     match lock.try_lock() {
         Ok(()) => Ok(Some(lock)),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// A file for nobody else to read, made if there is none.
+fn private() -> OpenOptions {
+    File::options().create(true).write(true).mode(0o600).clone()
 }
 
 fn identity(dir: &Path) -> io::Result<Uuid> {
@@ -432,8 +447,9 @@ fn identity(dir: &Path) -> io::Result<Uuid> {
 fn new_identity(dir: &Path) -> io::Result<Uuid> {
     let id = Uuid::now_v7();
     let temporary = dir.join("id.new");
-    std::fs::write(&temporary, id.to_string())?;
-    File::open(&temporary)?.sync_all()?;
+    let mut file = private().truncate(true).open(&temporary)?;
+    file.write_all(id.to_string().as_bytes())?;
+    file.sync_all()?;
     std::fs::rename(&temporary, dir.join(ID))?;
     // A file is only as durable as its name, and so is a folder.
     File::open(dir)?.sync_all()?;
@@ -443,6 +459,8 @@ fn new_identity(dir: &Path) -> io::Result<Uuid> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use uuid::{NoContext, Timestamp};
 
@@ -509,5 +527,21 @@ mod tests {
         other.close();
         let next = Spool::open(&config(dir.path(), 250)).unwrap();
         assert_ne!(next.id(), id, "an empty one starts anew");
+    }
+
+    #[tokio::test]
+    async fn only_the_user_of_the_broker_may_look_into_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let payload = RawValue::from_string("1".to_owned()).unwrap();
+        let spool = Spool::open(&config(&dir.path().join("made"), 1 << 20)).unwrap();
+        spool.append(&request("q", &payload)).await.unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(spool.dir()), 0o700);
+        let files: Vec<_> =
+            std::fs::read_dir(spool.dir()).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), 3, "{files:?}");
+        for file in files {
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+        }
     }
 }

@@ -4,9 +4,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use queen_engine::{Config, Engine, SeekTo};
+use queen_engine::{Config, Engine, Error, Keys, SeekTo};
 use queen_protocol::AckStatus::Completed;
-use queen_protocol::PushStatus;
+use queen_protocol::{Configure, PushStatus};
 use queen_testkit::{Database, Proxy, database};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -148,6 +148,146 @@ async fn a_change_whose_answer_is_lost_is_heard_by_the_broker_itself() {
     assert!(broker.seek("rewound", "q", SeekTo::Time(0)).await.is_err());
     assert_eq!(number(&sql, "select cursor from queen.consumers").await, 0, "it was committed");
     eventually("it is read again", async || pop(&broker, any("q").group("rewound")).await).await;
+}
+
+/// A change of queue `q` after which its broker must do something else, and what.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Seek,
+    Encrypt,
+    Delete,
+}
+
+impl Change {
+    const ALL: [Self; 3] = [Self::Seek, Self::Encrypt, Self::Delete];
+
+    async fn make(self, broker: &Engine) -> Result<(), Error> {
+        match self {
+            Self::Seek => broker.seek("g", "q", SeekTo::Time(0)).await.map(drop),
+            Self::Encrypt => {
+                let body = json!({"queue": "q", "options": {"encryptionEnabled": true}}).to_string();
+                broker.configure(&Configure::parse(body.as_bytes()).unwrap()).await.map(drop)
+            }
+            Self::Delete => broker.delete_queue("q").await.map(drop),
+        }
+    }
+
+    /// `cached`: bytes of messages in memory before it.
+    async fn is_acted_on(self, broker: &Engine, cached: usize) {
+        let mut n = 0;
+        eventually("the broker acts on it", async || match self {
+            Self::Seek => pop(broker, any("q").group("g")).await.map(drop),
+            Self::Encrypt => {
+                n += 1;
+                let id = format!("secret {n}");
+                let pushed = push_ids(broker, "q", "p", &[&id]).await.remove(0);
+                let stored = broker.message(pushed.partition_id, &id).await.unwrap().unwrap();
+                stored.encrypted.then_some(())
+            }
+            Self::Delete => {
+                assert!(broker.queue("q").await.unwrap().is_none());
+                // Its messages are in no memory any more.
+                (broker.stats().segment_cache.bytes < cached).then_some(())
+            }
+        })
+        .await;
+        if let Self::Delete = self {
+            assert!(pop(broker, any("q").group("g")).await.is_none());
+            push_ids(broker, "q", "p", &["another"]).await;
+            let popped = pop(broker, any("q").group("g").batch(9)).await.unwrap();
+            assert_eq!(popped.data(), ["another"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_is_abandoned_at_its_commit_or_whose_answer_is_lost_is_acted_on() {
+    const KEY: &str = "one:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    for change in Change::ALL {
+        for lost in [false, true] {
+            let db = database().await;
+            let proxy = Proxy::to_postgres(db.url()).await;
+            let keys = Keys::parse(Some(KEY), None).unwrap();
+            let broker = engine_with(Config { keys, retry_for: Duration::ZERO, ..config(proxy.url()) }).await;
+            let sql = db.client().await;
+            listening(&sql, 1).await;
+            push(&broker, "q", "p", 0..3).await;
+            drain(&broker, "q", "p", "g").await;
+            assert!(pop(&broker, any("q").group("g")).await.is_none());
+            let mut cached = broker.stats().segment_cache.bytes;
+            if lost {
+                // As every note of a change says that is part of its commit.
+                proxy.cut_before_reply(Some(b"\"committed\":true"));
+                assert!(change.make(&broker).await.is_err(), "{change:?}");
+                assert_eq!(proxy.replies_withheld(), 1);
+            } else {
+                let holder = db.client().await;
+                holder
+                    .batch_execute(
+                        "begin; select from queen.queues for update; select from queen.consumers for update",
+                    )
+                    .await
+                    .unwrap();
+                let mut call = JoinSet::new();
+                call.spawn({
+                    let broker = broker.clone();
+                    async move { change.make(&broker).await }
+                });
+                blocked(&sql, 1).await;
+                call.shutdown().await;
+                // Time enough to end it, if it were ended.
+                for n in 0..20 {
+                    a_push_is_committed(&broker, &sql, &format!("probe {n}")).await;
+                }
+                blocked(&sql, 1).await;
+                cached = broker.stats().segment_cache.bytes;
+                holder.batch_execute("rollback").await.unwrap();
+            }
+            change.is_acted_on(&broker, cached).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_deleted_or_buried_although_its_caller_went_away() {
+    let db = database().await;
+    let patience = Duration::from_secs(60);
+    let patient = Config { lock_timeout: patience, statement_timeout: patience, ..narrow(db.url()) };
+    let (broker, sql) = (engine_with(patient).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    pop(&broker, named("q", "p").group("g")).await.unwrap();
+    for deletes in [true, false] {
+        let id = if deletes { "deleted" } else { "buried" };
+        let pushed = push_ids(&broker, "q", "p", &[id]).await.remove(0);
+        let holder = db.client().await;
+        let head =
+            format!("select from queen.heads where partition_id = '{}' for update", pushed.partition_id);
+        holder.batch_execute(&format!("begin; {head}")).await.unwrap();
+        let mut call = JoinSet::new();
+        call.spawn({
+            let broker = broker.clone();
+            async move {
+                match deletes {
+                    true => broker.delete_message(pushed.partition_id, id).await.map(drop),
+                    false => broker.bury_message(pushed.partition_id, id, "g", None).await.map(drop),
+                }
+            }
+        });
+        blocked(&sql, 1).await;
+        call.shutdown().await;
+        // Time enough to end it, if it were ended.
+        for n in 0..20 {
+            a_push_is_committed(&broker, &sql, &format!("probe {id} {n}")).await;
+        }
+        blocked(&sql, 1).await;
+        holder.batch_execute("rollback").await.unwrap();
+        let done = match deletes {
+            true => "select count(*) from queen.skips where consumer_group is null",
+            false => "select count(*) from queen.dead_letters where transaction_id = 'buried'",
+        };
+        eventually("it is done", async || (number(&sql, done).await == 1).then_some(())).await;
+    }
+    no_transaction_is_left(&sql).await;
 }
 
 #[tokio::test]

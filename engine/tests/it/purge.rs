@@ -114,3 +114,42 @@ async fn a_redrive_goes_on_beside_it_and_every_letter_is_one_s_or_the_other_s() 
     let replayed = drain(&broker, "q", "p", "check").await.len() as i64 - 60;
     assert_eq!((replayed, dead_letters(&broker, "q").await.len()), (redrive.done, 0));
 }
+
+#[tokio::test]
+async fn a_slice_is_bounded_by_what_it_looks_at_and_goes_on_where_nothing_matches() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    dead(&broker, "q", "p", "g", 7).await;
+    // Another group gave up on the same messages: those of one are looked at together.
+    let popped = pop(&broker, named("q", "p").group("wanted").batch(7)).await.unwrap();
+    ack_all(&broker, &popped.messages, &[AckStatus::Dlq; 7]).await;
+    let text = "select purged, next_partition::text, next_offset
+                from queen.purge_letters('q', null, $1, null, null, null, null, $2::text::uuid, $3, 3)";
+    for (group, purged) in [("nobody", [0, 0, 0, 0]), ("wanted", [2, 2, 2, 1])] {
+        let (mut partition, mut offset) = ("00000000-0000-0000-0000-000000000000".to_owned(), 0_i64);
+        for (slice, purged) in purged.into_iter().enumerate() {
+            let row = sql.query_one(text, &[&group, &partition, &offset]).await.unwrap();
+            assert_eq!(row.get::<_, i64>(0), purged, "{group}, slice {slice}");
+            match (row.get::<_, Option<String>>(1), row.get::<_, Option<i64>>(2)) {
+                (Some(next), Some(behind)) if slice < 3 => (partition, offset) = (next, behind),
+                (None, None) if slice == 3 => {}
+                other => panic!("{group}, slice {slice}: {other:?}"),
+            }
+        }
+    }
+    assert_eq!(dead_letters(&broker, "q").await.len(), 7);
+}
+
+#[tokio::test]
+async fn those_behind_many_that_do_not_match_are_found() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    for partition in ["p", "r", "s"] {
+        dead(&broker, "q", partition, "g", 900).await;
+        dead(&broker, "q", &format!("{partition} too"), "wanted", 5).await;
+    }
+    let filter = DeadLetterFilter { group: Some("wanted".to_owned()), ..Default::default() };
+    assert_eq!(purge(&broker, filter.clone()).await, Some(15));
+    assert_eq!(purge(&broker, filter).await, Some(0));
+    assert_eq!(broker.queue("q").await.unwrap().unwrap().dead_letters, 2_700);
+}

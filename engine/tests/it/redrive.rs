@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queen_engine::{Engine, Redrive, RedriveAsk};
+use queen_engine::{Config, Engine, Error, Redrive, RedriveAsk};
 use queen_protocol::AckStatus;
 use queen_testkit::{Proxy, database};
 use tokio_postgres::Client;
@@ -196,7 +196,7 @@ async fn when_its_broker_is_cut_off_another_goes_on_exactly_there() {
     let db = database().await;
     let sql = db.client().await;
     let proxy = Proxy::to_postgres(db.url()).await;
-    let settings = queen_engine::Config { retry_for: Duration::from_millis(200), ..config(proxy.url()) };
+    let settings = Config { retry_for: Duration::from_millis(200), ..config(proxy.url()) };
     let first = engine_with(settings).await;
     dead(&first, "q", &["p", "r"], 60).await;
     let id = started(&first, &all_of("q", 20)).await;
@@ -227,7 +227,7 @@ async fn letters_of_one_shape_are_replayed_also_by_the_broker_that_takes_over() 
     let db = database().await;
     let sql = db.client().await;
     let proxy = Proxy::to_postgres(db.url()).await;
-    let settings = queen_engine::Config { retry_for: Duration::from_millis(200), ..config(proxy.url()) };
+    let settings = Config { retry_for: Duration::from_millis(200), ..config(proxy.url()) };
     let first = engine_with(settings).await;
     let errors: Vec<String> = (0..60)
         .map(|n| if n % 2 == 0 { format!("timeout after {n} s") } else { format!("no such customer {n}") })
@@ -267,4 +267,60 @@ async fn steps_whose_commit_was_not_confirmed_happened_once() {
     let redrive = completed(&broker, id).await;
     assert_eq!((redrive.total, redrive.done), (40, 40));
     assert_eq!(replayed(&broker, "q", "p", 40).await, (0..40).collect::<Vec<i64>>());
+}
+
+#[tokio::test]
+async fn a_redrive_into_a_queue_that_must_not_be_made_does_not_begin() {
+    let db = database().await;
+    let (free, sql) = (engine(db.url()).await, db.client().await);
+    dead(&free, "q", &["p"], 3).await;
+    push(&free, "there", "p", 0..1).await;
+    let into = |target: &str| RedriveAsk { target_queue: Some(target.to_owned()), ..all_of("q", 1_000) };
+    for refusing in
+        [Config { auto_create: false, ..config(db.url()) }, Config { queues_max: 2, ..config(db.url()) }]
+    {
+        let expected = match refusing.auto_create {
+            true => Error::QueueLimit(2),
+            false => Error::NoQueue("new".to_owned()),
+        };
+        let broker = engine_with(refusing).await;
+        let refused = broker.start_redrive(&into("new")).await.unwrap_err();
+        assert_eq!(refused.to_string(), expected.to_string());
+        assert_eq!(broker.redrives(10, 0).await.unwrap().len(), 0);
+        let nowhere = RedriveAsk { queue: "none".to_owned(), ..into("there") };
+        assert!(broker.start_redrive(&nowhere).await.unwrap().is_none());
+        broker.stop().await;
+    }
+    assert_eq!(letters(&sql).await, 3);
+    let strict = engine_with(Config { auto_create: false, queues_max: 2, ..config(db.url()) }).await;
+    let id = started(&strict, &into("there")).await;
+    assert_eq!(completed(&strict, id).await.done, 3);
+    dead(&free, "q", &["p"], 2).await;
+    let id = started(&free, &into("new")).await;
+    assert_eq!(completed(&free, id).await.done, 2);
+    assert_eq!(replayed(&free, "new", "p", 0).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_redrive_takes_what_was_counted_and_nothing_that_fails_between_the_count_and_its_beginning() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    dead(&broker, "q", &["p"], 3).await;
+    sql.batch_execute(
+        "create table counted as select * from queen.count_redrive('q', null, null, null, null, null, null)",
+    )
+    .await
+    .unwrap();
+    dead(&broker, "q", &["r"], 2).await;
+    let id = Uuid::now_v7();
+    let text = "select queen.add_redrive($1, 'q', null, null, null, null, c.until, null, null, 1000, c.total) from counted c";
+    for _ in 0..2 {
+        assert_eq!(
+            sql.query_one(text, &[&id]).await.unwrap().get::<_, i32>(0),
+            0,
+            "sent twice it starts once"
+        );
+    }
+    let done = completed(&broker, id).await;
+    assert_eq!((done.total, done.done, letters(&sql).await), (3, 3, 2));
 }

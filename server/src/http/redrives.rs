@@ -4,7 +4,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use queen_engine::{Redrive, RedriveAsk};
-use queen_protocol::{BadRequest, ErrorCode, check_name, format_millis, parse_time, read_object};
+use queen_protocol::{
+    BadRequest, ErrorCode, check_name, check_new_name, format_millis, parse_time, read_object,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -140,10 +142,13 @@ pub enum NoRedrive {
 ///
 /// Each message is pushed again, once and in the order of its partition, under a new transaction id, and its dead letters
 /// are removed with it. A job does this at the pace asked for; if its broker dies another goes on exactly there. What fails
-/// again meanwhile is not taken a second time.
+/// again meanwhile is not taken a second time. A target that does not exist is created, or refused if `QUEEN_AUTO_CREATE`
+/// (404) or `QUEEN_MAX_QUEUES` (409) does not allow it.
 #[utoipa::path(post, path = "/api/v1/dlq/redrive", operation_id = "startRedrive", tag = "messages", request_body = StartBody,
     responses((status = 200, description = "Counted", body = Counted),
-        (status = 202, description = "Started", body = Entry<'static>), NoRedrive, Failures, TooLarge))]
+        (status = 202, description = "Started", body = Entry<'static>),
+        (status = 409, description = "The target does not exist, and the queue limit (`QUEEN_MAX_QUEUES`) is reached", body = super::error::ErrorBody<'static>),
+        NoRedrive, Failures, TooLarge))]
 pub async fn start(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> Result<Response, ApiError> {
     let wanted: StartBody = read_object(&body.0)?;
     let ask = wanted.ask()?;
@@ -236,14 +241,10 @@ impl StartBody {
         let (partition, group) = (filled(&self.partition), filled(&self.consumer_group));
         let (target_queue, error) = (filled(&self.target_queue), filled(&self.error));
         check_name("queue", &self.queue)?;
-        for (what, name) in [
-            ("partition", &partition),
-            ("consumerGroup", &group),
-            ("targetQueue", &target_queue),
-            ("error", &error),
-        ] {
+        for (what, name) in [("partition", &partition), ("consumerGroup", &group), ("error", &error)] {
             check_name(what, name.as_deref().unwrap_or_default())?;
         }
+        check_new_name("targetQueue", target_queue.as_deref().unwrap_or_default())?;
         let per_second = self.per_second.unwrap_or(PER_SECOND_DEFAULT);
         if !(1..=PER_SECOND_MAX).contains(&per_second) {
             return Err(BadRequest(format!("perSecond is from 1 to {PER_SECOND_MAX}, and not {per_second}")));

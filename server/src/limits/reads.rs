@@ -1,5 +1,5 @@
-//! Lists and figures that one client reads at once. They may take seconds of the database each, so one client must not take
-//! the few connections there are for them from all others.
+//! Lists and figures that one client reads at once, and changes that look through as much to find what they change. They may
+//! take seconds of the database each, so one client must not take the few connections there are for them from all others.
 
 use std::time::Duration;
 
@@ -18,16 +18,30 @@ use crate::http::error::ApiError;
 const READS: &str = "/api/v1/";
 const POPS: &str = "/api/v1/pop";
 
+/// What changes something, or says what it would change, and reads as much as a list to find it.
+const SEARCHES: [(Method, &str); 5] = [
+    (Method::POST, "/api/v1/dlq/redrive"),
+    (Method::DELETE, "/api/v1/dlq"),
+    (Method::POST, "/api/v1/consumer-groups/{group}/queues/{queue}/seek"),
+    (Method::POST, "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek"),
+    (Method::POST, "/api/v1/stats/refresh"),
+];
+
 /// The same route with the limit in front of it, if it reads.
-pub fn bounded(app: &App, path: &str, methods: MethodRouter<App>) -> MethodRouter<App> {
-    match path.starts_with(READS) && !path.starts_with(POPS) && app.limits.bounds.reads_per_client > 0 {
-        true => methods.layer(from_fn_with_state(app.clone(), bound)),
+pub fn bounded(app: &App, route: &'static str, methods: MethodRouter<App>) -> MethodRouter<App> {
+    match route.starts_with(READS) && !route.starts_with(POPS) && app.limits.bounds.reads_per_client > 0 {
+        true => methods.layer(from_fn_with_state((app.clone(), route), bound)),
         false => methods,
     }
 }
 
-async fn bound(State(app): State<App>, caller: Caller, request: Request, next: Next) -> Response {
-    if request.method() != Method::GET && request.method() != Method::HEAD {
+async fn bound(
+    State((app, route)): State<(App, &'static str)>,
+    caller: Caller,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !counts(request.method(), route) {
         return next.run(request).await;
     }
     match app.limits.reads.enter(Client::from(&caller)) {
@@ -36,12 +50,19 @@ async fn bound(State(app): State<App>, caller: Caller, request: Request, next: N
     }
 }
 
+fn counts(method: &Method, route: &str) -> bool {
+    method == Method::GET
+        || method == Method::HEAD
+        || SEARCHES.iter().any(|search| *search == (method.clone(), route))
+}
+
 impl Limits {
     fn too_many_reads(&self) -> ApiError {
         self.count(Limit::ClientReads);
         let limit = self.bounds.reads_per_client;
         let text = format!(
-            "this client already has {limit} reads in progress, the most allowed (QUEEN_MAX_READS_PER_CLIENT)"
+            "this client already has {limit} reads, seeks, redrives or purges in progress, the most allowed \
+             (QUEEN_MAX_READS_PER_CLIENT)"
         );
         ApiError::rate_limited(text, Duration::from_secs(1))
     }

@@ -372,6 +372,19 @@ async fn one_list_too_many_at_once_is_refused_and_a_neighbours_and_messages_are_
     let refusal = server.get("/api/v1/traces/names").await;
     assert!(refusal.is_error(429, "rate_limited"), "{}", refusal.text);
     assert_eq!(refusal.headers["retry-after"], "1");
+    let seek = json!({"toEnd": true});
+    let searches = [
+        (Method::POST, "/api/v1/dlq/redrive", Some(json!({"queue": "q"}))),
+        (Method::POST, "/api/v1/dlq/redrive", Some(json!({"queue": "q", "dryRun": true}))),
+        (Method::DELETE, "/api/v1/dlq?queue=q", None),
+        (Method::POST, "/api/v1/consumer-groups/g/queues/q/seek", Some(seek.clone())),
+        (Method::POST, "/api/v1/consumer-groups/g/queues/q/partitions/p/seek", Some(seek)),
+        (Method::POST, "/api/v1/stats/refresh", None),
+    ];
+    for (method, path, body) in searches.clone() {
+        let reply = server.send(method, path, body.map(|body| body.to_string()).as_deref()).await;
+        assert!(reply.is_error(429, "rate_limited"), "{path}: {} {}", reply.status, reply.text);
+    }
     assert_eq!(neighbour().get(format!("{}/api/v1/whoami", server.url)).send().await.unwrap().status(), 200);
     server.push("q", "p", &[json!(1)]).await;
     assert_eq!(server.pop("/queue/q").await.unwrap().messages.len(), 1, "messages are no list");
@@ -380,7 +393,11 @@ async fn one_list_too_many_at_once_is_refused_and_a_neighbours_and_messages_are_
         assert_eq!(status.unwrap(), 200);
     }
     assert_eq!(server.get("/api/v1/traces/names").await.status, 200, "its places are free");
-    assert_eq!(refused(&server, "client_reads").await, 1);
+    assert_eq!(refused(&server, "client_reads").await, 1 + searches.len() as u64);
+    for (method, path, body) in searches {
+        let reply = server.send(method, path, body.map(|body| body.to_string()).as_deref()).await;
+        assert_ne!(reply.status, 429, "{path}: {}", reply.text);
+    }
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ mod process;
 mod push;
 mod queues;
 mod raw_socket;
+mod reads;
 mod redrives;
 mod renew;
 mod resources;

@@ -151,6 +151,9 @@ async fn what_is_unknown_or_nonsense_is_refused() {
         json!({"queue": "q", "perSecond": 1_000_000}),
         json!({"queue": "q", "perSecond": "fast"}),
         json!({"queue": "q", "error": "a\0b"}),
+        json!({"queue": "q", "targetQueue": "."}),
+        json!({"queue": "q", "targetQueue": "..", "dryRun": true}),
+        json!({"queue": "q", "targetQueue": "x".repeat(256)}),
     ] {
         let reply = server.post("/api/v1/dlq/redrive", body.clone()).await;
         assert!(reply.is_error(400, "bad_request"), "{body}: {} {}", reply.status, reply.text);
@@ -165,4 +168,18 @@ async fn what_is_unknown_or_nonsense_is_refused() {
     // Nothing matches: it is done at once.
     let started = server.post("/api/v1/dlq/redrive", json!({"queue": "q"})).await.json();
     assert_eq!(done(&server, &started["id"]).await["total"], 0);
+}
+
+#[tokio::test]
+async fn a_redrive_into_a_queue_that_must_not_be_made_is_refused() {
+    for (flags, status, code) in
+        [(["--auto-create", "false"], 404, "not_found"), (["--max-queues", "1"], 409, "conflict")]
+    {
+        let server = Server::start_with(&flags).await;
+        server.configure("q", json!({})).await;
+        let reply = server.post("/api/v1/dlq/redrive", json!({"queue": "q", "targetQueue": "new"})).await;
+        assert!(reply.is_error(status, code), "{} {}", reply.status, reply.text);
+        let reply = server.post("/api/v1/dlq/redrive", json!({"queue": "q", "targetQueue": "q"})).await;
+        assert_eq!(reply.status, 202, "{}", reply.text);
+    }
 }
