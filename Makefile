@@ -38,7 +38,7 @@ test-package:
 test-dashboard:
 	dashboard/run
 
-test-steady: ## all tests 10 times (RUNS) beside busy cores, or a part (ONLY=rust js python published dashboard …)
+test-steady: ## all tests 10 times (RUNS) beside busy cores, or some suites (ONLY='rust js …'), with a table of their times
 	scripts/steady
 
 test-browser: setup-test dashboard ## the dashboard in a real browser with real brokers, three minutes

@@ -1,6 +1,6 @@
 -- Messages leave by moving `heads.tail` up; space follows when their extent is dropped (extents.sql). A job
 -- asks queen.retention_policies what is due, queen.expired_since which partitions that concerns, and hands those to
--- queen.expire in batches. No step visits a partition in which nothing has come of age since the last time.
+-- queen.apply_policy in batches. No step visits a partition in which nothing has come of age since the last time.
 
 -- queen.retention_policies: which queues let messages go, and from when on.
 -- in:     nothing
@@ -68,10 +68,12 @@ begin
     return query select * from queen.expired_since(p_queues, p_seen - interval '1 minute', p_cutoff);
 end $$;
 
--- queen.expire: lets messages go that have come of age.
--- in:     p_kind text (of the policy), p_partitions uuid[] (each once), p_offsets bigint[]: what queen.expired_since found
--- out:    position int (none for a partition that is gone), removed bigint (messages), waiting boolean (some stay
---         until their groups have passed them: hand the pair in again next time)
+-- queen.apply_policy: removes messages that have come of age under a policy that is still in force.
+-- in:     p_kind text, p_seconds int (of the policy; null = whatever the queue says now), p_partitions uuid[] (each once),
+--         p_offsets bigint[]: what queen.expired_since found
+-- out:    position int (none for a partition that is gone), removed bigint (messages), waiting boolean (some stay,
+--         until their groups have passed them or because the policy was switched off or lengthened: hand the pair in
+--         again next time, if the policy is still there)
 -- locks:  heads rows in id order, then queue_counts rows
 -- raises: never
 --   age        everything below the offset goes, read or not
@@ -81,7 +83,7 @@ end $$;
 --              comes of age: what a group seeks back to later is not taken away from it
 -- A live lease protects nothing: its group's cursor counts from the tail on, and an ack of what is gone changes
 -- nothing. No one is woken, because a higher tail makes nothing readable.
-create or replace function queen.expire(p_kind text, p_partitions uuid[], p_offsets bigint[])
+create or replace function queen.apply_policy(p_kind text, p_seconds int, p_partitions uuid[], p_offsets bigint[])
 returns table ("position" int, removed bigint, waiting boolean)
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on set jit = off as $$
 begin
@@ -97,25 +99,42 @@ begin
         select a.ordinal::int as ordinal, a.id, h.generation, h.tail, least(a.message_offset, h.head) as expired,
                greatest(h.tail, case when p_kind <> 'age' then
                    least((select min(c.cursor) from queen.readers_of(a.id) c),
-                         queen.registered_start(a.id, h.tail)) end) as passed
+                         queen.registered_start(a.id, h.tail)) end) as passed,
+               p_seconds is null or case p_kind
+                   when 'age' then q.retention_enabled and q.retention_seconds between 1 and p_seconds
+                   when 'completed' then q.retention_enabled and q.completed_retention_seconds between 1 and p_seconds
+                   when 'wait' then q.max_wait_time_seconds between 1 and p_seconds end as in_force
         from unnest(p_partitions, p_offsets) with ordinality a (id, message_offset, ordinal)
-        cross join lateral queen.head_of(a.id) h),
+        cross join lateral queen.head_of(a.id) h
+        join queen.queues q on q.id = any (array[h.queue_id])),
     decided as materialized (
-        select k.ordinal, k.id, k.generation, k.tail, k.expired,
-               greatest(k.tail, case p_kind
+        select k.ordinal, k.id, k.generation, k.tail, k.expired, k.in_force,
+               greatest(k.tail, case when k.in_force then case p_kind
                    when 'age' then k.expired
                    when 'completed' then least(k.passed, k.expired)
-                   when 'wait' then case when k.passed < k.expired then k.expired end end) as tail_after
+                   when 'wait' then case when k.passed < k.expired then k.expired end end end) as tail_after
         from asked k),
     moved as (
         update queen.heads as h
         set tail = d.tail_after, version = h.version + 1, generation = (h.version + 1) / 16
         from decided d
         where h.partition_id = d.id and h.generation = d.generation and d.tail_after > d.tail)
-    select d.ordinal, d.tail_after - d.tail, p_kind = 'completed' and d.tail_after < d.expired
+    select d.ordinal, d.tail_after - d.tail, (p_kind = 'completed' or not d.in_force) and d.tail_after < d.expired
     from decided d;
     perform queen.doubt(array(select distinct h.queue_id from unnest(p_partitions) a (id)
                               cross join lateral queen.head_of(a.id) h));
+end $$;
+
+-- queen.expire: the same without asking whether the policy is in force. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- in:     p_kind text, p_partitions uuid[] (each once), p_offsets bigint[]
+-- out:    as queen.apply_policy
+-- locks:  as queen.apply_policy
+-- raises: never
+create or replace function queen.expire(p_kind text, p_partitions uuid[], p_offsets bigint[])
+returns table ("position" int, removed bigint, waiting boolean)
+language plpgsql as $$
+begin
+    return query select * from queen.apply_policy(p_kind, null, p_partitions, p_offsets);
 end $$;
 
 -- queen.registered_start: the lowest offset at which a group would start in a partition that it has not read yet.
@@ -125,7 +144,7 @@ end $$;
 -- raises: never
 -- A group reads the partition if it is registered for it or for the whole queue. Queue mode is not registered; it reads the
 -- whole queue once it has a cursor anywhere in it.
--- `stable`, so that it shares the snapshot of the statement that calls it: queen.expire looks for cursors in that one, and a
+-- `stable`, so that it shares the snapshot of the statement that calls it: queen.apply_policy looks for cursors in that one, and a
 -- cursor added between two snapshots would be missed by both.
 create or replace function queen.registered_start(p_partition uuid, p_tail bigint)
 returns bigint language plpgsql stable as $$

@@ -210,28 +210,41 @@ pub async fn retention_policies(connections: &Connections) -> Result<Vec<Policy>
     Ok(rows.iter().map(policy).collect())
 }
 
-/// Partitions and the offsets up to which they came of age; `from`: `None` = look at everything.
+/// A partition whose messages below an offset have come of age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expired {
+    pub queue: Uuid,
+    pub partition: Uuid,
+    pub offset: i64,
+}
+
+/// `from`: `None` = look at everything.
 pub async fn expired(
     connections: &Connections,
     queues: &[Uuid],
     from: Option<SystemTime>,
     cutoff: SystemTime,
-) -> Result<Vec<(Uuid, i64)>, Error> {
-    let sql = "select * from queen.expired_since($1, coalesce($2, '-infinity'::timestamptz), $3)";
+) -> Result<Vec<Expired>, Error> {
+    let sql = "select h.queue_id, e.partition_id, e.message_offset
+        from queen.expired_since($1, coalesce($2, '-infinity'::timestamptz), $3) e
+        cross join lateral queen.head_of(e.partition_id) h";
     let rows = many(connections, "queen.expired_since", sql, &[&queues, &from, &cutoff]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    let expired = |row: &Row| Expired { queue: row.get(0), partition: row.get(1), offset: row.get(2) };
+    Ok(rows.iter().map(expired).collect())
 }
 
-/// How many messages went, and which of the pairs have to be handed in again.
-pub async fn expire(
+/// How many messages were removed, and what has to be handed in again. Removes nothing under a policy that is no longer in force.
+pub async fn apply_policy(
     connections: &Connections,
     kind: &str,
-    expired: &[(Uuid, i64)],
-) -> Result<(i64, Vec<(Uuid, i64)>), Error> {
-    let partitions: Vec<Uuid> = expired.iter().map(|pair| pair.0).collect();
-    let offsets: Vec<i64> = expired.iter().map(|pair| pair.1).collect();
-    let sql = "select * from queen.expire($1, $2, $3)";
-    let rows = many(connections, "queen.expire", sql, &[&kind, &partitions, &offsets]).await?;
+    seconds: i32,
+    expired: &[Expired],
+) -> Result<(i64, Vec<Expired>), Error> {
+    let partitions: Vec<Uuid> = expired.iter().map(|one| one.partition).collect();
+    let offsets: Vec<i64> = expired.iter().map(|one| one.offset).collect();
+    let sql = "select * from queen.apply_policy($1, $2, $3, $4)";
+    let rows =
+        many(connections, "queen.apply_policy", sql, &[&kind, &seconds, &partitions, &offsets]).await?;
     let removed = rows.iter().map(|row| row.get::<_, i64>(1)).sum();
     let waiting = rows.iter().filter(|row| row.get(2)).map(|row| expired[row.get::<_, i32>(0) as usize - 1]);
     Ok((removed, waiting.collect()))

@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use tracing::{debug, info};
 use uuid::Uuid;
 
-use crate::db::control::{self, Policy};
+use crate::db::control::{self, Expired, Policy};
 use crate::db::{Error, messages, redrive, traces};
 use crate::shared::Shared;
 
-/// Pairs that wait for slow groups. More are looked for anew instead of being remembered.
+/// Partitions that wait for slow groups. More are looked for anew instead of being remembered.
 const WAITING_MAX: usize = 100_000;
 
 /// A look begins where the last one ended, and now and then a good deal earlier: for segments that were committed late.
@@ -25,7 +25,7 @@ struct Progress {
     seconds: i32,
     /// `None`: nothing.
     seen: Option<Seen>,
-    waiting: HashMap<Uuid, i64>,
+    waiting: Vec<Expired>,
 }
 
 /// Cutoffs of the last look and of the last thorough one.
@@ -101,20 +101,21 @@ impl Retention {
         let mut removed = 0;
         for (seen, group) in self.groups(policies) {
             let Some(first) = group.first() else { continue };
-            let mut due: HashMap<Uuid, i64> = HashMap::new();
+            let mut due = HashMap::new();
             for policy in &group {
-                due.extend(std::mem::take(&mut self.progress_of(policy).waiting));
+                let waiting = std::mem::take(&mut self.progress_of(policy).waiting);
+                due.extend(waiting.into_iter().map(|expired| (expired.partition, expired)));
             }
             let (from, next) = Seen::next(seen, first.cutoff);
             let result = expire(shared, &group, from, batch, &mut due).await;
             let seen = if result.is_ok() { Some(next) } else { seen };
             let overflow = due.len() > WAITING_MAX;
-            for (index, policy) in group.iter().enumerate() {
-                let progress = self.progress_of(policy);
-                progress.seen = seen.filter(|_| !overflow);
-                // Kept with one queue of the group, which is handed in together next time.
-                if index == 0 && !overflow {
-                    progress.waiting = std::mem::take(&mut due);
+            for policy in &group {
+                self.progress_of(policy).seen = seen.filter(|_| !overflow);
+            }
+            for expired in due.into_values().filter(|_| !overflow) {
+                if let Some(progress) = self.progress.get_mut(&(expired.queue, first.kind.clone())) {
+                    progress.waiting.push(expired);
                 }
             }
             removed += result?;
@@ -122,22 +123,12 @@ impl Retention {
         Ok(removed)
     }
 
-    /// A queue whose policy is gone may have kept what waits in others: they are looked at anew.
+    /// With a policy that is gone or changed goes what waits under it.
     fn forget_all_but(&mut self, policies: &[Policy]) {
-        let stays = |(queue, kind): &(Uuid, String), progress: &Progress| {
-            policies.iter().any(|p| p.queue == *queue && p.kind == *kind && p.seconds == progress.seconds)
+        let stays = |(queue, kind): &(Uuid, String), seconds: i32| {
+            policies.iter().any(|p| p.queue == *queue && p.kind == *kind && p.seconds == seconds)
         };
-        let lost: Vec<(String, i32)> = self
-            .progress
-            .extract_if(|key, progress| !stays(key, progress))
-            .filter(|(_, progress)| !progress.waiting.is_empty())
-            .map(|((_, kind), progress)| (kind, progress.seconds))
-            .collect();
-        for ((_, kind), progress) in &mut self.progress {
-            if lost.iter().any(|(lost, seconds)| lost == kind && *seconds == progress.seconds) {
-                progress.seen = None;
-            }
-        }
+        self.progress.retain(|key, progress| stays(key, progress.seconds));
     }
 
     /// Policies that can share a look: the same kind, age and progress.
@@ -157,29 +148,30 @@ impl Retention {
     }
 }
 
-/// Lets go what came of age since `from`, and what is due from earlier looks. What is not gone by the end stays in `due`, also
-/// after an error.
+/// Lets go what came of age since `from`, and what is due from earlier looks. What is not gone by the end stays in `due`, by
+/// partition, also after an error.
 async fn expire(
     shared: &Shared,
     group: &[Policy],
     from: Option<SystemTime>,
     batch: i32,
-    due: &mut HashMap<Uuid, i64>,
+    due: &mut HashMap<Uuid, Expired>,
 ) -> Result<i64, Error> {
-    let Some(Policy { kind, cutoff, .. }) = group.first() else { return Ok(0) };
+    let Some(Policy { kind, seconds, cutoff, .. }) = group.first() else { return Ok(0) };
     let queues: Vec<Uuid> = group.iter().map(|policy| policy.queue).collect();
-    due.extend(control::expired(&shared.connections, &queues, from, *cutoff).await?);
-    let mut pairs: Vec<(Uuid, i64)> = due.iter().map(|(partition, offset)| (*partition, *offset)).collect();
-    pairs.sort_unstable();
+    let expired = control::expired(&shared.connections, &queues, from, *cutoff).await?;
+    due.extend(expired.into_iter().map(|expired| (expired.partition, expired)));
+    let mut all: Vec<Expired> = due.values().copied().collect();
+    all.sort_unstable_by_key(|expired| expired.partition);
     let mut removed = 0;
-    for chunk in pairs.chunks(batch.max(1) as usize) {
-        let (gone, stay) = control::expire(&shared.connections, kind, chunk).await?;
+    for chunk in all.chunks(batch.max(1) as usize) {
+        let (gone, stay) = control::apply_policy(&shared.connections, kind, *seconds, chunk).await?;
         removed += gone;
         shared.history.expired(kind, u64::try_from(gone).unwrap_or(0));
-        for (partition, _) in chunk {
-            due.remove(partition);
+        for expired in chunk {
+            due.remove(&expired.partition);
         }
-        due.extend(stay);
+        due.extend(stay.into_iter().map(|expired| (expired.partition, expired)));
     }
     Ok(removed)
 }

@@ -339,6 +339,11 @@ impl Transaction {
             }
         };
         transaction::commit(db, shared.connections.connector(), &number, shared.config.retry_for).await?;
+        let mut dedup = shared.dedup();
+        for (known, _) in prepared.opened.iter().filter(|_| db.is_current()) {
+            dedup.opened(known.partition.id, known.head);
+        }
+        drop(dedup);
         for (known, made) in prepared.opened {
             open::learn(shared, known, made, changes);
         }
@@ -418,7 +423,6 @@ impl Transaction {
             if options != (absent.dedup_seconds, absent.encrypted) {
                 not_new.push((queue.clone(), options));
             }
-            shared.dedup().opened(row.id, row.head);
             opened.push((absent.open.known(&row), row.id == absent.id));
         }
         if !not_new.is_empty() {

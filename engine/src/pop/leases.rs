@@ -74,16 +74,18 @@ impl Served {
     /// Where each transaction stands that is asked for without a message id. If it repeats, the first of its messages is
     /// meant, also when that is settled: the same acknowledgement may have come before.
     fn firsts(&self, asked: &[Reference]) -> HashMap<u128, usize> {
-        let mut unnamed = asked.iter().filter(|reference| reference.id.is_none());
-        match (unnamed.next(), unnamed.next()) {
-            (None, _) => HashMap::new(),
-            (Some(alone), None) => {
-                let hash = alone.hash.without_flag();
-                let place = self.hashes.iter().position(|served| *served == hash);
-                place.map(|place| (hash, place)).into_iter().collect()
+        let unnamed = asked.iter().filter(|reference| reference.id.is_none());
+        let mut missing: HashSet<u128> = unnamed.map(|reference| reference.hash.without_flag()).collect();
+        let mut firsts = HashMap::with_capacity(missing.len());
+        for (place, hash) in self.hashes.iter().enumerate() {
+            if missing.is_empty() {
+                break;
             }
-            _ => self.hashes.iter().enumerate().rev().map(|(place, hash)| (*hash, place)).collect(),
+            if missing.remove(hash) {
+                firsts.insert(*hash, place);
+            }
         }
+        firsts
     }
 }
 

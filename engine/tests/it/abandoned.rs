@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use queen_engine::{Config, Engine, Error, Keys, SeekTo};
 use queen_protocol::AckStatus::Completed;
-use queen_protocol::{Configure, PushStatus};
+use queen_protocol::{Configure, PushStatus, TransactionBody};
 use queen_testkit::{Database, Proxy, database};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -307,7 +307,30 @@ async fn a_call_that_is_abandoned_while_it_is_blocked_delays_nobody_and_is_ended
         read.shutdown().await;
         let probe = format!("probe {n}");
         timeout(USUAL, a_push_is_committed(&broker, &sql, &probe)).await.expect("in its usual time");
-        blocked(&sql, 0).await;
+        timeout(USUAL, blocked(&sql, 0)).await.expect("long before its own timeouts");
+    }
+}
+
+#[tokio::test]
+async fn a_pop_that_is_abandoned_while_it_is_blocked_leaves_its_connection_to_nobody() {
+    let db = database().await;
+    let settings = Config { connections: 1, ..config(db.url()) };
+    let (broker, sql) = (engine_with(settings).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    let holder = db.client().await;
+    holder.batch_execute("begin; lock table queen.groups in share mode").await.unwrap();
+    for n in 0..5 {
+        let mut registers = JoinSet::new();
+        registers.spawn({
+            let broker = broker.clone();
+            async move { pop(&broker, any("q").group(&format!("g{n}"))).await }
+        });
+        blocked(&sql, 1).await;
+        registers.shutdown().await;
+        // On a connection of its own: it would wait behind the call on the same one.
+        let probe = format!("probe {n}");
+        timeout(USUAL, a_push_is_committed(&broker, &sql, &probe)).await.expect("in its usual time");
+        timeout(USUAL, blocked(&sql, 0)).await.expect("long before its own timeouts");
     }
 }
 
@@ -452,23 +475,67 @@ async fn a_claim_that_arrives_after_its_retry_leases_nothing() {
     );
 }
 
+/// Replaces a procedure by one whose answer nobody can make sense of. Returns its definition.
+async fn answers_nonsense(sql: &Client, name: &str, nonsense: &str) -> String {
+    let definition = format!("select pg_get_functiondef('queen.{name}'::regproc)");
+    let definition: String = sql.query_one(&definition, &[]).await.unwrap().get(0);
+    sql.batch_execute(&format!("create or replace function queen.{name}{nonsense}")).await.unwrap();
+    definition
+}
+
 #[tokio::test]
 async fn a_flight_that_panics_lets_go_of_its_keys() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
     let popped = pop(&broker, named("q", "p").group("g")).await.unwrap();
-    let definition = "select pg_get_functiondef('queen.renew_unlocked'::regproc)";
-    let definition: String = sql.query_one(definition, &[]).await.unwrap().get(0);
-    let nonsense = "create or replace function queen.renew_unlocked(
-                        p_leases uuid[], p_numbers bigint[], p_seconds int[], p_wait int)
+    let nonsense = "(p_leases uuid[], p_numbers bigint[], p_seconds int[], p_wait int)
                     returns table (lease_id uuid, lease_until timestamptz)
                     language sql as $$ select null::uuid, null::timestamptz $$";
-    sql.batch_execute(nonsense).await.unwrap();
+    let definition = answers_nonsense(&sql, "renew_unlocked", nonsense).await;
     assert!(broker.renew(&popped.lease_id, 60).await.is_err(), "nobody can make sense of the answer");
     sql.batch_execute(&definition).await.unwrap();
     let renewed = timeout(USUAL, broker.renew(&popped.lease_id, 60)).await.expect("its key is free");
     assert_eq!(renewed.unwrap().renewed, 1);
+}
+
+#[tokio::test]
+async fn a_transaction_that_panics_leaves_its_connection_to_nobody() {
+    let db = database().await;
+    let settings = Config { connections: 1, retry_for: Duration::ZERO, ..config(db.url()) };
+    let (broker, sql) = (engine_with(settings).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    let held = pop(&broker, named("q", "p").group("g")).await.unwrap();
+    let nonsense = "(p_leases uuid[], p_numbers bigint[], p_partitions uuid[], p_groups text[])
+                    returns table (partition_id uuid, consumer_group text, cursor bigint, lease_id uuid)
+                    language sql as $$ select null::uuid, null, null::bigint, null::uuid $$";
+    let definition = answers_nonsense(&sql, "hold", nonsense).await;
+    let moved = json!({"type": "push", "items": with_ids("target", "p", &["moved"])});
+    let body = json!({"operations": [moved, ack_operation(&held.messages[0], "completed")]}).to_string();
+    let body = TransactionBody::parse(body.as_bytes()).unwrap();
+    assert!(broker.transaction(&body, None).await.is_err(), "it panics between its begin and its commit");
+    a_push_is_committed(&broker, &sql, "probe").await;
+    no_transaction_is_left(&sql).await;
+    sql.batch_execute(&definition).await.unwrap();
+    assert!(broker.transaction(&body, None).await.unwrap().success);
+    assert_eq!(number(&sql, "select count(*) from queen.messages where queue = 'target'").await, 1);
+}
+
+#[tokio::test]
+async fn a_replay_that_panics_leaves_its_connection_to_nobody() {
+    let db = database().await;
+    let settings = Config { connections: 1, ..config(db.url()) };
+    let (broker, sql) = (engine_with(settings).await, db.client().await);
+    push(&broker, "q", "p", 0..1).await;
+    pop(&broker, named("q", "p").group("g")).await.unwrap();
+    let letter = bury(&broker, "dead").await;
+    let nonsense = "(p_ids uuid[]) returns bigint language sql as $$ select null::bigint $$";
+    let definition = answers_nonsense(&sql, "drop_letters", nonsense).await;
+    assert!(broker.replay_message(letter.partition_id, "dead").await.is_err());
+    a_push_is_committed(&broker, &sql, "probe").await;
+    no_transaction_is_left(&sql).await;
+    sql.batch_execute(&definition).await.unwrap();
+    broker.replay_message(letter.partition_id, "dead").await.unwrap().expect("it is still there");
 }
 
 #[tokio::test]

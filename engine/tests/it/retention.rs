@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 
 use crate::support::{
     Ask, Message, ack, any, complete, config, configure, data, drain, engine, engine_with, eventually, named,
-    number, numbers, pop, push, push_ids, send, travel,
+    number, numbers, parked, pop, push, push_ids, send, travel,
 };
 
 /// An engine whose retention and eviction look often.
@@ -97,10 +97,11 @@ async fn messages_that_wait_for_a_group_are_looked_at_again_after_an_error() {
     let (_db, broker, sql) = tidy().await;
     configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
     waiting_for_a_group(&broker, &sql, "q").await;
-    let text = "select pg_get_functiondef('queen.expire(text, uuid[], bigint[])'::regprocedure)";
+    let text = "select pg_get_functiondef('queen.apply_policy(text, int, uuid[], bigint[])'::regprocedure)";
     let whole: String = sql.query_one(text, &[]).await.unwrap().get(0);
     let broken = "create sequence public.errors;
-        create or replace function queen.expire(p_kind text, p_partitions uuid[], p_offsets bigint[])
+        create or replace function queen.apply_policy(
+            p_kind text, p_seconds int, p_partitions uuid[], p_offsets bigint[])
         returns table (\"position\" int, removed bigint, waiting boolean) language plpgsql as $$
         begin perform nextval('public.errors'); raise 'broken'; end $$";
     sql.batch_execute(broken).await.unwrap();
@@ -121,6 +122,110 @@ async fn messages_that_wait_for_a_group_are_looked_at_again_after_another_queue_
         broker.delete_queue(queue).await.unwrap();
     }
     read_by_all(&broker, &sql, "q").await;
+}
+
+/// From now on `rounds` can count them.
+async fn count_rounds(sql: &Client) {
+    let text = "create sequence public.rounds;
+        alter function queen.retention_policies() rename to all_policies;
+        create function queen.retention_policies()
+        returns table (queue_id uuid, kind text, seconds int, cutoff timestamptz) language sql as $$
+            select nextval('public.rounds'); select * from queen.all_policies() $$";
+    sql.batch_execute(text).await.unwrap();
+}
+
+/// Waits until retention has begun so many more rounds.
+async fn rounds(sql: &Client, rounds: i64) {
+    let text = "select case when is_called then last_value else 0 end from public.rounds";
+    let before = number(sql, text).await;
+    eventually("retention goes on", async || (number(sql, text).await >= before + rounds).then_some(()))
+        .await;
+}
+
+/// Queues with one policy, which waits for a group in all of them. Then all but the first get `other`, and nothing more of them
+/// may go; then the first one's policy again.
+async fn a_changed_policy_no_longer_removes_what_waited(other: Value) {
+    let db = database().await;
+    let (quiet, sql) = (engine(db.url()).await, db.client().await);
+    count_rounds(&sql).await;
+    let queues = ["a", "b", "c", "d"];
+    let policy = json!({"retentionEnabled": true, "completedRetentionSeconds": 60});
+    for queue in queues {
+        configure(&quiet, queue, policy.clone()).await;
+        push(&quiet, queue, "p", 0..3).await;
+        complete(&quiet, &pop(&quiet, named(queue, "p").group("slow")).await.unwrap()).await;
+    }
+    travel(&sql, "61 seconds").await;
+    // Sees all of them for the first time at once, so that they share a look from then on.
+    let often = Duration::from_millis(50);
+    let broker = engine_with(Config { retention_interval: often, ..config(db.url()) }).await;
+    for queue in queues {
+        becomes(&sql, queue, 2).await;
+    }
+    for queue in &queues[1..] {
+        configure(&broker, queue, other.clone()).await;
+    }
+    rounds(&sql, 2).await;
+    for queue in queues {
+        complete(&broker, &pop(&broker, named(queue, "p").group("slow").batch(9)).await.unwrap()).await;
+    }
+    becomes(&sql, "a", 0).await;
+    rounds(&sql, 2).await;
+    for queue in &queues[1..] {
+        assert_eq!(stored(&sql, queue).await, 2, "{queue}");
+    }
+    for queue in &queues[1..] {
+        configure(&broker, queue, policy.clone()).await;
+        becomes(&sql, queue, 0).await;
+    }
+}
+
+#[tokio::test]
+async fn messages_that_wait_for_a_group_stay_once_their_retention_is_switched_off() {
+    let off = json!({"retentionEnabled": false, "completedRetentionSeconds": 60});
+    a_changed_policy_no_longer_removes_what_waited(off).await;
+}
+
+#[tokio::test]
+async fn messages_that_wait_for_a_group_stay_once_their_retention_is_longer() {
+    let longer = json!({"retentionEnabled": true, "completedRetentionSeconds": 3600});
+    a_changed_policy_no_longer_removes_what_waited(longer).await;
+}
+
+#[tokio::test]
+async fn a_policy_that_changes_while_retention_is_at_work_removes_nothing_more() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    let policies = [
+        ("age", json!({"retentionEnabled": true, "retentionSeconds": 60})),
+        ("completed", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})),
+        ("wait", json!({"maxWaitTimeSeconds": 60})),
+    ];
+    for (kind, policy) in policies {
+        configure(&broker, kind, policy).await;
+        push(&broker, kind, "p", 0..2).await;
+        let partition = pop(&broker, named(kind, "p").group("g").batch(2)).await.unwrap();
+        if kind == "completed" {
+            complete(&broker, &partition).await;
+        }
+        let text =
+            "select removed, waiting from queen.apply_policy($1, 60, array[$2::uuid], array[2::bigint])";
+        let apply = async || -> (i64, bool) {
+            let row = sql.query_one(text, &[&kind, &partition.partition_id]).await.unwrap();
+            (row.get(0), row.get(1))
+        };
+        let longer = "update queen.queues set retention_seconds = 61, completed_retention_seconds = 61,
+                          max_wait_time_seconds = 61";
+        let off = "update queen.queues set retention_enabled = false, max_wait_time_seconds = 0";
+        let shorter = "update queen.queues set retention_enabled = true, retention_seconds = 59,
+                           completed_retention_seconds = 59, max_wait_time_seconds = 59";
+        for changed in [longer, off] {
+            sql.batch_execute(changed).await.unwrap();
+            assert_eq!(apply().await, (0, true), "{kind}: {changed}");
+        }
+        sql.batch_execute(shorter).await.unwrap();
+        assert_eq!(apply().await, (2, false), "{kind}");
+    }
 }
 
 #[tokio::test]
@@ -511,4 +616,22 @@ async fn registrations_that_nothing_uses_are_removed_and_others_stay() {
     assert!(pop(&again, new("waits")).await.is_none());
     let used = "select (extract(epoch from queen.now() - used_at) < 60)::int::bigint from queen.groups where consumer_group = 'waits'";
     assert_eq!(number(&sql, used).await, 1, "a first pop counts as use");
+}
+
+#[tokio::test]
+async fn a_broker_removes_registrations_that_nothing_uses_and_keeps_those_of_its_own_pops() {
+    let db = database().await;
+    let (broker, sql) = (engine(db.url()).await, db.client().await);
+    sql.batch_execute("select queen.subscribe('nowhere', 'absent', '', false, null)").await.unwrap();
+    let _waits = parked(&broker, any("nowhere").group("waits").wait(Duration::from_secs(86_400))).await;
+    travel(&sql, "31 days").await;
+    let left = "select count(*) from queen.groups";
+    assert_eq!(number(&sql, left).await, 2);
+    // The next hour of the broker, whose other clocks go on afterwards.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(3_601)).await;
+    tokio::time::resume();
+    eventually("the one is removed", async || (number(&sql, left).await == 1).then_some(())).await;
+    let left = "select count(*) from queen.groups where consumer_group = 'waits'";
+    assert_eq!(number(&sql, left).await, 1);
 }

@@ -276,6 +276,23 @@ async fn after_a_rollback_its_ids_are_as_new_as_before() {
 }
 
 #[tokio::test]
+async fn new_partitions_are_remembered_once_their_transaction_is_committed() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let push = push_operation("target", "new", &json!("moved needle"));
+    let before = broker.stats().dedup_cache;
+    let over = format!("{}.1", uuid::Uuid::new_v4());
+    let body = json!({"operations": [push], "requiredLeases": [over]});
+    rolled_back(&transact(&broker, &body).await, "lease");
+    assert_eq!(broker.stats().dedup_cache.bytes, before.bytes, "a partition that never was");
+    assert!(transact(&broker, &json!({"operations": [push]})).await.success);
+    let after = broker.stats().dedup_cache;
+    assert!(after.bytes > before.bytes);
+    push_ids(&broker, "target", "new", &["y"]).await;
+    assert_eq!(broker.stats().dedup_cache.hits, after.hits + 1, "all of it is known");
+}
+
+#[tokio::test]
 async fn a_commit_whose_answer_was_lost_is_told_as_success_and_done_once() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;

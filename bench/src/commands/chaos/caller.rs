@@ -2,7 +2,7 @@
 //! answer.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::client::{Client, Target};
 use crate::wire::Random;
 
 /// Beyond the lease, so that a broker that was stopped for longer than one answers some requests late.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Shorter than many requests take: the answer is lost, what was asked for may be done.
 const IMPATIENCE_MS: Range<u32> = 1..30;
 const IMPATIENT_PERCENT: u32 = 3;
@@ -28,6 +28,7 @@ pub struct Run {
     statuses: Mutex<Statuses>,
     phase: tokio::sync::watch::Sender<Phase>,
     writers: AtomicUsize,
+    is_hurried: AtomicBool,
     pub targets: Vec<Target>,
 }
 
@@ -48,6 +49,7 @@ impl Run {
             statuses: Mutex::default(),
             phase: tokio::sync::watch::Sender::new(Phase::Load),
             writers: AtomicUsize::new(0),
+            is_hurried: AtomicBool::new(false),
             targets,
         })
     }
@@ -85,6 +87,15 @@ impl Run {
     pub fn writing(self: &Arc<Run>) -> Writing {
         self.writers.fetch_add(1, Ordering::SeqCst);
         Writing(Arc::clone(self))
+    }
+
+    /// Whether producers go on however far consumers are behind.
+    pub fn is_hurried(&self) -> bool {
+        self.is_hurried.load(Ordering::SeqCst)
+    }
+
+    pub fn hurry(&self, hurry: bool) {
+        self.is_hurried.store(hurry, Ordering::SeqCst);
     }
 
     /// Returns when the load has ended.

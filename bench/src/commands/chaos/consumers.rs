@@ -49,8 +49,8 @@ enum Habit {
 }
 
 impl Consumer {
-    pub fn new(run: &Arc<Run>, seed: u64, group: Group, lanes: u16) -> Consumer {
-        Consumer { caller: Caller::new(run, seed), group, manner: GROUPS[group].2, lanes }
+    pub fn new(run: &Arc<Run>, seed: u64, group: Group, manner: Manner, lanes: u16) -> Consumer {
+        Consumer { caller: Caller::new(run, seed), group, manner, lanes }
     }
 
     pub async fn work(mut self) -> Result<()> {
@@ -92,7 +92,7 @@ impl Consumer {
 
     fn wish(&mut self) -> Wish {
         let (group, auto_ack) = (self.group, self.manner == Manner::AutoAck);
-        if matches!(self.manner, Manner::Waits | Manner::Rewound | Manner::Fleeting) {
+        if matches!(self.manner, Manner::Waits | Manner::Dozes | Manner::Rewound | Manner::Fleeting) {
             let batch = self.caller.between(1..50);
             return Wish { group, lane: None, batch, lanes: 10, wait: LONG_WAIT, auto_ack };
         }
@@ -114,7 +114,7 @@ impl Consumer {
             return Habit::Complete;
         }
         match self.manner {
-            Manner::Mixed | Manner::Moves => {}
+            Manner::Mixed | Manner::Dozes | Manner::Moves => {}
             Manner::GivesUp if self.caller.percent(50) => return Habit::GiveBack,
             _ => return Habit::Complete,
         }

@@ -49,6 +49,8 @@ pub enum Manner {
     Moves,
     /// Wait for minutes: a wake-up that is lost shows.
     Waits,
+    /// Wait for minutes as well, and handle messages like `Mixed`: what they wait for may come while its partition is leased.
+    Dozes,
     /// Pop once at the start, and come back when the faults are over.
     Away,
     /// Take messages without a lease.
@@ -62,7 +64,7 @@ pub enum Manner {
 }
 
 /// Every group reads all of one queue.
-pub const GROUPS: [(&str, u8, Manner); 12] = [
+pub const GROUPS: [(&str, u8, Manner); 13] = [
     ("alpha", SOURCE, Manner::Mixed),
     ("beta", SOURCE, Manner::Mixed),
     ("movers", SOURCE, Manner::Moves),
@@ -75,10 +77,10 @@ pub const GROUPS: [(&str, u8, Manner); 12] = [
     ("repeated", REPEATS, Manner::Mixed),
     ("frail", FRAIL, Manner::GivesUp),
     ("fleeting", FLEETING, Manner::Fleeting),
+    ("dozers", SOURCE, Manner::Dozes),
 ];
 /// The group whose acknowledgements are transactions.
 pub const MOVERS: Group = 2;
-pub const SLEEPERS: Group = 5;
 pub const AUTO: Group = 7;
 pub const REWOUND: Group = 8;
 /// The group whose messages may become dead letters.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
 use super::admin::{self, Admin, note_dead_letters};
-use super::caller::{Phase, Run};
+use super::caller::{PATIENCE, Phase, Run};
 use super::checker::{self, Findings, Rule, Violation};
 use super::consumers::Consumer;
 use super::failover::{self, Took};
@@ -37,6 +37,8 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(45);
 /// Of everything after the last fault, on a slow machine.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(50);
+/// How long pushes go into the spools in a failover.
+const SPOOLING: Duration = Duration::from_secs(2);
 
 /// What a run is like, apart from its seed.
 pub struct Shape {
@@ -69,6 +71,11 @@ impl Shape {
 
     fn is_thorough(&self) -> bool {
         !self.short && !self.failover && self.upgrade_from.is_none()
+    }
+
+    /// Without a database for so long that producers have to use the spools.
+    fn must_spool(&self) -> bool {
+        self.failover && !self.short
     }
 
     /// Only what the last release does right as well.
@@ -104,6 +111,8 @@ pub struct RunResult {
     pub seed: u64,
     /// Long enough, and with enough faults, to put every rule to the test.
     pub thorough: bool,
+    /// Without a database for so long that producers have to use the spools.
+    pub must_spool: bool,
     pub findings: Findings,
     pub faults: Vec<&'static str>,
     pub failover: Option<Took>,
@@ -134,6 +143,7 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
     let mut result = RunResult {
         seed,
         thorough: shape.is_thorough(),
+        must_spool: shape.must_spool(),
         findings: Findings::default(),
         faults: Vec::new(),
         failover: None,
@@ -205,6 +215,11 @@ fn start(run: &Arc<Run>, seed: u64, plain: bool) -> JoinSet<Result<()>> {
         workers.spawn(Transactor::new(run, seed(), place, Arc::clone(&numbers)).work());
     }
     for (group, (_, queue, manner)) in GROUPS.iter().enumerate() {
+        let manner = match manner {
+            // The last release is not held to this.
+            Manner::Dozes if plain => Manner::Mixed,
+            &manner => manner,
+        };
         let lanes = match *queue {
             SOURCE => PRODUCERS * LANES_EACH,
             SINK => TRANSACTORS * 2,
@@ -214,10 +229,10 @@ fn start(run: &Arc<Run>, seed: u64, plain: bool) -> JoinSet<Result<()>> {
             Manner::Mixed => CONSUMERS,
             Manner::Moves => 0,
             Manner::Waits | Manner::Rewound | Manner::Fleeting => 1,
-            Manner::Away | Manner::AutoAck | Manner::GivesUp => 2,
+            Manner::Dozes | Manner::Away | Manner::AutoAck | Manner::GivesUp => 2,
         };
         for _ in 0..consumers {
-            workers.spawn(Consumer::new(run, seed(), group, lanes).work());
+            workers.spawn(Consumer::new(run, seed(), group, manner, lanes).work());
         }
     }
     if !plain {
@@ -318,8 +333,12 @@ async fn inflict_all(
 async fn fail_over(stage: &mut Stage, run: &Run, shape: &Shape, result: &mut RunResult) -> Result<()> {
     tokio::time::sleep(shape.load * 2 / 5).await;
     let began = run.now();
-    // Long enough for pushes to go into the spool.
-    let took = failover::fail_over(stage, shape.load / 5).await?;
+    // Producers that wait for consumers would have nothing to spool.
+    run.hurry(true);
+    // A push that was sent before is not spooled. Its producer gives it up, and then sends it to the other broker.
+    let pause = if shape.short { shape.load / 5 } else { PATIENCE + SPOOLING };
+    let took = failover::fail_over(stage, pause).await?;
+    run.hurry(false);
     run.history().faults.push(Span { from: began, until: run.now() });
     let remark = format!(
         "{} waits for the standby cancelled, kill -9 of the primary; promoted in {:.2} s, brokers ready {:.2} s after its death",

@@ -161,6 +161,9 @@ pub fn untested(run: &RunResult) -> Vec<String> {
     if run.counts.deliveries == 0 {
         untested.push("nothing was delivered".to_owned());
     }
+    if run.must_spool && run.counts.buffered == 0 {
+        untested.push("nothing was spooled".to_owned());
+    }
     if run.thorough {
         let unused = Rule::ALL.into_iter().filter(|&rule| run.findings.cases(rule) == 0);
         untested.extend(unused.map(|rule| format!("never put to the test: {}", rule.words())));
@@ -202,6 +205,7 @@ mod tests {
         RunResult {
             seed: 1,
             thorough: false,
+            must_spool: false,
             findings: Findings::default(),
             faults: Vec::new(),
             failover: None,
@@ -254,6 +258,17 @@ mod tests {
         };
         assert!(is_clean(thorough(1)));
         assert!(!is_clean(thorough(0)));
+    }
+
+    #[test]
+    fn a_failover_has_messages_for_the_spools() {
+        let failover = |buffered| {
+            let mut run = RunResult { must_spool: true, ..run(1, 1) };
+            run.counts.buffered = buffered;
+            run
+        };
+        assert!(is_clean(failover(1)));
+        assert!(!is_clean(failover(0)));
     }
 
     #[test]

@@ -7,12 +7,14 @@ use uuid::Uuid;
 use super::{Findings, Rule, check};
 use crate::commands::chaos::history::{
     AUTO, FLEETERS, FLEETING, FRAIL, GIVES_UP, History, Key, Lane, MOVERS, Outcome, Pop, Push, REPEATS,
-    REWOUND, Receipt, Renewal, SINK, SLEEPERS, SOURCE, Seek, Settle, Settled, Span, Transaction, Verdict,
-    groups_of,
+    REWOUND, Receipt, Renewal, SINK, SOURCE, Seek, Settle, Settled, Span, Transaction, Verdict, groups_of,
 };
 
 const LEASE: Duration = Duration::from_secs(2);
 const ALPHA: usize = 0;
+const SLEEPERS: usize = 5;
+const AWAY: usize = 6;
+const DOZERS: usize = 12;
 const DONE: Settled = Settled { success: true, noop: false, deferred: false };
 const NOOP: Settled = Settled { success: true, noop: true, deferred: false };
 const REFUSED: Settled = Settled { success: false, noop: false, deferred: false };
@@ -68,11 +70,15 @@ impl Story {
     }
 
     /// One that waited from then until now.
-    fn waited(mut self, from: u64, at: u64, seq: u32) -> Story {
+    fn waited(self, from: u64, at: u64, seq: u32) -> Story {
+        self.waited_as(SLEEPERS, from, at, seq)
+    }
+
+    fn waited_as(mut self, group: usize, from: u64, at: u64, seq: u32) -> Story {
         let messages = vec![(key(seq), id(key(seq)))];
-        let (lease, wait) = (format!("sleeper-{at}"), Duration::from_secs(180));
+        let (lease, wait) = (format!("waited-{at}"), Duration::from_secs(180));
         let (sent, ended) = (ms(from), ms(at));
-        self.0.pop(Pop { sent, ended, broker: 0, group: SLEEPERS, lease, lease_time: LEASE, wait, messages });
+        self.0.pop(Pop { sent, ended, broker: 0, group, lease, lease_time: LEASE, wait, messages });
         self
     }
 
@@ -197,18 +203,38 @@ fn a_history_in_which_all_goes_well_has_no_violation() {
         .pop_from(90, AUTO, "auto", &[key(0), key(1), key(2)]);
     let findings = story.check();
     assert_eq!(findings.violations, []);
-    assert_eq!(findings.cases(Rule::Lost), 5 * 3 + 3 * 2);
+    assert_eq!(findings.cases(Rule::Lost), 6 * 3 + 3 * 2);
     assert_eq!(findings.cases(Rule::Atomic), 1);
 }
 
 #[test]
 fn what_was_accepted_must_come_to_every_group_and_what_is_unknown_need_not() {
     let accepted = || Story::default().push(0, &[0]).pop(20, "a", &[0]);
-    assert_eq!(accepted().breaks(Rule::Lost), 4);
+    assert_eq!(accepted().breaks(Rule::Lost), 5);
     let spooled = Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Buffered(id(key(0)))));
-    assert_eq!(spooled.breaks(Rule::Lost), 5);
+    assert_eq!(spooled.breaks(Rule::Lost), 6);
     assert_eq!(Story::default().push_to(0, 0, 0, Outcome::Unknown).breaks(Rule::Lost), 0);
     assert_eq!(Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Failed)).breaks(Rule::Lost), 0);
+}
+
+#[test]
+fn what_was_pushed_to_a_new_partition_while_a_group_was_away_must_come_to_it() {
+    let old = Key { lane: Lane { queue: SOURCE, number: 7 }, seq: 0 };
+    let created = Key { lane: Lane { queue: SOURCE, number: 8 }, seq: 0 };
+    // The group reads once and is away while the second partition is created. All others complete what is there.
+    let away = || {
+        let story = Story::default().push_into(0, &[old]).pop_from(20, AWAY, "first", &[old]);
+        let story = story.settle_in(40, "first", old, Verdict::Completed).push_into(1_000, &[created]);
+        groups_of(SOURCE).filter(|&group| group != AWAY).fold(story, |story, group| {
+            let lease = format!("lease-{group}");
+            let story = story.pop_from(1_100, group, &lease, &[old, created]);
+            let story = story.settle_in(1_200, &lease, old, Verdict::Completed);
+            story.settle_in(1_200, &lease, created, Verdict::Completed)
+        })
+    };
+    assert_eq!(away().pop_from(60_000, AWAY, "back", &[created]).breaks(Rule::Lost), 0);
+    // Removed, because everybody who had read the partition had completed it.
+    assert_eq!(away().pop_from(60_000, AWAY, "back", &[]).breaks(Rule::Lost), 1);
 }
 
 #[test]
@@ -433,6 +459,26 @@ fn a_waiting_pop_may_not_sleep_beside_a_message() {
     assert_eq!(pushed().waited(29_000, 30_000, 0).breaks(Rule::Asleep), 0);
     assert_eq!(pushed().fault(2_000, 15_000).waited(500, 30_000, 0).breaks(Rule::Asleep), 0);
     assert_eq!(pushed().fault(2_000, 5_000).waited(500, 30_000, 0).breaks(Rule::Asleep), 1);
+}
+
+#[test]
+fn a_waiting_pop_may_not_sleep_once_the_lease_on_its_partition_is_over() {
+    // The first is delivered and forgotten; the second comes while the lease lives, which is over at 3,110.
+    let leased = || Story::default().push(1_000, &[0]).pop_as(1_100, DOZERS, "a", vec![(key(0), id(key(0)))]);
+    let waits = |story: Story, until| story.push(1_500, &[1]).waited_as(DOZERS, 1_600, until, 0);
+    assert_eq!(waits(leased(), 3_200).breaks(Rule::Asleep), 0);
+    assert_eq!(waits(leased(), 23_000).breaks(Rule::Asleep), 0);
+    assert_eq!(waits(leased(), 23_200).breaks(Rule::Asleep), 1);
+    assert_eq!(waits(leased().renew(3_000, "a", Outcome::Answered(1)), 24_900).breaks(Rule::Asleep), 0);
+    assert_eq!(waits(leased().renew(3_000, "a", Outcome::Answered(1)), 25_100).breaks(Rule::Asleep), 1);
+    // Given back, or completed, so that the second one is the next.
+    assert_eq!(waits(leased().nack(1_300, "a", 0), 23_200).breaks(Rule::Asleep), 1);
+    let done = leased().ack(1_300, "a", 0, DONE).push(1_500, &[1]);
+    assert_eq!(done.waited_as(DOZERS, 1_600, 23_200, 1).breaks(Rule::Asleep), 1);
+    // Nobody knows until when it was held, or when a lease of its length was over.
+    let unknown = leased().settle(1_300, "a", &[(0, Verdict::Completed)], Outcome::Unknown);
+    assert_eq!(waits(unknown, 23_200).breaks(Rule::Asleep), 0);
+    assert_eq!(waits(leased().clock_jump(1_200, 1_300), 23_200).breaks(Rule::Asleep), 0);
 }
 
 #[test]
