@@ -315,7 +315,7 @@ async fn a_lease_that_waits_for_deferred_acknowledgements_tells_its_own_end() {
     server
         .sql(
             "create function queen.later() returns trigger language plpgsql as
-             $$ begin new.due_at := new.due_at + interval '1 hour'; return new; end $$;
+             $$ begin new.due_at := new.due_at + interval '50 seconds'; return new; end $$;
              create trigger later before insert on queen.deferred for each row execute function queen.later()",
         )
         .await;

@@ -179,7 +179,7 @@ async fn deferred_operations_are_listed_shown_and_cancelled() {
     server
         .sql(
             "create function queen.later() returns trigger language plpgsql as
-             $$ begin new.due_at := new.due_at + interval '1 hour'; return new; end $$;
+             $$ begin new.due_at := new.due_at + interval '50 seconds'; return new; end $$;
              create trigger later before insert on queen.deferred for each row
              when (new.queue_name = 'orders') execute function queen.later()",
         )
