@@ -142,7 +142,8 @@ impl Shared {
     pub fn refusal(&self, refusal: Refusal, queue: &str) -> String {
         match refusal {
             Refusal::Partitions => {
-                format!("the queue has {} partitions, which is all it may have", self.config.partitions_max)
+                let most = self.config.partitions_max;
+                format!("the queue has {most} partitions, the most allowed (QUEEN_MAX_PARTITIONS_PER_QUEUE)")
             }
             Refusal::Queues => Error::QueueLimit(self.config.queues_max).to_string(),
             Refusal::NoQueue => Error::NoQueue(queue.to_owned()).to_string(),

@@ -45,7 +45,7 @@ impl Engine {
         let looking = Config { statement_timeout: config.read_timeout, ..config.clone() };
         let reads = Connections::new(
             Connector::new(&looking, tasks.clone())?,
-            (size / READ_SHARE).clamp(2, READS_MAX),
+            reads_size(size),
             1,
             looking.statement_timeout,
             config.retry_for,
@@ -121,6 +121,11 @@ pub fn pool_size(wanted: usize, allowed: usize) -> usize {
         0 => (allowed / CONNECTION_SHARE).clamp(4, CONNECTIONS_MAX),
         wanted => wanted,
     }
+}
+
+/// Of a broker with so many others.
+pub fn reads_size(size: usize) -> usize {
+    (size / READ_SHARE).clamp(2, READS_MAX)
 }
 
 /// Checks the server and migrates; answers how many connections it allows.

@@ -12,6 +12,7 @@ pub mod role;
 mod seen;
 pub mod token;
 
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use queen_engine::Engine;
+use queen_engine::{Engine, QueueLabels};
 use queen_protocol::{AckItem, Holder, LeaseId};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -68,6 +69,35 @@ pub enum Unknown {
     /// The operation says that there is nothing. A consumer whose queue was deleted is told so, and not that it has lost a
     /// right.
     Passes,
+}
+
+/// What becomes of the labels of a queue that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    Kept,
+    Changed,
+}
+
+const NAMESPACE: &str = "namespace";
+const TASK: &str = "task";
+
+/// What a request would label a queue with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Labels<'a> {
+    pub queue: &'a str,
+    pub namespace: Option<&'a str>,
+    pub task: Option<&'a str>,
+}
+
+impl<'a> Labels<'a> {
+    /// Those that its name does not stand for.
+    fn news(&self) -> impl Iterator<Item = (&'static str, &'a str)> + use<'a> {
+        let mut words = self.queue.split('.');
+        [(NAMESPACE, self.namespace), (TASK, self.task)].into_iter().filter_map(move |(what, label)| {
+            let implied = words.next().unwrap_or_default();
+            label.filter(|label| !label.is_empty() && *label != implied).map(|label| (what, label))
+        })
+    }
 }
 
 /// Whoever sent the request.
@@ -217,21 +247,39 @@ impl Caller {
         &self,
         engine: &Engine,
         need: Need,
-        queue: &str,
-        namespace: Option<&str>,
-        task: Option<&str>,
+        existing: Existing,
+        given: &[Labels<'_>],
     ) -> Result<(), ApiError> {
         let Some(grants) = &self.grants else { return Ok(()) };
-        let mut words = queue.split('.');
-        for (what, label) in [("namespace", namespace), ("task", task)] {
-            let implied = words.next().unwrap_or_default();
-            let Some(label) = label.filter(|label| !label.is_empty() && *label != implied) else { continue };
-            let labelled = match what {
-                "namespace" => engine.queues_matching(Some(label), None).await?,
-                _ => engine.queues_matching(None, Some(label)).await?,
-            };
-            let own = labelled.iter().any(|name| name == queue);
-            if !own && !labelled.iter().all(|name| grants.allow(need, name)) {
+        let given: Vec<_> = given.iter().filter(|labels| labels.news().next().is_some()).collect();
+        if given.is_empty() {
+            return Ok(());
+        }
+        let news = |of: &'static str| {
+            given
+                .iter()
+                .flat_map(|labels| labels.news())
+                .filter(move |(what, _)| *what == of)
+                .map(|(_, label)| label)
+        };
+        let names: Vec<&str> = given.iter().map(|labels| labels.queue).collect();
+        let (namespaces, tasks): (Vec<&str>, Vec<&str>) = (news(NAMESPACE).collect(), news(TASK).collect());
+        let known = engine.queues_labelled(&names, &namespaces, &tasks).await?;
+        let by_name: HashMap<&str, &QueueLabels> = known.iter().map(|queue| (&*queue.name, queue)).collect();
+        let foreign: HashSet<(&str, &str)> = known
+            .iter()
+            .filter(|queue| !grants.allow(need, &queue.name))
+            .flat_map(|queue| [(NAMESPACE, &*queue.namespace), (TASK, &*queue.task)])
+            .collect();
+        for labels in given {
+            let queue = by_name.get(labels.queue);
+            if queue.is_some() && existing == Existing::Kept {
+                continue;
+            }
+            let own =
+                queue.map(|queue| [(NAMESPACE, &*queue.namespace), (TASK, &*queue.task)]).unwrap_or_default();
+            if let Some((what, label)) = labels.news().find(|new| !own.contains(new) && foreign.contains(new))
+            {
                 return Err(forbidden(format!(
                     "{what} {label:?} is that of queues you have no right to {}: consumers of it would get your messages",
                     need.words()

@@ -106,7 +106,7 @@ pub struct Settings {
     /// own.
     #[arg(long, env = "DATABASE_URL", value_name = "URL", help_heading = DATABASE)]
     pub database_url: Option<String>,
-    /// A file with that URL or string instead.
+    /// Path of a file that contains `DATABASE_URL`.
     #[arg(long, env = "DATABASE_URL_FILE", value_name = "FILE", help_heading = DATABASE)]
     pub database_url_file: Option<PathBuf>,
     /// Host of your PostgreSQL.
@@ -121,7 +121,7 @@ pub struct Settings {
     /// Password of that user.
     #[arg(long, env = "PG_PASSWORD", help_heading = DATABASE)]
     pub pg_password: Option<String>,
-    /// A file with that password instead.
+    /// Path of a file that contains `PG_PASSWORD`.
     #[arg(long, env = "PG_PASSWORD_FILE", value_name = "FILE", help_heading = DATABASE)]
     pub pg_password_file: Option<PathBuf>,
     /// Database there.
@@ -153,7 +153,7 @@ pub struct Settings {
     #[arg(long, env = "DB_STATEMENT_TIMEOUT", default_value = "30s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_statement_timeout: Duration,
-    /// Cancel a list or a figure (queues, messages, dead letters, history) that takes PostgreSQL longer than this.
+    /// Cancel list and statistics queries (queues, messages, dead letters, history) that run longer than this.
     #[arg(long, env = "QUEEN_READ_TIMEOUT", default_value = "10s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub read_timeout: Duration,
@@ -186,13 +186,13 @@ pub struct Settings {
     /// an id, the first 8 digits of the key's SHA-256 are its id. Without a key they are stored as they are.
     #[arg(long, env = "QUEEN_ENCRYPTION_KEY", value_name = "KEY", help_heading = ENCRYPTION)]
     pub encryption_key: Option<String>,
-    /// A file with that key instead.
+    /// Path of a file that contains `QUEEN_ENCRYPTION_KEY`.
     #[arg(long, env = "QUEEN_ENCRYPTION_KEY_FILE", value_name = "FILE", help_heading = ENCRYPTION)]
     pub encryption_key_file: Option<PathBuf>,
     /// Further keys, only to read what was encrypted with them, separated by commas.
     #[arg(long, env = "QUEEN_ENCRYPTION_OLD_KEYS", value_name = "KEYS", help_heading = ENCRYPTION)]
     pub encryption_old_keys: Option<String>,
-    /// A file with those keys instead, separated by commas or lines.
+    /// Path of a file that contains `QUEEN_ENCRYPTION_OLD_KEYS`, separated by commas or lines.
     #[arg(long, env = "QUEEN_ENCRYPTION_OLD_KEYS_FILE", value_name = "FILE", help_heading = ENCRYPTION)]
     pub encryption_old_keys_file: Option<PathBuf>,
 
@@ -319,8 +319,8 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_MAX_HEADER_BYTES", default_value = "32KiB", value_name = "BYTES",
           value_parser = header_bytes, help_heading = LIMITS)]
     pub max_header_bytes: usize,
-    /// Close a connection when the path and headers of a request are not complete this long after their first byte; 0 waits as
-    /// long as for the next request.
+    /// Close a connection when a request's path and headers are incomplete this long after their first byte; 0 applies the idle
+    /// timeout (120 s).
     #[arg(long, env = "QUEEN_HEADER_TIMEOUT_MS", default_value = "10s", value_name = "MS", value_parser = milliseconds,
           help_heading = LIMITS)]
     pub header_timeout: Duration,
@@ -680,7 +680,7 @@ mod tests {
     fn the_defaults_are_those_of_the_contract() {
         let settings = Cli::parse_from(["queen"]).unwrap().settings;
         let config = settings.engine("host=x".to_owned(), Tls::OFF).unwrap();
-        assert_eq!(settings.port, 6632);
+        assert_eq!((settings.host.as_str(), settings.port), ("127.0.0.1", 6632));
         assert_eq!(settings.options().unwrap().body_bytes_max, 67_108_864);
         assert_eq!((config.flight_items_max, config.linger), (500, Duration::ZERO));
         assert_eq!(config.statement_timeout, Duration::from_secs(30));

@@ -44,6 +44,8 @@ use crate::telemetry::Telemetry;
 const IDLE_PATIENCE: Duration = Duration::from_secs(120);
 /// More round trips than a client needs, wherever it is.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// hyper takes no smaller buffer.
+const BUFFER_BYTES_MIN: usize = 8 << 10;
 /// Out of file descriptors: trying at once again would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -164,6 +166,8 @@ async fn speak(
     http.timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE);
     // Twice, because what it refuses is refused without a body. Up to there it is refused in our own words.
     http.max_header_size(limits.bounds.header_bytes * 2);
+    // What it reads, of bodies as well, and what a connection keeps while it waits.
+    http.max_buf_size((limits.bounds.header_bytes * 2).max(BUFFER_BYTES_MIN));
     let _open = meter.connected();
     let service = TowerToHyperService::new(router);
     // Measured out here and not in a layer, which would cost every request an allocation or two.

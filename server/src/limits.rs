@@ -6,6 +6,7 @@ pub mod admission;
 mod buckets;
 pub mod budget;
 mod counted;
+mod framing;
 pub mod head;
 pub mod pace;
 pub mod reads;

@@ -110,7 +110,7 @@ fn is_color(rest: &str) -> bool {
 /// Also what some readers take for the end of a line, and what turns the direction of writing.
 fn is_control(char: char) -> bool {
     char.is_control()
-        || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A lone word is a level. The filter would take a misspelt one for the name of a module and log nothing.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn forge() {
-        let name = "q\n2026-01-01T00:00:00Z  INFO audit: forged\r\u{2028}\u{85}\u{1b}[2K\u{202e}\u{7f}\0";
+        let name = "q\n2026-01-01T00:00:00Z  INFO audit: forged\r\u{2028}\u{85}\u{1b}[2K\u{202e}\u{200e}\u{200f}\u{61c}\u{7f}\0";
         let _span = info_span!("request", queue = %name).entered();
         info!(shown = %name, quoted = name, listed = ?[name], "about {name}");
     }
@@ -170,6 +170,9 @@ mod tests {
             with_default(json(filter("info").unwrap(), lines(&objects)), forge);
             let (plain, objects) = (plain.lines(), objects.lines());
             assert_eq!((plain.len(), objects.len()), (1, 1), "{plain:?} {objects:?}");
+            for mark in ['\u{200e}', '\u{200f}', '\u{61c}'] {
+                assert!(!plain[0].contains(mark) && !objects[0].contains(mark), "{mark:?}");
+            }
             let unsafe_ = |char: char| is_control(char) && !(colours && char == ESCAPE);
             assert!(!plain[0].contains(unsafe_) && !plain[0].contains("\u{1b}[2K"), "{plain:?}");
             assert!(!objects[0].contains(is_control), "{objects:?}");

@@ -128,7 +128,7 @@ struct Document;
 
 const DESCRIPTION: &str = "A partitioned message queue on PostgreSQL. \
     Bodies are JSON in UTF-8; a missing Content-Type is taken for JSON. Unknown query keys and unknown fields \
-    are ignored. Names are any text up to 255 characters without NUL; in a path they are percent-encoded. \
+    are ignored, except for unknown options of a queue, which are a 400. Names are any text up to 255 characters without NUL; in a path they are percent-encoded. \
     Times are ISO 8601 in UTC. OPTIONS on any path is a 204. Web pages of other origins are answered where access control is on, or where \
     QUEEN_CORS_ORIGINS lists them. \
     Where access control is on, every route but those of health wants a bearer token or an API key; the \

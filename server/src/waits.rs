@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Ends whose pops may still come: those of all consumers that stop in the same moment.
+/// Ends of one owner whose pops may still come: those of all consumers that stop in the same moment.
 const EARLY_MAX: usize = 256;
+/// Owners of such ends, 4 MB in all.
+const EARLY_OWNERS_MAX: usize = 1_000;
 
 /// Whose it is; nobody's without access control. Another's wait is as unknown as one that never was.
 type Owner = Option<Arc<str>>;
@@ -19,11 +21,11 @@ pub struct Waits(Mutex<Known>);
 
 /// # Invariants
 /// - `held` has an entry for every `Wait` that is held, and for nothing else. So there are never more than pops under way.
-/// - `early` has at most `EARLY_MAX`, the newest last.
+/// - `early` has at most `EARLY_OWNERS_MAX` owners, and of each 1 to `EARLY_MAX` ends, the newest last.
 #[derive(Default)]
 struct Known {
     held: HashMap<Key, CancellationToken>,
-    early: VecDeque<Key>,
+    early: HashMap<Owner, VecDeque<Uuid>>,
 }
 
 /// One of them, until it is dropped.
@@ -48,8 +50,7 @@ impl Waits {
             return None;
         }
         let ended = revoked.map_or_else(CancellationToken::new, CancellationToken::child_token);
-        if let Some(early) = known.early.iter().position(|early| *early == key) {
-            known.early.remove(early);
+        if known.forget(&key) {
             ended.cancel();
         }
         known.held.insert(key.clone(), ended.clone());
@@ -65,15 +66,37 @@ impl Waits {
             ended.cancel();
             return true;
         }
-        if known.early.len() == EARLY_MAX {
-            known.early.pop_front();
-        }
-        known.early.push_back(key);
+        known.remember(key);
         false
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn remember(&mut self, (owner, id): Key) {
+        if self.early.len() == EARLY_OWNERS_MAX && !self.early.contains_key(&owner) {
+            let most = self.early.iter().max_by_key(|(_, ids)| ids.len()).map(|(owner, _)| owner.clone());
+            most.and_then(|most| self.early.remove(&most));
+        }
+        let ids = self.early.entry(owner).or_default();
+        if ids.len() == EARLY_MAX {
+            ids.pop_front();
+        }
+        ids.push_back(id);
+    }
+
+    /// Whether it was there.
+    fn forget(&mut self, (owner, id): &Key) -> bool {
+        let Some(ids) = self.early.get_mut(owner) else { return false };
+        let Some(at) = ids.iter().position(|early| early == id) else { return false };
+        ids.remove(at);
+        if ids.is_empty() {
+            self.early.remove(owner);
+        }
+        true
     }
 }
 
@@ -115,6 +138,21 @@ mod tests {
             assert!(!waits.end(None, id(number)));
         }
         assert!(!ended(0) && ended(1) && ended(EARLY_MAX as u128));
+    }
+
+    #[test]
+    fn ends_that_come_first_push_out_nobody_elses() {
+        let waits = Arc::<Waits>::default();
+        let (id, another) = (Uuid::from_u128(7), || Some("another".into()));
+        assert!(!waits.end(None, id));
+        for number in 0..=EARLY_MAX as u128 {
+            assert!(!waits.end(another(), Uuid::from_u128(number)));
+        }
+        assert!(waits.begin(None, id, None).unwrap().ended.is_cancelled());
+        for number in 0..2 * EARLY_OWNERS_MAX {
+            assert!(!waits.end(Some(number.to_string().into()), id));
+        }
+        assert_eq!(waits.lock().early.len(), EARLY_OWNERS_MAX);
     }
 
     #[test]

@@ -257,7 +257,7 @@ export class Groups extends Part {
   async #checkForecasts(call: CallOptions): Promise<void> {
     const { version } = await this.http.ask<types.Health>('GET', '/health', call);
     if (version.startsWith('0.1.')) {
-      throw badUse(`a broker of version ${version} cannot tell what a seek would do`);
+      throw badUse(`broker version ${version} does not support dryRun for seeks`);
     }
   }
 

@@ -275,6 +275,6 @@ test('a dry run of a seek moves nothing, and is not asked of a broker that would
     { toEnd: true, dryRun: true },
   ]);
   version = '0.1.9';
-  await assert.rejects(groups.seek('g', 'q', 'end', { dryRun: true }), badUse(/0\.1\.9 cannot tell/));
+  await assert.rejects(groups.seek('g', 'q', 'end', { dryRun: true }), badUse(/0\.1\.9 does not support dryRun/));
   assert.equal(fake.asked.filter(({ method }) => method === 'POST').length, 2);
 });

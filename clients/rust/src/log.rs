@@ -68,7 +68,7 @@ impl Outages {
     pub fn failed(&self, broker: usize, error: &Error, cut: bool) {
         if error.is_ours() {
             if self.token.begin() {
-                warn!(target: TARGET, %error, "token cannot be had");
+                warn!(target: TARGET, %error, "token request failed");
             }
             return;
         }
@@ -84,7 +84,7 @@ impl Outages {
 
     fn has_token(&self) {
         if let Some(outage) = self.token.end() {
-            warn!(target: TARGET, outage_ms = millis(outage), "token can be had again");
+            warn!(target: TARGET, outage_ms = millis(outage), "token requests succeed again");
         }
     }
 }

@@ -123,9 +123,7 @@ pub fn distrust(error: &(dyn StdError + 'static)) -> Option<String> {
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                     "it is for another name than that of the URL".to_owned()
                 }
-                _ if is_authority(failed) => {
-                    "it is the certificate of an authority, and not one of those that are trusted".to_owned()
-                }
+                _ if is_authority(failed) => "it is a CA certificate that is not trusted".to_owned(),
                 CertificateError::Other(OtherError(cause)) => cause.to_string(),
                 other => other.to_string(),
             });

@@ -76,7 +76,8 @@ export interface paths {
         /**
          * Takes messages of any partition of a queue.
          * @description The partition served longest ago goes first. What is taken is leased to the consumer group until it is
-         *     acknowledged or the lease ends. A queue nobody has made yet is an empty one, or with `QUEEN_AUTO_CREATE` off a 404.
+         *     acknowledged or the lease ends. A queue that does not exist is treated as empty; with `QUEEN_AUTO_CREATE=false` the pop gets
+         *     a 404.
          */
         get: operations["popQueue"];
         put?: never;
@@ -296,8 +297,8 @@ export interface paths {
         put?: never;
         /**
          * Creates a queue or changes its options.
-         * @description A change after which messages that are stored are deleted sooner, or given up without a dead letter, needs the role `admin`; for
-         *     callers that are limited to some queues, the right `admin`, as every change.
+         * @description Changes that delete stored messages sooner, or drop dead letters, need the role `admin`; limited callers need the right
+         *     `admin`, as for every change.
          */
         post: operations["configure"];
         delete?: never;
@@ -889,7 +890,7 @@ export interface paths {
         put?: never;
         /**
          * Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
-         * @description Ends its leases there and gives it a fresh retry budget. With `dryRun` it does nothing of that, and tells how many messages
+         * @description Ends its leases there, and its retries start again at 0. With `dryRun` it does nothing of that, and tells how many messages
          *     would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
          */
         post: operations["seek"];
@@ -910,7 +911,7 @@ export interface paths {
         put?: never;
         /**
          * Moves a group in one partition: behind the last message, or to the first one after a time.
-         * @description Without a body to the end. Ends its lease there and gives it a fresh retry budget. With `dryRun` it does nothing of that, and
+         * @description Without a body to the end. Ends its lease there, and its retries start again at 0. With `dryRun` it does nothing of that, and
          *     tells how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
          */
         post: operations["seekPartition"];
@@ -1387,8 +1388,8 @@ export interface paths {
         };
         /**
          * What the broker counts about itself, for Prometheus.
-         * @description With access control the series that name queues and groups are only for those who show a token or a key for all queues,
-         *     unless `QUEEN_OPEN_METRICS` opens them.
+         * @description With access control, series that name queues or groups need a token or key that is not limited to some queues, unless
+         *     `QUEEN_OPEN_METRICS` is set.
          */
         get: operations["prometheus"];
         put?: never;
@@ -1530,7 +1531,7 @@ export interface components {
             waitEventType: string | null;
             waitEvent: string | null;
             user: string | null;
-            /** @description Only of Queen's own sessions: what others send may be none of the caller's business. */
+            /** @description Shown only for Queen's own sessions. */
             query: string | null;
         };
         AutovacuumStatus: {
@@ -3614,7 +3615,7 @@ export interface components {
             bucket: string;
         };
         /**
-         * @description Each stands for itself, but for what `pop` says: `admin` includes none of the others.
+         * @description Rights are independent, except that `pop` includes `read`.
          * @enum {string}
          */
         Right: "push" | "pop" | "read" | "admin";
@@ -4378,7 +4379,7 @@ export interface components {
             maxEventLoopLagMs: number;
             /**
              * Format: double
-             * @description Connections that were idle, of a broker.
+             * @description Idle connections per broker.
              */
             avgFreeSlots: number;
             /** Format: int64 */
@@ -4390,7 +4391,7 @@ export interface components {
             dbConnections: number;
             /**
              * Format: double
-             * @description Those of them that carried a call, on average.
+             * @description Average number of connections with a call in progress, all brokers.
              */
             busyConnections: number;
             /**
@@ -6085,7 +6086,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description There are all the queues that there may be */
+            /** @description The queue limit (`QUEEN_MAX_QUEUES`) is reached */
             409: {
                 headers: {
                     [name: string]: unknown;

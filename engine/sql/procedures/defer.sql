@@ -77,7 +77,8 @@ begin
           from unnest(p_requests, p_partitions) with ordinality a (request, partition_id, ordinal)) a;
 end $$;
 
--- queen.defer_pushes: the same, and waits for partitions that are locked. For brokers of the last release, and from SQL.
+-- queen.defer_pushes: the same, and waits for partitions that are locked. Brokers of 0.1.0 call it; to be removed with 0.3.0, when
+-- compatible.sql calls the other.
 -- in:     as queen.defer_pushes_unlocked without p_requests and p_wait
 -- out:    the positions (from 1) of those whose partition is gone
 -- locks:  heads rows in id order
@@ -156,7 +157,7 @@ begin
     where c.ctid = n.ctid;
 end $$;
 
--- queen.defer_acks: the same, and waits for cursors that are locked. For brokers of the last release.
+-- queen.defer_acks: the same, and waits for cursors that are locked. Brokers of 0.1.0 call it; to be removed with 0.3.0.
 -- in:     as queen.defer_acks_unlocked without p_wait
 -- out:    the positions (from 1) of those that were not put aside: the lease is not valid, or there is no such reader
 -- locks:  consumers rows in (partition_id, consumer_group) order

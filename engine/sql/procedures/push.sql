@@ -178,7 +178,8 @@ begin
     end loop;
 end $$;
 
--- queen.push: the same, and waits for partitions that are locked. For brokers of the last release.
+-- queen.push: the same, and waits for partitions that are locked. Brokers of 0.1.0 call it; to be removed with 0.3.0, when
+-- compatible.sql calls the other.
 -- in:     as queen.push_unlocked without p_wait
 -- out:    as queen.push_unlocked
 -- locks:  heads rows in id order

@@ -162,6 +162,20 @@ begin
     order by q.priority desc, q.name;
 end $$;
 
+-- queen.queues_labelled: the queues with one of these names or labels.
+-- in:     p_names text[], p_namespaces text[], p_tasks text[]
+-- out:    name text, namespace text, task text
+-- locks:  none
+-- raises: never
+create or replace function queen.queues_labelled(p_names text[], p_namespaces text[], p_tasks text[])
+returns table (name text, namespace text, task text)
+language plpgsql stable as $$
+begin
+    return query
+    select q.name, q.namespace, q.task from queen.queues q
+    where q.name = any (p_names) or q.namespace = any (p_namespaces) or q.task = any (p_tasks);
+end $$;
+
 -- queen.dedup_window: for how many seconds the transaction ids of a queue are remembered.
 -- in:     p_dedup_window int, p_retention_enabled boolean, p_retention int: the options of the queue, in seconds
 -- out:    int; 0 = not at all

@@ -43,7 +43,7 @@ begin
     returning c.lease_id, case when queen.is_held(c.lease_until, v_now) then c.lease_own_until else c.lease_until end;
 end $$;
 
--- queen.renew: the same, and waits for cursors that are locked. For brokers of the last release.
+-- queen.renew: the same, and waits for cursors that are locked. Brokers of 0.1.0 call it; to be removed with 0.3.0.
 -- in:     as queen.renew_unlocked without p_wait
 -- out:    lease_id uuid, lease_until timestamptz: one row per partition lease that was extended
 -- locks:  consumers rows in (partition_id, consumer_group) order

@@ -407,6 +407,17 @@ begin
     return query select q.* from queen.queues q where q.id = p_queue;
 end $$;
 
+-- queen.named_options: the same by its name.
+-- in:     p_queue text
+-- out:    its row; none when there is no such queue
+-- locks:  none
+-- raises: never
+create or replace function queen.named_options(p_queue text)
+returns setof queen.queues language plpgsql stable as $$
+begin
+    return query select q.* from queen.queues q where q.name = p_queue;
+end $$;
+
 -- queen.trouble: what is leased and what was given up, in one row.
 -- in:     p_letters_max int (dead letters to look at: more are counted, but not told apart)
 -- out:    leased_partitions bigint, leased bigint, consumed bigint (messages below the cursors of all groups together),

@@ -120,6 +120,25 @@ pub async fn queues_matching(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
+#[derive(Debug, Clone)]
+pub struct QueueLabels {
+    pub name: String,
+    pub namespace: String,
+    pub task: String,
+}
+
+pub async fn queues_labelled(
+    connections: &Connections,
+    names: &[&str],
+    namespaces: &[&str],
+    tasks: &[&str],
+) -> Result<Vec<QueueLabels>, Error> {
+    let sql = "select * from queen.queues_labelled($1, $2, $3)";
+    let rows = many(connections, "queen.queues_labelled", sql, &[&names, &namespaces, &tasks]).await?;
+    let labels = |row: &Row| QueueLabels { name: row.get(0), namespace: row.get(1), task: row.get(2) };
+    Ok(rows.iter().map(labels).collect())
+}
+
 pub async fn delete_group(
     connections: &Connections,
     group: &str,

@@ -55,8 +55,8 @@ impl Error {
     pub fn public_text(&self) -> String {
         match self {
             Self::Procedure { source, .. } => match source.as_db_error().filter(|_| self.is_data()) {
-                Some(db) => format!("the database cannot store this: {}", db.message()),
-                None => "the database could not do this; the log of the broker says why".to_owned(),
+                Some(db) => format!("PostgreSQL rejected a value: {}", db.message()),
+                None => "database error; see the broker's log".to_owned(),
             },
             Self::Unreachable(_) => "no database connection".to_owned(),
             other => other.to_string(),

@@ -368,6 +368,13 @@ pub async fn options(connections: &Connections, queue: Uuid) -> Result<Option<Qu
     Ok(rows.first().map(control::options))
 }
 
+/// The same by its name; `None`: there is none.
+pub async fn named_options(connections: &Connections, queue: &str) -> Result<Option<QueueOptions>, Error> {
+    let sql = "select * from queen.named_options($1)";
+    let rows = many(connections, "queen.named_options", sql, &[&queue]).await?;
+    Ok(rows.first().map(control::options))
+}
+
 /// What is leased and what was given up, everywhere.
 #[derive(Debug, Clone)]
 pub struct Trouble {

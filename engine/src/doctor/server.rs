@@ -2,6 +2,7 @@
 
 use super::facts::{Facts, Holder, Slot};
 use super::{Circumstances, Findings, size, span};
+use crate::start::reads_size;
 
 const VERSION_MIN: i32 = 150_000;
 const GIB: i64 = 1 << 30;
@@ -279,14 +280,15 @@ fn connections(facts: &Facts, here: &Circumstances, found: &mut Findings) {
              raise max_connections", sessions.clients));
         return;
     }
-    // One more to listen.
-    let wanted = sessions.brokers * (here.pool as i64 + 1);
+    // And those for lists, and one to listen.
+    let each = (here.pool + reads_size(here.pool) + 1) as i64;
+    let wanted = sessions.brokers * each;
     let others = sessions.clients - sessions.queen;
     if wanted + others > allowed {
         found.warning("connections_wanted", format!(
-            "{} broker(s) may open {} connections each, {others} are used by others, and the server allows \
-             {allowed}: under load some will be refused; lower SIDECAR_POOL_SIZE or raise max_connections",
-            sessions.brokers, here.pool + 1));
+            "{} broker(s) may open {each} connections each ({} for messages, {} for lists, 1 to listen), {others} are \
+             used by others, and the server allows {allowed}: under load some will be refused; lower SIDECAR_POOL_SIZE \
+             or raise max_connections", sessions.brokers, here.pool, reads_size(here.pool)));
     }
 }
 

@@ -183,6 +183,10 @@ fn what_is_known_besides_the_facts_counts_as_well() {
         assert_eq!(found[0].1, code);
     }
     assert_eq!(judged(healthy(), &Circumstances { pooled: None, ..here() }), []);
+    // 97 of which others have 4: four for lists and one to listen come on top.
+    assert_eq!(judged(healthy(), &Circumstances { pool: 88, ..here() }), []);
+    let wanted = judged(healthy(), &Circumstances { pool: 89, ..here() });
+    assert_eq!(wanted, [(Severity::Warning, "connections_wanted")]);
     let mut encrypted = healthy();
     encrypted["contents"]["encrypted_queues"] = json!(["q"]);
     assert_eq!(judged(encrypted, &Circumstances { can_seal: true, ..here() }), []);

@@ -151,11 +151,11 @@ impl Processor {
     }
 
     async fn failed(&self, db: &Connection, lane: &DeferredLane, error: &Error) -> Result<(), Error> {
-        let (reason, counts) = (error.to_string(), error.is_data());
+        let (reason, counts) = (error.public_text(), error.is_data());
         if let Some((id, for_good)) = deferred::fail_deferred(db, self.worker, lane, &reason, counts).await? {
             match for_good {
-                true => warn!(operation = %id, %reason, "a deferred operation has failed"),
-                false => info!(operation = %id, %reason, "a deferred operation will be tried again"),
+                true => warn!(operation = %id, %error, "a deferred operation has failed"),
+                false => info!(operation = %id, %error, "a deferred operation will be tried again"),
             }
         }
         Ok(())

@@ -168,9 +168,8 @@ impl Worker {
                 Ok(Turn::Alone)
             }
             Err(error) if is_final(&error) => {
-                let reason = error.to_string();
-                warn!(redrive = %id, %reason, "a dead letter cannot be replayed and stays");
-                self.settle(id, &found, done, Some(&reason), false).await?;
+                warn!(redrive = %id, %error, "a dead letter cannot be replayed and stays");
+                self.settle(id, &found, done, Some(&error.public_text()), false).await?;
                 Ok(Turn::Alone)
             }
             Err(error) => Err(error),

@@ -4,7 +4,7 @@ use queen_protocol::{Configure, QueueOptions};
 use uuid::Uuid;
 
 use crate::Engine;
-use crate::db::control::{self, SeekForecast};
+use crate::db::control::{self, QueueLabels, SeekForecast};
 use crate::error::Error;
 use crate::jobs::wake;
 
@@ -75,13 +75,14 @@ impl Engine {
         .await
     }
 
-    /// The queues with these labels; `None` matches any.
-    pub async fn queues_matching(
+    /// The queues with one of these names or labels.
+    pub async fn queues_labelled(
         &self,
-        namespace: Option<&str>,
-        task: Option<&str>,
-    ) -> Result<Vec<String>, Error> {
-        Ok(control::queues_matching(&self.shared.connections, namespace, task).await?)
+        names: &[&str],
+        namespaces: &[&str],
+        tasks: &[&str],
+    ) -> Result<Vec<QueueLabels>, Error> {
+        Ok(control::queues_labelled(&self.shared.connections, names, namespaces, tasks).await?)
     }
 
     /// Whether the queue existed.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use queen_protocol::{PushItem, PushResult, PushStatus, Ticket, Trace};
+use queen_protocol::{PushItem, PushResult, PushStatus, QueueOptions, Ticket, Trace};
 use uuid::Uuid;
 
 use super::append::{self, Landed, Parcel, Placed};
@@ -82,9 +82,6 @@ pub(crate) enum Missing<'a> {
     /// about its deduplication and its encryption.
     Left(&'a HashMap<Arc<str>, (i32, bool)>),
 }
-
-/// How long a new queue remembers transaction ids, as in queues.sql.
-const DEDUP_SECONDS: i32 = 3_600;
 
 /// How often a push looks its partitions up again after they were deleted under it.
 const REOPENS_MAX: usize = 5;
@@ -401,7 +398,10 @@ impl Engine {
                 (Opened::Absent, Missing::Left(queues)) => {
                     let wanted = named[place].clone();
                     let (dedup_seconds, encrypted) =
-                        queues.get(&wanted.queue).copied().unwrap_or((DEDUP_SECONDS, false));
+                        queues.get(&wanted.queue).copied().unwrap_or_else(|| {
+                            let new = QueueOptions::default();
+                            (new.dedup_window_seconds, new.encryption_enabled)
+                        });
                     let (queue, name) = (wanted.queue.clone(), wanted.partition.clone());
                     let partition = Partition { id: ids::partition_id(), number: 0, queue, name };
                     let open = Open { create: Some(true), ..wanted };

@@ -136,6 +136,11 @@ impl Engine {
         Ok(resources::options(&self.shared.reads, queue).await?)
     }
 
+    /// `None`: there is no such queue.
+    pub async fn named_options(&self, queue: &str) -> Result<Option<QueueOptions>, Error> {
+        Ok(resources::named_options(&self.shared.reads, queue).await?)
+    }
+
     /// Microseconds since 1970.
     pub fn wall_clock(&self) -> i64 {
         crate::clock::wall()

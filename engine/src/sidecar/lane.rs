@@ -59,7 +59,8 @@ pub trait Operation: Send + Sync + Sized + 'static {
         batch: &[Self],
     ) -> impl Future<Output = Result<Vec<Self::Output>, Error>> + Send;
 
-    /// The same for entries of one key, which may wait for rows that another session has locked. `call` never does.
+    /// The same for entries of one key, which may wait for rows that another session has locked. `call` does not, or not for long:
+    /// `open` up to 200 ms, a transaction, which flies alone, 50 ms.
     fn call_waiting(
         context: &Arc<Self::Context>,
         db: &Connection,

@@ -103,7 +103,7 @@ async fn unsafe_and_small_settings_are_each_named() {
     }
     assert!(finding(&examination, "max_wal_size", Severity::Warning).contains("256 MB"));
     let wanted = finding(&examination, "connections_wanted", Severity::Warning);
-    assert!(wanted.contains("1 broker(s) may open 18") && wanted.contains("allows 17"), "{wanted}");
+    assert!(wanted.contains("1 broker(s) may open 20") && wanted.contains("allows 17"), "{wanted}");
     let mut others = Vec::new();
     while others.len() < 20 && !codes(&engine.examine().await.unwrap().clone()).contains(&"connections_used")
     {

@@ -163,6 +163,22 @@ async fn what_fails_again_is_not_taken_round_and_round() {
 }
 
 #[tokio::test]
+async fn why_a_letter_stays_is_told_without_the_names_of_procedures() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    dead(&broker, "q", &["p"], 1).await;
+    let poison = "alter table queen.segments add constraint poison check (false) not valid";
+    db.client().await.batch_execute(poison).await.unwrap();
+    let id = started(&broker, &all_of("q", 20)).await;
+    let redrive = eventually("it ends", async || {
+        Some(state(&broker, id).await).filter(|redrive| redrive.status != "running" && redrive.failed > 0)
+    })
+    .await;
+    let why = redrive.error.unwrap();
+    assert!(why.contains("poison") && !why.contains("queen."), "{why}");
+}
+
+#[tokio::test]
 async fn a_cancelled_redrive_stops_and_leaves_the_rest() {
     let db = database().await;
     let broker = engine(db.url()).await;

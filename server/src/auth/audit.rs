@@ -16,8 +16,9 @@ use queen_protocol::QueueOptions;
 use serde_json::{Map, Value};
 use tracing::info;
 
+use super::marks::{self, Mark, Scope};
 use super::refusal::{Denial, Denied};
-use super::{Identity, Kind, Peer, marks};
+use super::{Identity, Kind, Peer};
 use crate::app::App;
 use crate::http::request::{Query, decoded};
 
@@ -30,8 +31,9 @@ const REFUSALS_PER_SECOND: u32 = 100;
 const TEXT_CHARS_MAX: usize = 300;
 
 /// Of a query or a body, besides the options of queues: what tells one act from another, and never a payload.
-const DETAILS: [&str; 19] = [
+const DETAILS: [&str; 20] = [
     "enabled",
+    "create",
     "toEnd",
     "timestamp",
     "dryRun",
@@ -51,6 +53,12 @@ const DETAILS: [&str; 19] = [
     "queue",
     "group",
 ];
+
+const NAMES: [&str; 4] = ["queue", "partition", "consumerGroup", "group"];
+const LABELS: [&str; 2] = ["namespace", "task"];
+
+/// The only route that reads the options of queues, and those beside `options` as well.
+const CONFIGURE: &str = "/api/v1/configure";
 
 static OPTIONS: LazyLock<Map<String, Value>> =
     LazyLock::new(|| match serde_json::to_value(QueueOptions::default()) {
@@ -237,35 +245,50 @@ impl Visit {
         let mut about = About::default();
         about.read_path(self.route, self.uri.path());
         let mut details = Map::new();
-        // As handlers read it: options before what stands beside them, and no query where there is a body.
         match self.body.as_ref().and_then(|body| body.0.get()) {
             Some(body) => {
                 if let Ok(Value::Object(body)) = serde_json::from_slice(body) {
-                    let nested = body.get("options").and_then(Value::as_object);
-                    for (name, value) in nested.into_iter().flatten().chain(&body) {
-                        keep(&mut details, name, value);
-                    }
+                    self.keep_body(&body, &mut details);
                 }
             }
-            None => {
-                if let Some(query) = self.uri.query().and_then(Query::read) {
-                    query.pairs().for_each(|(name, value)| keep(&mut details, name, &Value::from(value)));
-                }
-            }
+            None => self.keep_query(&mut details),
         }
-        for (field, name) in [
-            (&mut about.queue, "queue"),
-            (&mut about.partition, "partition"),
-            (&mut about.group, "consumerGroup"),
-        ] {
-            if field.is_none()
-                && let Some(Value::String(text)) = details.remove(name)
-            {
-                *field = Some(text);
-            }
-        }
+        let mut text = |name: &str| match details.remove(name) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        let group =
+            [text("consumerGroup"), text("group")].into_iter().flatten().find(|group| !group.is_empty());
+        about.queue = about.queue.or_else(|| text("queue"));
+        about.partition = about.partition.or_else(|| text("partition"));
+        about.group = about.group.or(group);
         about.details = (!details.is_empty()).then(|| Value::Object(details).to_string());
         about
+    }
+
+    /// As handlers read it: options before what stands beside them, labels after it.
+    fn keep_body(&self, body: &Map<String, Value>, details: &mut Map<String, Value>) {
+        let nested = body.get("options").filter(|_| self.route == Some(CONFIGURE)).and_then(Value::as_object);
+        let options = || nested.into_iter().flatten();
+        for (name, value) in options().filter(|(name, _)| OPTIONS.contains_key(name.as_str())).chain(body) {
+            keep(details, name, value);
+        }
+        for (name, value) in options().filter(|(name, _)| LABELS.contains(&name.as_str())) {
+            keep(details, name, value);
+        }
+    }
+
+    /// Where there is a body no query is read, and where the queue is not asked for in it, no names.
+    fn keep_query(&self, details: &mut Map<String, Value>) {
+        if self.method == Method::POST {
+            return;
+        }
+        let asked = matches!(marks::of(&self.method, self.route), Mark::Needs(_, Scope::Asked(_)));
+        let named = asked || self.method == Method::GET || self.method == Method::HEAD;
+        let Some(query) = self.uri.query().and_then(Query::read) else { return };
+        for (name, value) in query.pairs().filter(|(name, _)| named || !NAMES.contains(name)) {
+            keep(details, name, &Value::from(value));
+        }
     }
 }
 

@@ -27,10 +27,10 @@ pub struct Connect {
     /// Token or API key, if the broker asks for one.
     #[arg(long, env = "QUEEN_TOKEN", value_name = "TOKEN", help_heading = HEADING)]
     pub token: Option<String>,
-    /// The same from a file, which is read again for every request. Goes before a token.
+    /// Path of a file that contains `QUEEN_TOKEN`, read again for every request. Goes before a token.
     #[arg(long, env = "QUEEN_TOKEN_FILE", value_name = "FILE", help_heading = HEADING)]
     pub token_file: Option<PathBuf>,
-    /// Certificates that https trusts, a file of PEM, in place of those of the system.
+    /// PEM file of certificates to trust for HTTPS instead of the system's.
     #[arg(long, env = "QUEEN_CACERT", value_name = "FILE", help_heading = HEADING)]
     pub cacert: Option<PathBuf>,
     /// How long a request may take with all its retries. Waiting for messages comes on top.

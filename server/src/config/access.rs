@@ -42,7 +42,7 @@ pub struct Access {
     /// Secret for HS256, at least 32 bytes.
     #[arg(long, env = "JWT_SECRET", value_name = "SECRET", allow_hyphen_values = true, help_heading = ACCESS)]
     pub jwt_secret: Option<Secret>,
-    /// A file with that secret instead.
+    /// Path of a file that contains `JWT_SECRET`.
     #[arg(long, env = "JWT_SECRET_FILE", value_name = "FILE", help_heading = ACCESS)]
     pub jwt_secret_file: Option<PathBuf>,
     /// Public key for RS256 or EdDSA: PEM, in which `\n` may stand for a line end, or a file that holds it.

@@ -154,12 +154,12 @@ struct WorkerStep {
     /// How late timers fired.
     avg_event_loop_lag_ms: f64,
     max_event_loop_lag_ms: f64,
-    /// Connections that were idle, of a broker.
+    /// Idle connections per broker.
     avg_free_slots: f64,
     min_free_slots: u64,
     /// Of all brokers together.
     db_connections: f64,
-    /// Those of them that carried a call, on average.
+    /// Average number of connections with a call in progress, all brokers.
     busy_connections: f64,
     /// Entries that waited for their call.
     avg_job_queue_size: f64,

@@ -29,8 +29,8 @@ const FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4"
 
 /// What the broker counts about itself, for Prometheus.
 ///
-/// With access control the series that name queues and groups are only for those who show a token or a key for all queues,
-/// unless `QUEEN_OPEN_METRICS` opens them.
+/// With access control, series that name queues or groups need a token or key that is not limited to some queues, unless
+/// `QUEEN_OPEN_METRICS` is set.
 #[utoipa::path(get, path = "/metrics/prometheus", operation_id = "prometheus", tag = "broker",
     responses((status = 200, description = "Text in Prometheus' format", body = String, content_type = "text/plain")))]
 pub async fn prometheus(State(app): State<App>, identity: Option<Extension<Arc<Identity>>>) -> Response {

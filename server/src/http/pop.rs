@@ -55,7 +55,8 @@ struct Ended {
 /// Takes messages of any partition of a queue.
 ///
 /// The partition served longest ago goes first. What is taken is leased to the consumer group until it is
-/// acknowledged or the lease ends. A queue nobody has made yet is an empty one, or with `QUEEN_AUTO_CREATE` off a 404.
+/// acknowledged or the lease ends. A queue that does not exist is treated as empty; with `QUEEN_AUTO_CREATE=false` the pop gets
+/// a 404.
 #[utoipa::path(get, path = "/api/v1/pop/queue/{queue}", operation_id = "popQueue", tag = "messages",
     params(("queue" = String, Path), queries::PopQuery),
     responses(

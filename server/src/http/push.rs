@@ -12,8 +12,8 @@ use super::error::{ApiError, Busy, Failures, Missing, NotJson, TooLarge};
 use super::request::{Body, Query};
 use super::{accepted, answer, trace};
 use crate::app::App;
-use crate::auth::Caller;
 use crate::auth::grants::{Need, Right};
+use crate::auth::{Caller, Existing, Labels};
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
@@ -97,13 +97,13 @@ pub async fn check<'a>(
     for item in &items {
         caller.may(need, &item.queue)?;
     }
-    let labels =
-        items.iter().map(|item| (item.queue.as_ref(), item.namespace.as_deref(), item.task.as_deref()));
-    let labels: BTreeSet<_> = labels.filter(|(_, namespace, task)| namespace.or(*task).is_some()).collect();
-    for (queue, namespace, task) in labels {
-        caller.may_label(&app.engine, need, queue, namespace, task).await?;
-    }
-    Ok(())
+    let labels = items.iter().map(|item| Labels {
+        queue: &item.queue,
+        namespace: item.namespace.as_deref(),
+        task: item.task.as_deref(),
+    });
+    let labels: BTreeSet<_> = labels.filter(|labels| labels.namespace.or(labels.task).is_some()).collect();
+    caller.may_label(&app.engine, need, Existing::Kept, &Vec::from_iter(labels)).await
 }
 
 fn is_buffered(results: &[PushResult]) -> bool {

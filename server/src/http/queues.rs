@@ -12,9 +12,9 @@ use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
 use super::request::{Body, SMALL, Segments};
 use crate::app::App;
-use crate::auth::Caller;
 use crate::auth::grants::{Need, Right};
 use crate::auth::refusal::Denied;
+use crate::auth::{Caller, Existing, Labels};
 use crate::openapi::words;
 
 #[derive(Serialize, ToSchema)]
@@ -61,13 +61,13 @@ struct Deleted<'a> {
 
 /// Creates a queue or changes its options.
 ///
-/// A change after which messages that are stored are deleted sooner, or given up without a dead letter, needs the role `admin`; for
-/// callers that are limited to some queues, the right `admin`, as every change.
+/// Changes that delete stored messages sooner, or drop dead letters, need the role `admin`; limited callers need the right
+/// `admin`, as for every change.
 #[utoipa::path(post, path = "/api/v1/configure", operation_id = "configure", tag = "queues",
     request_body = words::Configure,
     responses(
         (status = 200, description = "The queue as it is now", body = Configured<'static>),
-        (status = 409, description = "There are all the queues that there may be", body = super::error::ErrorBody<'static>),
+        (status = 409, description = "The queue limit (`QUEEN_MAX_QUEUES`) is reached", body = super::error::ErrorBody<'static>),
         Failures, TooLarge))]
 pub async fn configure(
     State(app): State<App>,
@@ -94,13 +94,13 @@ async fn check(app: &App, caller: &Caller, configure: &Configure) -> Result<(), 
     let (need, queue) = (Need::This(Right::Admin), configure.queue.as_str());
     caller.may(need, queue)?;
     let (namespace, task) = (configure.namespace.as_deref(), configure.task.as_deref());
-    caller.may_label(&app.engine, need, queue, namespace, task).await?;
+    let labels = [Labels { queue, namespace, task }];
+    caller.may_label(&app.engine, need, Existing::Changed, &labels).await?;
     if caller.administers() {
         return Ok(());
     }
     // A queue that is made this very moment holds nothing yet.
-    let Some(found) = app.engine.queue(queue).await? else { return Ok(()) };
-    let Some(before) = app.engine.queue_options(found.id).await? else { return Ok(()) };
+    let Some(before) = app.engine.named_options(queue).await? else { return Ok(()) };
     let mut after = if configure.replace { QueueOptions::default() } else { before.clone() };
     after.merge(&configure.changes)?;
     match shortened(&before, &after) {

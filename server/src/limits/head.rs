@@ -7,71 +7,117 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::Limit;
 use super::budget::{Budget, Share};
+use super::framing::{Lines, Rest};
 
 /// One read of a head that is not complete: small ones keep the buffer from growing for bytes that may never come.
 const PIECE_BYTES: u64 = 4 << 10;
-/// What ends a head, and a chunked body.
-const BLANK_LINE: &[u8] = b"\r\n\r\n";
 
 /// The head that a connection is at. Its stream sees bytes, its service sees requests; they share this.
 #[derive(Clone)]
 pub struct Head(Arc<Mutex<Progress>>);
 
 struct Progress {
-    phase: Phase,
-    /// Bytes of the unfinished head.
+    at: Part,
+    /// A request is complete and not answered.
+    serving: bool,
+    /// Bytes of heads that no service has seen.
     arrived: usize,
     /// Of the budget for them.
     share: Share,
+    /// What came behind a head that no service has seen: how long its body is, is not known.
+    ahead: BytesMut,
+    /// While a head is incomplete and nothing more of it is here.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
-enum Phase {
-    /// Nothing has come of the next request.
-    Idle,
-    Arriving,
-    /// A request is being served. `body`: how much of its body there is, unless it comes in chunks; `read`: what has arrived
-    /// since its head; `at_end`: that ended with an empty line.
-    Served {
-        body: Option<u64>,
-        read: u64,
-        at_end: bool,
-    },
+/// What the next byte belongs to.
+enum Part {
+    Head(Lines),
+    Behind,
+    Body(Rest),
 }
 
 impl Head {
     pub fn new(budget: &Arc<Budget>) -> Self {
-        let progress = Progress { phase: Phase::Idle, arrived: 0, share: budget.share() };
-        Self(Arc::new(Mutex::new(progress)))
+        Self(Arc::new(Mutex::new(Progress {
+            at: Part::Head(Lines::of_head()),
+            serving: false,
+            arrived: 0,
+            share: budget.share(),
+            ahead: BytesMut::new(),
+            deadline: None,
+        })))
     }
 
     /// It is complete. `body`: its length, `None` if it comes in chunks.
     pub fn complete(&self, body: Option<u64>) {
         let mut progress = self.progress();
-        progress.phase = Phase::Served { body, read: 0, at_end: true };
-        progress.arrived = 0;
+        (progress.at, progress.serving) = (Part::Body(Rest::of(body)), true);
+        (progress.arrived, progress.deadline) = (0, None);
         progress.share.clear();
+        let mut ahead = std::mem::take(&mut progress.ahead);
+        ahead.advance(progress.pass(&ahead));
+        progress.keep(ahead);
     }
 
-    /// The answer is out. Some of the next head may have come behind the body.
+    /// The answer is out. Some of the next head may be here.
     fn next(&self) {
-        let mut progress = self.progress();
-        let ahead = match progress.phase {
-            Phase::Served { body: Some(body), read, .. } => read.saturating_sub(body),
-            Phase::Served { body: None, read, at_end: false } => read,
-            _ => 0,
-        };
-        progress.arrived = ahead as usize;
-        progress.phase = if ahead > 0 { Phase::Arriving } else { Phase::Idle };
+        self.progress().serving = false;
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress {
+    fn is_arriving(&self) -> bool {
+        !self.serving && self.arrived > 0
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let passed = self.pass(bytes);
+        if passed < bytes.len() {
+            let mut ahead = std::mem::take(&mut self.ahead);
+            self.arrived -= ahead.len();
+            ahead.extend_from_slice(&bytes[passed..]);
+            self.keep(ahead);
+        }
+    }
+
+    /// Goes as far as it is known what they belong to: how many of them.
+    fn pass(&mut self, bytes: &[u8]) -> usize {
+        let mut passed = 0;
+        while passed < bytes.len() {
+            let rest = &bytes[passed..];
+            let (end, next) = match &mut self.at {
+                Part::Head(lines) => {
+                    let end = lines.end(rest);
+                    self.arrived += end.unwrap_or(rest.len());
+                    (end, Part::Behind)
+                }
+                Part::Body(body) => (body.end(rest), Part::Head(Lines::of_head())),
+                Part::Behind => break,
+            };
+            let Some(end) = end else { return bytes.len() };
+            self.at = next;
+            passed += end;
+        }
+        passed
+    }
+
+    fn keep(&mut self, ahead: BytesMut) {
+        self.arrived += ahead.len();
+        if !ahead.is_empty() {
+            self.ahead = ahead;
+        }
     }
 }
 
@@ -80,14 +126,12 @@ pub struct HeadReader {
     head: Head,
     /// Zero: for ever.
     patience: Duration,
-    /// While a head is incomplete and nothing more of it is here.
-    deadline: Option<Pin<Box<Sleep>>>,
     exceeded: Option<Limit>,
 }
 
 impl HeadReader {
     pub fn new(head: Head, patience: Duration) -> Self {
-        Self { head, patience, deadline: None, exceeded: None }
+        Self { head, patience, exceeded: None }
     }
 
     /// Why reading has failed.
@@ -102,27 +146,12 @@ impl HeadReader {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let arriving = matches!(self.head.progress().phase, Phase::Arriving);
+        let arriving = self.head.progress().is_arriving();
         let done = match arriving {
             true => ready!(self.poll_rest(stream, cx, buffer)),
-            false => {
-                self.deadline = None;
-                ready!(Pin::new(stream).poll_read(cx, buffer))
-            }
+            false => ready!(Pin::new(stream).poll_read(cx, buffer)),
         };
-        let new = &buffer.filled()[before..];
-        let mut progress = self.head.progress();
-        match &mut progress.phase {
-            _ if new.is_empty() => {}
-            Phase::Served { read, at_end, .. } => {
-                *read += new.len() as u64;
-                *at_end = new.ends_with(BLANK_LINE);
-            }
-            phase @ (Phase::Idle | Phase::Arriving) => {
-                *phase = Phase::Arriving;
-                progress.arrived += new.len();
-            }
-        }
+        self.head.progress().take(&buffer.filled()[before..]);
         Poll::Ready(done)
     }
 
@@ -146,9 +175,11 @@ impl HeadReader {
         if self.patience.is_zero() {
             return Poll::Pending;
         }
-        let patience = self.patience;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(patience)));
-        ready!(deadline.as_mut().poll(cx));
+        {
+            let mut progress = self.head.progress();
+            let deadline = progress.deadline.get_or_insert_with(|| Box::pin(sleep(self.patience)));
+            ready!(deadline.as_mut().poll(cx));
+        }
         self.fail(Limit::HeaderTime, "the head of a request is not complete in time")
     }
 
@@ -264,6 +295,45 @@ mod tests {
             let ended = timeout(LONG, read(&mut server)).await;
             assert_eq!(ended.is_ok_and(|read| read.is_err()), is_next, "{}", String::from_utf8_lossy(sent));
         }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_begins_in_the_read_of_another_request_has_to_be_complete_in_time() {
+        const CHUNKED: &str = "POST / HTTP/1.1\r\n\r\n6;x=1\r\n\r\n\r\nab\r\n0\r\nT: v\r\n\r\n";
+        for (request, body) in [
+            ("\r\nGET / HTTP/1.1\r\n\r\n", Some(0)),
+            ("GET / HTTP/1.1\n\n", Some(0)),
+            ("POST / HTTP/1.1\r\n\r\nbo\r\n\r\ndy", Some(8)),
+            (CHUNKED, None),
+        ] {
+            for (requests, rest) in [(1, ""), (1, "GET /"), (3, ""), (3, "GET / HTTP/1.1\r\nHost: a\r\n")] {
+                let (mut server, head, mut client) = connection(&Budget::heads(0));
+                let sent = request.repeat(requests) + rest;
+                client.write_all(sent.as_bytes()).await.unwrap();
+                read(&mut server).await.unwrap();
+                for _ in 0..requests {
+                    head.complete(body);
+                    assert!(read(&mut server).now_or_never().is_none());
+                    sleep(PATIENCE + PATIENCE / 2).await;
+                    answered(&head);
+                }
+                assert!(read(&mut server).now_or_never().is_none(), "it has its whole time: {sent:?}");
+                let ended = timeout(LONG, read(&mut server)).await;
+                assert_eq!(ended.is_ok_and(|read| read.is_err()), !rest.is_empty(), "{sent:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_begins_in_the_read_of_another_request_counts() {
+        let (mut server, head, mut client) = connection(&Budget::heads(1_000));
+        let sent = format!("GET / HTTP/1.1\r\n\r\nGET /{}", "x".repeat(1_000));
+        client.write_all(sent.as_bytes()).await.unwrap();
+        read(&mut server).await.unwrap();
+        head.complete(Some(0));
+        answered(&head);
+        assert!(timeout(LONG, read(&mut server)).await.unwrap().is_err());
+        assert_eq!(server.exceeded(), Some(Limit::Heads));
     }
 
     #[tokio::test]

@@ -105,7 +105,7 @@ pub struct ActiveQuery {
     wait_event: Option<String>,
     #[schema(required)]
     user: Option<String>,
-    /// Only of Queen's own sessions: what others send may be none of the caller's business.
+    /// Shown only for Queen's own sessions.
     #[schema(required)]
     query: Option<String>,
 }

@@ -186,3 +186,47 @@ async fn no_body_at_all_is_an_empty_object_where_every_field_is_optional() {
         readers.as_array().unwrap().iter().filter_map(|row| row["name"].as_str()).collect();
     assert_eq!(names, ["g"], "a group that only gives up on messages does not read");
 }
+
+#[tokio::test]
+async fn an_error_of_the_database_names_no_procedure_and_no_code() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!(1)]).await;
+    let message = server.pop_soon("/queue/q").await.messages.remove(0);
+    let document = server.get("/openapi.json").await.json();
+    let partition = message["partitionId"].as_str().unwrap();
+    server.sql("drop schema queen cascade").await;
+    let mut failed = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let path = path.replace("{partition}", partition).replace(['{', '}'], "");
+        for method in methods.as_object().unwrap().keys() {
+            let body = match path.as_str() {
+                _ if method != "post" => None,
+                "/api/v1/push" => Some(json!({"items": [{"queue": "q", "partition": "p", "payload": 1}]})),
+                "/api/v1/ack" => Some(json!({"transactionId": "t", "partitionId": partition})),
+                "/api/v1/transaction" => {
+                    let push = json!({"type": "push", "queue": "q", "partition": "p", "payload": 1});
+                    Some(json!({"operations": [push]}))
+                }
+                "/api/v1/traces" => Some(json!({"transactionId": "t", "partitionId": partition, "data": 1})),
+                _ => Some(json!({"queue": "new", "toEnd": true, "enabled": false})),
+            };
+            let body = body.map(|body| body.to_string());
+            let method = method.to_uppercase().parse().unwrap();
+            let reply = server.send(method, &path, body.as_deref()).await;
+            if reply.status < 500 {
+                continue;
+            }
+            failed += 1;
+            let text = reply.json()["error"].as_str().unwrap_or_default().to_owned();
+            let is_code = |word: &str| {
+                word.len() == 5
+                    && word.contains(|c: char| c.is_ascii_digit())
+                    && word.chars().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase())
+            };
+            let words = text.split(|c: char| !c.is_alphanumeric());
+            assert!(!text.contains("queen.") && !text.contains("procedure"), "{path}: {text}");
+            assert_eq!(words.clone().find(|word| is_code(word)), None, "{path}: {text}");
+        }
+    }
+    assert!(failed > 40, "{failed}");
+}

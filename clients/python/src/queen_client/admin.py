@@ -168,7 +168,7 @@ class AsyncGroups(Part):
         """A broker of the release before does not know `dryRun`, and would move the group."""
         health = await self._get(shapes.Health, "/health")
         if health["version"].startswith("0.1."):
-            raise BadUse(f"a broker of version {health['version']} cannot tell what a seek would do")
+            raise BadUse(f"broker version {health['version']} does not support dryRun for seeks")
 
     async def subscription(self, group: str, since: datetime) -> shapes.Subscribed:
         """Changes where the group starts in partitions it has not met yet."""

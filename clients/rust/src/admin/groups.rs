@@ -212,7 +212,7 @@ impl Admin {
         if !broker.version.starts_with("0.1.") {
             return Ok(());
         }
-        let text = format!("a broker of version {} cannot tell what a seek would do", broker.version);
+        let text = format!("broker version {} does not support dryRun for seeks", broker.version);
         Err(Error::new(ErrorKind::BadUse, text))
     }
 

@@ -126,6 +126,58 @@ async fn what_is_logged_of_an_act_is_what_its_handler_has_read() {
 }
 
 #[tokio::test]
+async fn a_name_that_no_handler_reads_is_not_logged() {
+    let log = Log::start();
+    let server = server().await;
+    let oscar = Holder::new(&server, &token("oscar", "admin"));
+    let harmless = json!({"queue": "harmless", "consumerGroup": "harmless", "perSecond": 1, "toEnd": true});
+    let redrive = json!({"queue": "payments", "group": "billing", "dryRun": true, "options": harmless});
+    assert_eq!(oscar.post("/api/v1/dlq/redrive", redrive).await.status, 404);
+    let line = log.line(json!({"who": "oscar", "route": "/api/v1/dlq/redrive"})).await;
+    assert_eq!((&line["queue"], &line["group"]), (&json!("payments"), &json!("billing")));
+    assert_eq!(line["details"], "{\"dryRun\":true}");
+
+    let seek = "/api/v1/consumer-groups/billing/queues/payments/seek";
+    let body =
+        json!({"toEnd": false, "timestamp": "2026-01-01T00:00:00Z", "create": true, "options": harmless});
+    assert_eq!(oscar.post(seek, body).await.status, 404);
+    let line = log
+        .line(json!({"who": "oscar", "route": "/api/v1/consumer-groups/{group}/queues/{queue}/seek"}))
+        .await;
+    let details: Value = serde_json::from_str(line["details"].as_str().unwrap()).unwrap();
+    assert_eq!(details, json!({"toEnd": false, "timestamp": "2026-01-01T00:00:00Z", "create": true}));
+
+    let configure = json!({"options": harmless, "queue": "payments", "retryLimit": 5});
+    assert_eq!(oscar.post("/api/v1/configure", configure).await.status, 400, "no options of a queue");
+    let line = log.line(json!({"who": "oscar", "status": 400})).await;
+    assert_eq!((&line["queue"], &line["group"]), (&json!("payments"), &Value::Null));
+    assert_eq!(line["details"], "{\"retryLimit\":5}");
+
+    let grants = json!([{"queues": ["orders"], "rights": ["push", "pop"]}]);
+    let forget = "/api/v1/consumer-groups/billing?queue=harmless&deleteMetadata=false";
+    assert_eq!(oscar.delete(forget).await.status, 200);
+    let line = log.line(json!({"who": "oscar", "method": "DELETE"})).await;
+    assert_eq!((&line["queue"], &line["group"]), (&Value::Null, &json!("billing")));
+    assert_eq!(line["details"], "{\"deleteMetadata\":\"false\"}");
+    assert_eq!(oscar.delete("/api/v1/dlq?queue=payments&consumerGroup=&group=g").await.status, 404);
+    assert_eq!(log.line(json!({"who": "oscar", "route": "/api/v1/dlq"})).await["group"], "g");
+
+    let limited = with(with(claims("read-write"), "queen", grants), "sub", json!("trudy"));
+    let limited = Signer::secret(SECRET).sign(&limited);
+    let trudy = Holder::new(&server, &limited);
+    let items = json!({"items": [{"queue": "payments", "payload": 1}], "options": harmless});
+    assert_eq!(trudy.post("/api/v1/push?queue=harmless", items).await.status, 403);
+    let line = log.line(json!({"who": "trudy", "route": "/api/v1/push"})).await;
+    assert_eq!(line["queue"], Value::Null);
+    assert_eq!(oscar.push("payments").await.status, 201);
+    let message = oscar.get("/api/v1/pop/queue/payments").await.json()["messages"][0].clone();
+    let mut ack = ack_of(&message, "completed");
+    ack["options"] = harmless.clone();
+    assert_eq!(trudy.post("/api/v1/ack?queue=harmless", ack).await.status, 403);
+    assert_eq!(log.line(json!({"who": "trudy", "route": "/api/v1/ack"})).await["queue"], Value::Null);
+}
+
+#[tokio::test]
 async fn messages_tokens_and_payloads_are_not_logged() {
     let log = Log::start();
     let server = server().await;

@@ -88,6 +88,15 @@ async fn a_limited_caller_labels_its_queues_only_with_what_leads_to_no_other() {
         );
     }
     assert_eq!(scene.boss().post("/api/v1/configure", options("mine", Some("shop"), None)).await.status, 200);
+    // A push labels new queues only.
+    let items =
+        json!([label("mine", Some("shop"), Some("mail")), label("mine.old", Some("other"), Some("mail"))]);
+    assert_eq!(holder.post("/api/v1/push", json!({"items": items})).await.status, 201);
+    let mut items = vec![label("mine", Some("shop"), None); 20];
+    items.extend((0..20).map(|n| label(&format!("mine.{n}"), Some(&format!("own{n}")), None)));
+    assert_eq!(holder.post("/api/v1/push", json!({"items": items})).await.status, 201);
+    items.push(label("mine.last", Some("shop"), None));
+    assert!(forbidden(&holder.post("/api/v1/push", json!({"items": items})).await));
     for path in ["/api/v1/pop?namespace=own", "/api/v1/pop?task=own", "/api/v1/pop?namespace=shop&queue=mine"]
     {
         assert!(forbidden(&holder.get(path).await), "{path}");

@@ -206,6 +206,26 @@ async fn what_pop_prints_as_json_can_be_acknowledged() {
 }
 
 #[tokio::test]
+async fn an_ack_means_the_message_that_was_popped_where_several_have_its_transaction_id() {
+    let server = Server::start().await;
+    server.configure("orders", json!({"dedupWindowSeconds": 0})).await;
+    for payload in ["1", "2"] {
+        run(&server.url, &["push", "orders", payload, "-p", "a", "--transaction-id", "t"]).await.code(0);
+    }
+    let popped = run(&server.url, &["pop", "orders", "-g", "billing", "-n", "2", "--json"]).await.code(0);
+    let [first, second] = popped.lines().try_into().unwrap();
+    assert_eq!((&first["data"], &second["data"]), (&json!(1), &json!(2)));
+    let word = |name: &str| second[name].as_str().unwrap().to_owned();
+    let (partition, lease) = (word("partitionId"), word("leaseId"));
+    let about = ["ack", "t", "--partition-id", &partition, "--group", "billing", "--lease", &lease];
+    let unknown = "0190a1b2-0000-7000-8000-000000000000";
+    run(&server.url, &[&about[..], &["--message-id", unknown]].concat()).await.code(1);
+    let acked = fed(&server.url, &["ack", "--json"], &second.to_string()).await.json();
+    assert_eq!((&acked[0]["success"], &acked[0]["leaseReleased"]), (&json!(true), &json!(true)));
+    run(&server.url, &["pop", "orders", "-g", "billing"]).await.code(3);
+}
+
+#[tokio::test]
 async fn a_pop_waits_as_long_as_it_is_told() {
     let server = Server::start().await;
     let waiting = run(&server.url, &["pop", "orders", "--wait", "30s"]);

@@ -1,0 +1,138 @@
+//! Where heads and bodies end in what a connection sends. Nothing is checked here: hyper does, and ends a connection that sends
+//! anything else.
+
+/// Looks for the empty line behind a head. Like hyper it takes a lone line feed for the end of a line, and skips empty lines
+/// in front.
+pub struct Lines {
+    begun: bool,
+    /// Nothing of the present line is here.
+    fresh: bool,
+}
+
+impl Lines {
+    pub fn of_head() -> Self {
+        Self { begun: false, fresh: false }
+    }
+
+    /// Those behind the last chunk. There may be none.
+    fn of_trailer() -> Self {
+        Self { begun: true, fresh: true }
+    }
+
+    /// How many of these bytes there are up to the end; `None`: it is not here.
+    pub fn end(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (at, byte) in bytes.iter().enumerate() {
+            match byte {
+                b'\n' if self.fresh => return Some(at + 1),
+                b'\n' => self.fresh = self.begun,
+                b'\r' => {}
+                _ => (self.begun, self.fresh) = (true, false),
+            }
+        }
+        None
+    }
+}
+
+/// What there is still to come of a body.
+pub enum Rest {
+    Bytes(u64),
+    /// Of the number in front of a chunk.
+    Size(u64),
+    /// Of the line that it stands in.
+    Extension(u64),
+    /// Of the chunk, with its line break.
+    Chunk(u64),
+    Trailer(Lines),
+}
+
+impl Rest {
+    /// `length`: `None` if it comes in chunks.
+    pub fn of(length: Option<u64>) -> Self {
+        length.map_or(Self::Size(0), Self::Bytes)
+    }
+
+    /// How many of these bytes there are up to the end; `None`: it is not here.
+    pub fn end(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        loop {
+            if let Self::Bytes(0) = self {
+                return Some(at);
+            }
+            let byte = *bytes.get(at)?;
+            match self {
+                Self::Bytes(left) | Self::Chunk(left) => {
+                    let step = (*left).min((bytes.len() - at) as u64);
+                    at += step as usize;
+                    *left -= step;
+                    if let Self::Chunk(0) = self {
+                        *self = Self::Size(0);
+                    }
+                    continue;
+                }
+                Self::Trailer(lines) => return Some(at + lines.end(&bytes[at..])?),
+                Self::Size(0) | Self::Extension(0) if byte == b'\n' => {
+                    *self = Self::Trailer(Lines::of_trailer());
+                }
+                Self::Size(size) | Self::Extension(size) if byte == b'\n' => {
+                    *self = Self::Chunk(size.saturating_add(2));
+                }
+                Self::Size(size) => match char::from(byte).to_digit(16) {
+                    Some(digit) => *size = size.saturating_mul(16).saturating_add(u64::from(digit)),
+                    None => *self = Self::Extension(*size),
+                },
+                Self::Extension(_) => {}
+            }
+            at += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However the bytes are divided.
+    fn ends_before(rest: &[u8], all: &str, mut part: impl FnMut(&[u8]) -> Option<usize>, size: usize) {
+        let mut passed = 0;
+        for piece in all.as_bytes().chunks(size) {
+            if let Some(end) = part(piece) {
+                assert_eq!(&all.as_bytes()[passed + end..], rest, "{all:?} in pieces of {size}");
+                return;
+            }
+            passed += piece.len();
+        }
+        panic!("{all:?} has no end in pieces of {size}");
+    }
+
+    #[test]
+    fn a_head_ends_with_an_empty_line() {
+        for head in
+            ["GET / HTTP/1.1\r\na: b\r\n\r\n", "\r\n\n\r\nGET / HTTP/1.1\n\n", "GET /\n\r\n", "GET /\r\n\n"]
+        {
+            for size in [1, 2, 3, 100] {
+                let mut lines = Lines::of_head();
+                ends_before(b"\r\n\nnext", &format!("{head}\r\n\nnext"), |piece| lines.end(piece), size);
+            }
+        }
+        assert_eq!(Lines::of_head().end(b"\r\n\r\n\n\nGET / HTTP/1.1\r\na:\r\n"), None);
+    }
+
+    #[test]
+    fn a_body_ends_after_its_length_or_its_last_chunk() {
+        for (length, body) in [
+            (Some(0), ""),
+            (Some(8), "bo\r\n\r\ndy"),
+            (None, "0\r\n\r\n"),
+            (None, "A\r\n0\r\n\r\n67890\r\n2 ;x=00\r\nab\r\n00;last\r\n\r\n"),
+            (None, "1\r\na\r\n0\r\nT: v\r\nU: w\r\n\r\n"),
+        ] {
+            for size in [1, 2, 3, 100] {
+                let mut rest = Rest::of(length);
+                ends_before(b"\r\nnext", &format!("{body}\r\nnext"), |piece| rest.end(piece), size);
+            }
+        }
+        for open in ["", "5\r\n0\r\n\r\n", "0\r\n", "0\r\nT: v\r\n", "ffffffffffffffffff\r\nx"] {
+            assert_eq!(Rest::of(None).end(open.as_bytes()), None, "{open:?}");
+        }
+    }
+}
