@@ -43,9 +43,15 @@ pub enum Error {
     )]
     NoKey,
     #[error(
-        "queue {0:?} asks for encryption, and this broker has no key: set QUEEN_ENCRYPTION_KEY, or switch encryptionEnabled off"
+        "no encryption key is configured on this broker, and queue {0:?} asks for encryption: set QUEEN_ENCRYPTION_KEY"
     )]
     KeyRequired(String),
+    /// It may ask for encryption, and nobody can say so now.
+    #[error(
+        "the database cannot be reached, and without QUEEN_ENCRYPTION_KEY messages are spooled only for queues known not to ask for \
+         encryption; {0:?} is not known"
+    )]
+    KeyInDoubt(String),
 }
 
 /// A message whose payload cannot be decrypted. Nothing is lost: it waits for its key.
@@ -75,9 +81,9 @@ impl Error {
         match self {
             Self::BadRequest(_) => ErrorCode::BadRequest,
             Self::NoQueue(_) | Self::QueueMissing(_) | Self::NoGroup { .. } => ErrorCode::NotFound,
-            Self::QueueLimit(_) => ErrorCode::Conflict,
+            Self::QueueLimit(_) | Self::KeyRequired(_) => ErrorCode::Conflict,
             Self::Overloaded { .. } | Self::Spool(SpoolError::Full { .. }) => ErrorCode::RateLimited,
-            Self::Spool(SpoolError::Disk(_) | SpoolError::None) | Self::KeyRequired(_) => {
+            Self::Spool(SpoolError::Disk(_) | SpoolError::None) | Self::KeyInDoubt(_) => {
                 ErrorCode::Unavailable
             }
             Self::Database(error) if error.is_full() => ErrorCode::RateLimited,

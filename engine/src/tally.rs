@@ -70,6 +70,13 @@ impl Tally {
         }
     }
 
+    /// After the commit, a lease. The group is then listed, even if it never comes further.
+    pub fn leased(&self, queue: &str, group: &Arc<str>) {
+        if let Some(line) = line(&mut self.lock(), queue) {
+            line.counts.consumed.entry(group.clone()).or_default();
+        }
+    }
+
     /// Nobody knows what became of something that was sent, or it changed more than is counted.
     pub fn doubt(&self, queue: &str) {
         if let Some(line) = line(&mut self.lock(), queue) {

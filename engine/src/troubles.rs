@@ -22,6 +22,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(300);
 #[derive(Default)]
 pub struct Troubles {
     plain: Mutex<HashSet<Arc<str>>>,
+    withheld: Mutex<HashSet<String>>,
     unreadable: Mutex<HashMap<Uuid, (UnreadableMessage, Instant)>>,
     /// Whether there may be some, for those in a hurry.
     any: AtomicBool,
@@ -33,6 +34,17 @@ impl Troubles {
         let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
         if plain.len() < QUEUES_MAX && plain.insert(queue.clone()) {
             warn!(%queue, "the queue asks for encryption, but there is no key: its messages are stored as they are; set QUEEN_ENCRYPTION_KEY");
+        }
+    }
+
+    /// The same of one whose messages in the inbox are not stored for that.
+    pub fn withheld(&self, queue: &str) {
+        let mut withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        if withheld.len() < QUEUES_MAX && withheld.insert(queue.to_owned()) {
+            warn!(
+                queue,
+                "messages pushed with SQL wait in queen.inbox, where they are readable: their queue asks for encryption, and there is no key; set QUEEN_ENCRYPTION_KEY"
+            );
         }
     }
 

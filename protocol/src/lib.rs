@@ -21,7 +21,7 @@ pub use lease::{LeaseId, RenewBody, Renewed};
 pub use names::{QUEUE_MODE, check_name, check_new_name, check_transaction_id};
 pub use object::read_object;
 pub use operation::{OperationStats, OperationStatus, Queued, QueuedOperation, SystemHealth, Ticket};
-pub use options::{Configure, QueueOptions};
+pub use options::{Configure, QueueOptions, check_option, nearest};
 pub use pop::{Holder, PopFilter, PopRequest, Subscription};
 pub use push::{PushBody, PushItem, PushResult, PushStatus};
 pub use time::{format_micros, format_millis, parse_time};

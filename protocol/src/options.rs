@@ -58,22 +58,30 @@ options! {
 /// They may stand among the options.
 const LABELS: [&str; 2] = ["namespace", "task"];
 
-/// The known option with the least edits between the two, no matter how it is capitalized and what joins its words.
-fn nearest(unknown: &str) -> &'static str {
+/// Whether there is such an option. The error names the nearest there is.
+pub fn check_option(name: &str) -> Result<(), BadRequest> {
+    if NAMES.contains(&name) || LABELS.contains(&name) {
+        return Ok(());
+    }
+    let nearest = nearest(name, NAMES.iter().chain(&LABELS).copied()).unwrap_or_default();
+    Err(BadRequest(format!("unknown option {name:?}; the nearest there is: {nearest:?}")))
+}
+
+/// The known name with the least edits between the two, no matter how it is capitalized and what joins its words.
+pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let letters = |text: &str| -> Vec<char> {
         text.chars()
             .filter(|c| c.is_alphanumeric())
-            .take(OPTION_CHARS_MAX)
+            .take(NAME_CHARS_MAX)
             .flat_map(char::to_lowercase)
             .collect()
     };
     let unknown = letters(unknown);
-    let known = NAMES.iter().chain(&LABELS).min_by_key(|name| edits(&unknown, &letters(name)));
-    known.copied().unwrap_or_default()
+    known.into_iter().min_by_key(|name| edits(&unknown, &letters(name)))
 }
 
-/// Longer than any option.
-const OPTION_CHARS_MAX: usize = 64;
+/// Longer than any option or setting.
+const NAME_CHARS_MAX: usize = 64;
 
 fn edits(one: &[char], other: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -165,12 +173,7 @@ impl Configure {
             changes.entry(key).or_insert(value);
         }
         changes.retain(|key, _| !LABELS.contains(&key.as_str()));
-        if let Some(unknown) = changes.keys().find(|key| !NAMES.contains(&key.as_str())) {
-            return Err(BadRequest(format!(
-                "unknown option {unknown:?}; the nearest there is: {:?}",
-                nearest(unknown)
-            )));
-        }
+        changes.keys().try_for_each(|key| check_option(key))?;
         QueueOptions::default().merge(&changes)?;
         Ok(Self { queue, namespace, task, changes, replace })
     }

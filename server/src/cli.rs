@@ -127,6 +127,12 @@ impl Cli {
         Settings::augment_args(Command::new("queen"))
     }
 
+    /// The names of all variables that are read.
+    pub fn variables() -> Vec<String> {
+        let all = Connect::augment_args(Self::definition());
+        all.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_string_lossy().into_owned())).collect()
+    }
+
     /// The whole command line.
     pub fn command() -> Command {
         let (settings, connect) = (arguments::<Settings>(), arguments::<Connect>());
@@ -165,7 +171,7 @@ impl Cli {
         let mut settings: Settings =
             if of_broker { Settings::from_arg_matches(chosen)? } else { nothing_given()? };
         if let Err(error) = secrets::fill(&mut settings) {
-            return Err(Self::command().error(ErrorKind::ValueValidation, format!("{error:#}")));
+            return Err(clap::Error::raw(ErrorKind::ValueValidation, format!("{error:#}\n")));
         }
         if WITH_ALL_SETTINGS.contains(&name) {
             settings.in_force = report::settings(&Self::definition(), chosen, &settings).into();

@@ -154,7 +154,7 @@ pub struct Settings {
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_statement_timeout: Duration,
     /// Cancel list and statistics queries (queues, messages, dead letters, history) that run longer than this.
-    #[arg(long, env = "QUEEN_READ_TIMEOUT", default_value = "10s", value_name = "MS",
+    #[arg(long, env = "QUEEN_READ_TIMEOUT_MS", default_value = "10s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub read_timeout: Duration,
     /// No statement waits longer for a lock.

@@ -15,6 +15,7 @@ pub mod life;
 pub mod maintenance;
 pub mod messages;
 pub mod metrics;
+mod misspelt;
 pub mod openapi;
 pub mod operations;
 pub mod origins;

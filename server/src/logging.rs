@@ -1,4 +1,6 @@
 //! Where log lines go and what they look like. Standard error, so that standard output stays for people.
+//!
+//! A line that cannot be written is dropped: reporting that with `eprintln!`, as the formatter would, panics.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -34,7 +36,8 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let colours = lines.colours;
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(lines).finish()
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(lines);
+    lines.log_internal_errors(false).finish()
 }
 
 fn json<W>(filter: EnvFilter, lines: OneLine<W>) -> impl Subscriber + Send + Sync
@@ -43,7 +46,7 @@ where
 {
     let colours = lines.colours;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(lines);
-    lines.json().flatten_event(true).finish()
+    lines.json().flatten_event(true).log_internal_errors(false).finish()
 }
 
 /// An event is a line: a name with a line break in it, or with characters that change what a terminal shows, cannot pass for

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::app::Options;
+use crate::cli::Cli;
 use crate::config::{Database, Settings, environment};
 use crate::tls::Door;
 use crate::{connections, signals};
@@ -104,6 +105,9 @@ fn can_be_made(dir: &Path) -> bool {
 fn complain() {
     for name in environment::without_meaning() {
         warn!(variable = name, "this variable has no meaning here");
+    }
+    for (name, nearest) in environment::unknown(&Cli::variables()) {
+        warn!(variable = name, %nearest, "there is no such setting");
     }
 }
 

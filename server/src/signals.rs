@@ -20,8 +20,9 @@ pub fn stop_requests() -> io::Result<CancellationToken> {
 
 async fn watch(mut terminate: Signal, mut interrupt: Signal, stop: CancellationToken) {
     next(&mut terminate, &mut interrupt).await;
-    info!("stopping: waiting for requests in flight; a second signal ends at once");
+    // First: a log whose reader is stuck must not hold this up.
     stop.cancel();
+    info!("stopping: waiting for requests in flight; a second signal ends at once");
     next(&mut terminate, &mut interrupt).await;
     warn!("ended by a second signal");
     std::process::exit(INTERRUPTED);

@@ -685,7 +685,8 @@ export interface paths {
         post?: never;
         /**
          * Throws away all dead letters of a queue that match.
-         * @description What fails meanwhile stays, and so does what a redrive is replaying at this very moment.
+         * @description What fails meanwhile stays, and so does what a redrive is replaying at this very moment. A parameter that is one of these but for
+         *     case, `_` or `-` is refused.
          */
         delete: operations["purgeDeadLetters"];
         options?: never;
@@ -3620,7 +3621,7 @@ export interface components {
          */
         Right: "push" | "pop" | "read" | "admin";
         /**
-         * @description To the end or to a time; `toEnd: true` goes before a time.
+         * @description To the end or to a time, not both. A field that is one of these but for case, `_` or `-` is refused; others are ignored.
          * @example {
          *       "timestamp": "2026-01-01T00:00:00Z"
          *     }
@@ -3744,7 +3745,7 @@ export interface components {
             partitionsUpdated: number;
         };
         /**
-         * @description Which dead letters. A filter left out matches all.
+         * @description Which dead letters. A filter left out matches all, and an unknown field is refused.
          * @example {
          *       "consumerGroup": "billing",
          *       "error": "timeout",
@@ -4541,6 +4542,15 @@ export interface operations {
             };
             /** @description The body came too slowly. */
             408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A queue asks for encryption, `QUEEN_ENCRYPTION_REQUIRED` is set, and the broker has no key. Nothing was stored. */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5526,6 +5536,15 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            /** @description A queue asks for encryption, `QUEEN_ENCRYPTION_REQUIRED` is set, and the broker has no key. Nothing was stored. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /**
              * @description The body is larger than `QUEEN_MAX_BODY_BYTES`, or a payload in it than `QUEEN_MAX_MESSAGE_BYTES`. Where no messages
              *     are expected 1 MiB is the most.
@@ -6086,7 +6105,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The queue limit (`QUEEN_MAX_QUEUES`) is reached */
+            /** @description The queue limit (`QUEEN_MAX_QUEUES`) is reached, or the queue is to be encrypted and there is no key */
             409: {
                 headers: {
                     [name: string]: unknown;

@@ -153,7 +153,7 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
             "inbox_waiting",
             format!(
                 "{} message(s) pushed with SQL wait in queen.inbox, the oldest for {}: no broker moves them into \
-                 the log; is one running, and is maintenance off?",
+                 the log; is one running, is maintenance off, and is there the key that their queues require?",
                 inbox.waiting,
                 span(oldest)
             ),

@@ -3,7 +3,8 @@
 //! it is moved exactly once, whoever dies when. During maintenance rows wait where they are.
 //!
 //! Rows of a partition that somebody has locked are left behind and tried again every second, in order, while the others
-//! pass. A row that the log refuses, which should not be possible, stays in the inbox with the reason beside it.
+//! pass. So are, for longer, rows of queues that ask for encryption while a key is required and there is none.
+//! A row that the log refuses, which should not be possible, stays in the inbox with the reason beside it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -42,6 +43,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// How long rows of a partition are left behind that could not be moved.
 const BLOCKED_FOR: Duration = Duration::from_secs(1);
+
+/// The same for want of a key, which only another broker has, or this one after its next start.
+const KEYLESS_FOR: Duration = SWEEP_EVERY;
 
 /// What one transaction moves: about a segment.
 const RUN_ROWS: i32 = 1_000;
@@ -170,7 +174,9 @@ impl Mover {
         if self.resting {
             return Ok(Some(RESTING_LOOK));
         }
-        let idle = self.waiting.is_empty() && clock::now() - self.busy > REST_AFTER;
+        let now = clock::now();
+        let waits = !self.waiting.is_empty() && self.retry_at <= now + BLOCKED_FOR;
+        let idle = !waits && now - self.busy > REST_AFTER;
         if idle && inbox::rest_inbox(&self.db).await? {
             self.resting = true;
             // One more look, for what was committed just before.
@@ -219,14 +225,14 @@ impl Mover {
         let done = self.done(read, &left);
         match self.land(&free, &done).await {
             Ok(()) => {}
-            Err(error @ (Error::Procedure { .. } | Error::Full)) => {
+            Err(error) if may_spare_others(&error) => {
                 debug!(%error, "rows of the inbox are moved partition by partition");
                 for rows in by_partition(free) {
                     left.extend(self.land_alone(&rows).await?);
                 }
-                self.land(&[], &self.done(read, &left)).await?;
+                self.land(&[], &self.done(read, &left)).await.map_err(plain)?;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(plain(error)),
         }
         // In the order of commits, whichever partition they wait for.
         let left: HashSet<i64> = left.into_iter().collect();
@@ -253,31 +259,43 @@ impl Mover {
     /// Rows of one partition. Answers the transactions whose rows have to wait.
     async fn land_alone(&mut self, rows: &[InboxRow]) -> Result<Vec<i64>, Error> {
         let error = match self.land(rows, &[]).await {
-            Err(error @ (Error::Procedure { .. } | Error::Full)) => error,
-            other => return other.map(|()| Vec::new()),
+            Err(error) if may_spare_others(&error) => error,
+            other => return other.map(|()| Vec::new()).map_err(plain),
         };
-        if !error.is_data() {
-            let first = &rows[0];
-            debug!(%error, queue = %first.queue, partition = %first.partition, "rows of the inbox wait");
-            self.blocked.insert((first.queue.clone(), first.partition.clone()));
-            self.retry_at = clock::now() + BLOCKED_FOR;
+        if !is_data(&error) {
+            self.block(&rows[0], &error);
             return Ok(rows.iter().map(|row| row.xid).collect());
         }
         for row in rows {
             match self.land(std::slice::from_ref(row), &[]).await {
-                Err(error) if error.is_data() => {
+                Err(error) if is_data(&error) => {
                     let reason = error.to_string();
                     error!(message = %row.message_id, queue = %row.queue, %reason, "the log refuses a row of queen.inbox");
                     inbox::refuse_inbox(&self.db, row, &reason).await?;
                 }
-                landed => landed?,
+                landed => landed.map_err(plain)?,
             }
         }
         Ok(Vec::new())
     }
 
+    /// Leaves rows of this one's partition behind for a while.
+    fn block(&mut self, row: &InboxRow, error: &crate::Error) {
+        debug!(%error, queue = %row.queue, partition = %row.partition, "rows of the inbox wait");
+        let wait = match error {
+            crate::Error::KeyRequired(queue) => {
+                self.engine.shared.troubles.withheld(queue);
+                KEYLESS_FOR
+            }
+            _ => BLOCKED_FOR,
+        };
+        let at = clock::now() + wait;
+        self.retry_at = if self.blocked.is_empty() { at } else { self.retry_at.min(at) };
+        self.blocked.insert((row.queue.clone(), row.partition.clone()));
+    }
+
     /// Appends rows and removes them from the inbox, and with them what is known of transactions that are done.
-    async fn land(&self, rows: &[InboxRow], done: &[i64]) -> Result<(), Error> {
+    async fn land(&self, rows: &[InboxRow], done: &[i64]) -> Result<(), crate::Error> {
         if rows.is_empty() && done.is_empty() {
             return Ok(());
         }
@@ -287,13 +305,11 @@ impl Mover {
         // Somebody may hold a lock on the queue of one, and the others must not wait for it.
         let open = tokio::time::timeout(OPEN_WITHIN, self.engine.parcels(&messages, &all, Missing::Made));
         let Sorted { parcels, gone, .. } = match open.await {
-            Ok(Ok(sorted)) => sorted,
-            Ok(Err(crate::Error::Database(error))) => return Err(error),
-            Ok(Err(error)) => return Err(Error::Unreachable(error.to_string())),
-            Err(_) => return Err(Error::Full),
+            Ok(sorted) => sorted?,
+            Err(_) => return Err(Error::Full.into()),
         };
         if !gone.is_empty() {
-            return Err(Error::Lost("a partition was deleted while it was made".to_owned()));
+            return Err(Error::Lost("a partition was deleted while it was made".to_owned()).into());
         }
         let parcels: Vec<&Parcel> = parcels.iter().map(|(_, parcel)| parcel).collect();
         let shared = &self.engine.shared;
@@ -302,7 +318,7 @@ impl Mover {
             Ok(published) => published,
             Err(error) => {
                 transaction::rollback(&self.db).await;
-                return Err(error);
+                return Err(error.into());
             }
         };
         let connector = shared.connections.connector();
@@ -341,6 +357,25 @@ impl Mover {
     }
 }
 
+/// Whether rows of other partitions may be moved nevertheless.
+fn may_spare_others(error: &crate::Error) -> bool {
+    matches!(
+        error,
+        crate::Error::KeyRequired(_) | crate::Error::Database(Error::Procedure { .. } | Error::Full)
+    )
+}
+
+fn is_data(error: &crate::Error) -> bool {
+    matches!(error, crate::Error::Database(error) if error.is_data())
+}
+
+fn plain(error: crate::Error) -> Error {
+    match error {
+        crate::Error::Database(error) => error,
+        other => Error::Unreachable(other.to_string()),
+    }
+}
+
 /// In the order of their first rows.
 fn by_partition(rows: Vec<InboxRow>) -> Vec<Vec<InboxRow>> {
     let mut places: HashMap<(String, String), usize> = HashMap::new();
@@ -369,7 +404,7 @@ fn message<'a>((row, minted): (&'a InboxRow, &'a String)) -> Message<'a> {
         trace_id: row.trace_id,
         trace: None,
         producer_sub: None,
-        secrecy: Secrecy::Queue,
+        secrecy: Secrecy::Waiting,
         payload: &row.payload,
     }
 }

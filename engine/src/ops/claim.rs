@@ -121,6 +121,9 @@ impl PopClaim {
                             shared.tally.consumed(queue, &self.group, messages);
                             Claim::Committed { more: leased.last < leased.head }
                         } else {
+                            if !candidate.watch.has_served(candidate.partition.id) {
+                                shared.tally.leased(&candidate.partition.queue, &self.group);
+                            }
                             Claim::Granted { until: after(leased.wait_ms) }
                         }
                     }

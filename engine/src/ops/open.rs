@@ -163,7 +163,7 @@ pub(super) fn learn(shared: &Shared, known: Known, made: bool, changes: u64) {
     if made {
         shared.tally.record(queue, |minute| minute.partitions_created += 1);
     }
-    if known.encrypted && !shared.config.keys.can_seal() {
+    if known.encrypted && !shared.config.keys.can_seal() && !shared.config.encryption_required {
         shared.troubles.stored_plain(queue);
     }
     shared.directory.learn(known, changes);

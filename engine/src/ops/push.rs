@@ -111,6 +111,8 @@ pub struct Message<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Secrecy<'a> {
     Queue,
+    /// The queue, and the message waits where it is while a key is required and there is none.
+    Waiting,
     /// It was encrypted before, and must not become readable by being moved.
     Kept,
     /// It is, with this key; `in_doubt`: only because nobody could be asked what its queue wants.
@@ -464,16 +466,20 @@ fn empty(known: &Known) -> Parcel {
 fn add(parcel: &mut Parcel, message: &Message<'_>, encrypted: bool, config: &Config) -> Result<(), Error> {
     let keys = &config.keys;
     match message.secrecy {
-        Secrecy::Queue if !encrypted => write(parcel, message, None, message.payload),
-        Secrecy::Queue | Secrecy::Kept => match keys.seal(message.payload, message.transaction_id)? {
-            Some(sealed) => write(parcel, message, Some(&sealed.key_id), &sealed.envelope),
-            None if matches!(message.secrecy, Secrecy::Kept) => return Err(Error::NoKey),
-            // What was accepted is kept: it waited readable until now.
-            None if config.encryption_required && !message.accepted => {
-                return Err(Error::KeyRequired(message.queue.to_owned()));
+        Secrecy::Queue | Secrecy::Waiting if !encrypted => write(parcel, message, None, message.payload),
+        Secrecy::Queue | Secrecy::Waiting | Secrecy::Kept => {
+            match keys.seal(message.payload, message.transaction_id)? {
+                Some(sealed) => write(parcel, message, Some(&sealed.key_id), &sealed.envelope),
+                None if matches!(message.secrecy, Secrecy::Kept) => return Err(Error::NoKey),
+                // What was accepted is kept: it waited readable until now, and has no place to wait in.
+                None if config.encryption_required
+                    && (!message.accepted || matches!(message.secrecy, Secrecy::Waiting)) =>
+                {
+                    return Err(Error::KeyRequired(message.queue.to_owned()));
+                }
+                None => write(parcel, message, None, message.payload),
             }
-            None => write(parcel, message, None, message.payload),
-        },
+        }
         Secrecy::Done { key_id, in_doubt } => {
             let readable = || keys.open(key_id, message.payload, message.transaction_id).ok();
             match Some(readable).filter(|_| in_doubt && !encrypted).and_then(|readable| readable()) {

@@ -40,8 +40,12 @@ impl Engine {
             // One that is not known may ask for it.
             let refused =
                 chosen().zip(&known).find(|(_, known)| known.as_ref().is_none_or(|known| known.encrypted));
-            if let Some((message, _)) = refused {
-                return Err(Error::KeyRequired(message.queue.to_owned()));
+            if let Some((message, known)) = refused {
+                let queue = message.queue.to_owned();
+                return Err(match known {
+                    Some(_) => Error::KeyRequired(queue),
+                    None => Error::KeyInDoubt(queue),
+                });
             }
         }
         let sealed = chosen().map(|message| keys.seal(message.payload, message.transaction_id));

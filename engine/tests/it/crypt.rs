@@ -222,13 +222,13 @@ async fn where_encryption_is_required_nothing_is_stored_readable_without_a_key()
     encrypt(&holding(db.url(), Some(ONE), None).await, "secret").await;
     let broker = Config { encryption_required: true, ..spooling(proxy.url(), dir.path()) };
     let broker = engine_with(broker).await;
-    let refused = async |queue: &str| {
+    let refused = async |queue: &str, status: u16| {
         let items = json!([{"queue": queue, "partition": "p", "payload": {"text": MARK}}]);
         let error = send(&broker, &items).await.unwrap_err();
         assert!(error.to_string().contains("QUEEN_ENCRYPTION_KEY"), "{error}");
-        assert_eq!(error.code().status(), 503);
+        assert_eq!(error.code().status(), status, "{error}");
     };
-    refused("secret").await;
+    refused("secret", 409).await;
     let push = json!({"operations": [{"type": "push", "queue": "secret", "payload": MARK}]}).to_string();
     let transaction = TransactionBody::parse(push.as_bytes()).unwrap();
     assert!(broker.transaction(&transaction, None).await.is_err());
@@ -239,11 +239,50 @@ async fn where_encryption_is_required_nothing_is_stored_readable_without_a_key()
     send(&broker, &json!([{"queue": "probe", "payload": 1}])).await.unwrap();
     cut_off(&proxy);
     buffered(&broker).await;
-    refused("secret").await;
-    refused("unheard-of").await;
+    refused("secret", 409).await;
+    refused("unheard-of", 503).await;
     proxy.refuse(false);
     emptied(&broker).await;
     assert_eq!(found(&db.client().await, MARK).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_push_from_sql_waits_in_the_inbox_for_the_key_that_is_required() {
+    let db = database().await;
+    let sql = db.client().await;
+    let first = holding(db.url(), Some(ONE), None).await;
+    encrypt(&first, "secret").await;
+    first.stop().await;
+    let without = engine_with(Config { encryption_required: true, ..config(db.url()) }).await;
+    let pushes = |numbers: &[u32]| {
+        let both = |n: &u32| {
+            format!("select queen.push('secret', 'p', '[{n}, \"{MARK}\"]'), queen.push('open', 'p', '{n}');")
+        };
+        format!("begin; {} commit", numbers.iter().map(both).collect::<String>())
+    };
+    let mut open = Vec::new();
+    for numbers in [&[1, 2][..], &[3], &[4, 5]] {
+        sql.batch_execute(&pushes(numbers)).await.unwrap();
+        while open.len() < *numbers.last().unwrap() as usize {
+            let popped = pop_soon(&without, &named("open", "p").batch(10)).await;
+            open.extend(popped.data());
+            ack_all(&without, &popped.messages, &vec![AckStatus::Completed; popped.messages.len()]).await;
+        }
+    }
+    assert_eq!(open, [1, 2, 3, 4, 5], "what needs no key goes on");
+    assert_eq!(number(&sql, "select count(*) from queen.messages where queue = 'secret'").await, 0);
+    assert_eq!(number(&sql, "select count(*) from queen.inbox where error is null").await, 5);
+    without.stop().await;
+
+    let with_key = holding(db.url(), Some(ONE), None).await;
+    eventually("the inbox is empty", async || {
+        (number(&sql, "select count(*) from queen.inbox").await == 0).then_some(())
+    })
+    .await;
+    let read: Vec<_> =
+        drain(&with_key, "secret", "p", "g").await.iter().map(|m| m.json()[0].clone()).collect();
+    assert_eq!(read, [1, 2, 3, 4, 5], "in their order");
+    assert_eq!(found(&sql, MARK).await, [""; 0]);
 }
 
 #[tokio::test]

@@ -207,7 +207,7 @@ async fn within_grants(app: &App, scope: Scope, parts: &mut Parts) -> Result<(),
             let query = Query::from_request_parts(parts, &()).await?;
             match query.filled("queue") {
                 Some(queue) => caller.may(need, queue),
-                None => Err(forbidden("you are limited to some queues: say which with ?queue=")),
+                None => Err(forbidden("name a queue (--queue or ?queue=): this key is limited to some")),
             }
         }
         Scope::Partition(need) => {

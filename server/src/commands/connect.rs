@@ -1,6 +1,8 @@
 //! Where the broker is, who asks, and how patient to be: flags that all commands of clients share.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -27,7 +29,7 @@ pub struct Connect {
     /// Token or API key, if the broker asks for one.
     #[arg(long, env = "QUEEN_TOKEN", value_name = "TOKEN", help_heading = HEADING)]
     pub token: Option<String>,
-    /// Path of a file that contains `QUEEN_TOKEN`, read again for every request. Goes before a token.
+    /// Path of a file that contains `QUEEN_TOKEN`, read again for every request.
     #[arg(long, env = "QUEEN_TOKEN_FILE", value_name = "FILE", help_heading = HEADING)]
     pub token_file: Option<PathBuf>,
     /// PEM file of certificates to trust for HTTPS instead of the system's.
@@ -74,16 +76,61 @@ impl Connect {
             builder = builder.ca_certificates(pem);
         }
         Ok(match (&self.token_file, &self.token) {
-            (Some(file), _) => {
-                let read =
-                    |file: &PathBuf| std::fs::read_to_string(file).map(|token| token.trim().to_owned());
+            (Some(_), Some(_)) => {
+                return Err(Refused::usage(
+                    "QUEEN_TOKEN and QUEEN_TOKEN_FILE are both given; only one may be",
+                ));
+            }
+            (Some(file), None) => {
                 // Better now than as a refusal without end.
-                read(file).map_err(|error| Refused::usage(format!("{}: {error}", file.display())))?;
+                token_in(file).map_err(|error| Refused::usage(format!("QUEEN_TOKEN_FILE: {error}")))?;
                 let file = file.clone();
-                builder.token_with(move || std::future::ready(read(&file)))
+                builder.token_with(move || std::future::ready(token_in(&file)))
             }
             (None, Some(token)) => builder.token(token),
             (None, None) => builder,
         })
+    }
+}
+
+fn token_in(file: &Path) -> io::Result<String> {
+    let named = |error: &dyn fmt::Display| io::Error::other(format!("{} {error}", file.display()));
+    let text =
+        std::fs::read_to_string(file).map_err(|error| named(&format_args!("cannot be read: {error}")))?;
+    match text.trim() {
+        "" => Err(named(&"is empty")),
+        token => Ok(token.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use crate::commands::Exit;
+
+    fn client(flags: &[&str]) -> Result<Queen> {
+        Cli::parse_from(["queen", "top"].iter().chain(flags)).unwrap().connect.client()
+    }
+
+    #[test]
+    fn a_token_is_given_once_and_a_file_holds_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (good, empty) = (file("good", "t\n"), file("empty", "\n"));
+        assert!(client(&["--token-file", &good]).is_ok() && client(&["--token", "t"]).is_ok());
+        for (flags, said) in [
+            (&["--token", "t", "--token-file", &good][..], "QUEEN_TOKEN and QUEEN_TOKEN_FILE are both given"),
+            (&["--token-file", &empty], "QUEEN_TOKEN_FILE: "),
+            (&["--token-file", &empty], "is empty"),
+            (&["--token-file", "/nowhere"], "QUEEN_TOKEN_FILE: /nowhere cannot be read"),
+        ] {
+            let error = client(flags).unwrap_err();
+            assert!(Exit::of(&error) == Exit::Usage && error.to_string().contains(said), "{error}");
+        }
     }
 }

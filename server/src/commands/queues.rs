@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use queen_client::admin::{Admin, QueueDetail, QueueInfo, QueueOptions};
-use queen_protocol::QueueOptions as Known;
+use queen_protocol::{BadRequest, check_option};
 use serde_json::{Map, Value, json};
 
 use super::confirm::Confirm;
@@ -255,19 +255,10 @@ fn in_force(options: &QueueOptions) -> Result<Table> {
     Ok(table)
 }
 
-/// Brokers ignore options that they do not know; a slip of the pen should not be.
+/// Earlier brokers ignore options that they do not know; a slip of the pen should not be.
 fn check(options: &[(String, Value)]) -> Result<()> {
-    let known = serde_json::to_value(Known::default())?;
-    let labels = ["namespace", "task"];
-    for (name, _) in options {
-        if known.get(name).is_none() && !labels.contains(&name.as_str()) {
-            let mut names: Vec<&str> =
-                known.as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect();
-            names.extend(labels);
-            return Err(Refused::usage(format!("there is no option {name:?}, but {}", names.join(", "))));
-        }
-    }
-    Ok(())
+    let mut names = options.iter().map(|(name, _)| name);
+    names.try_for_each(|name| check_option(name)).map_err(|BadRequest(text)| Refused::usage(text))
 }
 
 /// `leaseTime=60`. What is not JSON is text.
@@ -294,6 +285,6 @@ mod tests {
         assert!(check(&[option("leaseTime=1").unwrap(), option("task=x").unwrap()]).is_ok());
         let error = check(&[option("leasetime=1").unwrap()]).unwrap_err();
         assert_eq!(Exit::of(&error), Exit::Usage);
-        assert!(error.to_string().contains("leaseTime"), "{error}");
+        assert_eq!(error.to_string(), "unknown option \"leasetime\"; the nearest there is: \"leaseTime\"");
     }
 }

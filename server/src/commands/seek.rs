@@ -4,13 +4,14 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::Args;
+use queen_client::ErrorKind;
 use queen_client::admin::Position;
 use serde_json::json;
 
 use super::connect::Connect;
-use super::exit::Exit;
+use super::exit::{Exit, Refused};
 use super::text::thousands;
-use super::{groups, queues, times};
+use super::{queues, times};
 
 /// Moves a consumer group in a queue: to the beginning, to the end, or to a time.
 #[derive(Debug, Args)]
@@ -28,7 +29,7 @@ pub struct Seek {
     #[arg(long)]
     dry_run: bool,
     /// Create the group if it does not read the queue.
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long)]
     create: bool,
 }
 
@@ -53,35 +54,58 @@ pub async fn run(seek: Seek, connect: &Connect) -> Result<Exit> {
     let (admin, output) = (connect.client()?.admin(), connect.output());
     let Seek { queue, group, to, dry_run, create } = seek;
     let stored = queues::exists(&admin, &queue).await?;
-    if !create {
-        groups::stands(&admin, &group, Some(&queue)).await?;
-    }
     let position = match to {
         Target::Beginning => Position::Beginning,
         Target::End => Position::End,
         Target::Time(time) => Position::Time(time),
     };
     if dry_run {
-        let forecast = admin.forecast_seek(&group, &queue, position).await?;
+        let mut forecast = admin.forecast_seek(&group, &queue, position).await;
+        let creates = is_new(&forecast, &queue, &group, create)?;
+        if creates {
+            forecast = admin.forecast_seek_or_create(&group, &queue, position).await;
+        }
+        let forecast = forecast?;
         let (replays, skips) = (forecast.messages_replayed, forecast.messages_skipped);
         let unread = admin.depth(&queue, &group).await?.pending;
         let document = json!({"queue": queue, "group": group, "dryRun": true, "stored": stored, "unread": unread,
-                              "replays": replays, "skips": skips});
-        output.done(&document, &told(replays, skips, stored, unread))?;
+                              "replays": replays, "skips": skips, "creates": creates});
+        let text = told(replays, skips, stored, unread);
+        let text = if creates { format!("would create {group} in {queue}; {text}") } else { text };
+        output.done(&document, &text)?;
         return Ok(Exit::Done);
     }
-    let sought = match create {
-        true => admin.seek_or_create(&group, &queue, position).await?,
-        false => admin.seek(&group, &queue, position).await?,
-    };
-    let moved = sought.partitions_updated;
+    let mut sought = admin.seek(&group, &queue, position).await;
+    let created = is_new(&sought, &queue, &group, create)?;
+    if created {
+        sought = admin.seek_or_create(&group, &queue, position).await;
+    }
+    let moved = sought?.partitions_updated;
     let unread = admin.depth(&queue, &group).await?.pending;
-    let document =
-        json!({"queue": queue, "group": group, "dryRun": false, "partitions": moved, "unread": unread});
-    let text =
-        format!("{group} was moved in {moved} partition(s) of {queue} and has {} to read", thousands(unread));
+    let document = json!({"queue": queue, "group": group, "dryRun": false, "partitions": moved, "unread": unread, "created": created});
+    let done = if created { "created" } else { "moved" };
+    let text = format!(
+        "{group} was {done} in {moved} partition(s) of {queue} and has {} to read",
+        thousands(unread)
+    );
     output.done(&document, &text)?;
     Ok(Exit::Done)
+}
+
+/// Whether the broker does not know the group in this queue, and may create it.
+fn is_new<T>(
+    sought: &Result<T, queen_client::Error>,
+    queue: &str,
+    group: &str,
+    create: bool,
+) -> Result<bool> {
+    match sought {
+        Err(error) if error.kind() == ErrorKind::NotFound && !create => Err(Refused::nothing(format!(
+            "group {group:?} does not read queue {queue:?}; --create creates it there"
+        ))),
+        Err(error) => Ok(error.kind() == ErrorKind::NotFound),
+        Ok(_) => Ok(false),
+    }
 }
 
 /// What a seek would do.

@@ -161,8 +161,9 @@ impl Access {
         if let Some(secret) = secret
             && secret.0.len() < SECRET_BYTES
         {
+            let name = if self.jwt_secret_file.is_some() { "JWT_SECRET_FILE" } else { "JWT_SECRET" };
             bail!(
-                "JWT_SECRET has {} bytes; it needs {SECRET_BYTES} or more, because a shorter one can be guessed from a single \
+                "{name} has {} bytes; it needs {SECRET_BYTES} or more, because a shorter one can be guessed from a single \
                  token: openssl rand -hex 32 makes one",
                 secret.0.len()
             );

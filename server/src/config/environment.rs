@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 
 use clap::Command;
+use queen_protocol::nearest;
 
 /// Names of earlier servers for a variable of ours; ours wins.
 pub const ALIASES: [(&str, &str); 3] = [
@@ -24,6 +25,20 @@ const WITHOUT_MEANING: [&str; 7] = [
 const PREFIXES_WITHOUT_MEANING: [&str; 3] = ["POP_WAIT_", "QUEEN_SYNC_", "QUEEN_UDP_"];
 const LANE_SUFFIXES_WITHOUT_MEANING: [&str; 3] = ["_PREFERRED_BATCH_SIZE", "_MAX_HOLD_MS", "_MAX_BATCH_SIZE"];
 const LANES: [&str; 5] = ["PUSH", "POP", "ACK", "TRANSACTION", "RENEW_LEASE"];
+
+/// What `queen consume --exec` tells its command about a message.
+const OF_MESSAGES: [&str; 10] = [
+    "QUEEN_CREATED_AT",
+    "QUEEN_GROUP",
+    "QUEEN_LEASE_ID",
+    "QUEEN_MESSAGE_ID",
+    "QUEEN_PARTITION",
+    "QUEEN_PARTITION_ID",
+    "QUEEN_QUEUE",
+    "QUEEN_RETRY_COUNT",
+    "QUEEN_TRACEPARENT",
+    "QUEEN_TRANSACTION_ID",
+];
 
 /// Empty, these are more likely something that was not found than something not given, and without it the broker would be
 /// more open than was meant: better not to start. Their parsers take no empty value.
@@ -75,6 +90,34 @@ pub fn without_meaning() -> Vec<String> {
     found
 }
 
+/// The set variables that look like settings of `known` but are none, sorted, each with the nearest that is one.
+pub fn unknown(known: &[String]) -> Vec<(String, String)> {
+    let given = std::env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.into_string().unwrap_or_default()))
+    });
+    let mut found: Vec<_> = given
+        .filter(|(name, value)| is_unknown(name, value, known))
+        .filter_map(|(name, _)| {
+            let nearest = nearest(&name, known.iter().map(String::as_str))?.to_owned();
+            Some((name, nearest))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn is_unknown(name: &str, value: &str, known: &[String]) -> bool {
+    // Kubernetes adds such names for a service called queen.
+    let of_service = name.contains("_SERVICE_")
+        || name.contains("_PORT_")
+        || value.contains("://") && name.ends_with("_PORT");
+    name.starts_with("QUEEN_")
+        && !known.iter().any(|known| known == name)
+        && !means_nothing(name)
+        && !OF_MESSAGES.contains(&name)
+        && !of_service
+}
+
 fn given(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
@@ -92,6 +135,26 @@ fn means_nothing(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_misspelt_setting_is_unknown_and_what_others_set_is_not() {
+        let known = ["QUEEN_DRAIN_SECONDS".to_owned(), "QUEEN_URL".to_owned()];
+        for name in ["QUEEN_DRAIN_SECOND", "QUEEN_ANYTHING", "QUEEN_HTTP_PORT"] {
+            assert!(is_unknown(name, "1", &known), "{name}");
+        }
+        for (name, value) in [
+            ("QUEEN_DRAIN_SECONDS", "1"),
+            ("QUEEN_URL", "http://a"),
+            ("QUEEN_UDP_PEERS", "a:1"),
+            ("QUEEN_LEASE_ID", "l"),
+            ("QUEEN_SERVICE_HOST", "10.0.0.1"),
+            ("QUEEN_PORT", "tcp://10.0.0.1:6632"),
+            ("QUEEN_PORT_6632_TCP_ADDR", "10.0.0.1"),
+            ("PORT", "1"),
+        ] {
+            assert!(!is_unknown(name, value, &known), "{name}");
+        }
+    }
 
     #[test]
     fn a_variable_of_an_earlier_server_is_known_to_mean_nothing_and_ours_are_not() {

@@ -8,8 +8,10 @@ use super::Settings;
 pub fn read(settings: &Settings) -> Result<Keys> {
     let (current, old) = (settings.encryption_key.as_deref(), settings.encryption_old_keys.as_deref());
     let current_only = current.map(|key| Keys::parse(Some(key), None)).transpose();
-    current_only.context("QUEEN_ENCRYPTION_KEY cannot be used")?;
-    Keys::parse(current, old).context("QUEEN_ENCRYPTION_OLD_KEYS cannot be used")
+    let named = |name: &str, file: bool| format!("{name}{} cannot be used", if file { "_FILE" } else { "" });
+    current_only.with_context(|| named("QUEEN_ENCRYPTION_KEY", settings.encryption_key_file.is_some()))?;
+    Keys::parse(current, old)
+        .with_context(|| named("QUEEN_ENCRYPTION_OLD_KEYS", settings.encryption_old_keys_file.is_some()))
 }
 
 #[cfg(test)]
@@ -51,6 +53,10 @@ mod tests {
             let said = keys(&flags).unwrap_err();
             assert!(said.contains(name) && !said.contains(&KEY[1..8]), "{said}");
         }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, bad).unwrap();
+        let said = keys(&["--encryption-key-file", file.path().to_str().unwrap()]).unwrap_err();
+        assert!(said.contains("QUEEN_ENCRYPTION_KEY_FILE "), "{said}");
         assert!(
             keys(&["--encryption-key", KEY, "--encryption-old-keys", KEY]).unwrap_err().contains("twice")
         );

@@ -68,13 +68,20 @@ pub fn settings(command: &Command, matches: &ArgMatches, settings: &Settings) ->
 /// One line per setting: name, value, where it came from.
 pub fn in_force(settings: &Settings) -> String {
     let mut text = String::new();
+    let of_file = |setting: &Setting| {
+        let name = format!("{}_FILE", setting.variable);
+        settings.in_force.iter().any(|other| other.variable == name && other.value.is_some()).then_some(name)
+    };
     for setting in settings.in_force.iter() {
+        let file = of_file(setting);
         let value = match &setting.value {
+            _ if file.is_some() => MASK,
             Some(_) if setting.secret => MASK,
             Some(value) => value.as_str(),
             None => UNSET,
         };
         let origin = match setting.source {
+            _ if file.is_some() => format!("file of {}", file.unwrap_or_default()),
             Source::Flag => format!("flag --{}", setting.name),
             Source::Environment => format!("environment {}", name_in_use(&setting.variable)),
             Source::Default => "default".to_owned(),
@@ -127,7 +134,8 @@ const CONCLUSION: &str = "
 ## Variables without a meaning
 
 Variables that earlier servers read and this one does not (`ALL_OPS_USE_SIDECAR`, `USE_POP_STATE_MACHINE`,
-`QUEEN_UDP_PEERS` and others) earn one warning each at start.
+`QUEEN_UDP_PEERS` and others) earn one warning each at start. So does a variable that begins with `QUEEN_` and is no setting; the
+warning names the nearest that is.
 ";
 
 const UNSET: &str = "–";

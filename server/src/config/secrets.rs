@@ -58,6 +58,10 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
+    fn parsed_config(flags: &[&str]) -> Settings {
+        Cli::parse_from(["queen", "config"].iter().chain(flags)).unwrap().settings
+    }
+
     #[test]
     fn every_secret_may_be_in_a_file() {
         let dir = tempfile::tempdir().unwrap();
@@ -82,6 +86,13 @@ mod tests {
         assert!(settings.access.guard().unwrap().is_some());
         let shown = format!("{:?}", settings.in_force);
         assert!(shown.contains(&secret) && !shown.contains(SECRET));
+        let report = crate::config::report::in_force(&parsed_config(&["--jwt-secret-file", &secret]));
+        let line = report.lines().find(|line| line.starts_with("JWT_SECRET ")).unwrap();
+        assert!(line.contains(" *** ") && line.ends_with("file of JWT_SECRET_FILE"), "{line}");
+
+        let short = parsed(&["--jwt-enabled", "--jwt-secret-file", &file("short", "short")]).unwrap();
+        let error = short.access.guard().unwrap_err().to_string();
+        assert!(error.starts_with("JWT_SECRET_FILE has 5 bytes"), "{error}");
 
         for (flag, name) in [
             ("--database-url", "DATABASE_URL"),
@@ -93,7 +104,7 @@ mod tests {
             let given = format!("{flag}-file");
             let both = parsed(&[flag, SECRET, &given, &secret]).unwrap_err();
             assert!(both.contains(&format!("{name} and {name}_FILE are both given")), "{both}");
-            assert!(!both.contains(SECRET), "{both}");
+            assert!(!both.contains(SECRET) && !both.contains("Usage"), "{both}");
             for bad in ["/nowhere", &empty] {
                 let error = parsed(&[&given, bad]).unwrap_err();
                 assert!(error.contains(&format!("{name}_FILE: {bad}")), "{error}");

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, Missing};
+use super::misspelt;
 use super::request::Query;
 use super::resources::Pagination;
 use crate::app::App;
@@ -130,10 +131,12 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
 
 /// Throws away all dead letters of a queue that match.
 ///
-/// What fails meanwhile stays, and so does what a redrive is replaying at this very moment.
+/// What fails meanwhile stays, and so does what a redrive is replaying at this very moment. A parameter that is one of these but for
+/// case, `_` or `-` is refused.
 #[utoipa::path(delete, path = "/api/v1/dlq", operation_id = "purgeDeadLetters", tag = "messages", params(queries::PurgeQuery),
     responses((status = 200, description = "They are gone", body = Purged<'static>), Missing, Failures))]
 pub async fn purge(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    misspelt::refuse(query.pairs().map(|(name, _)| name), &FILTERS)?;
     let filter = read(&query)?;
     let Some(queue) = filter.queue.as_deref() else {
         return Err(BadRequest::new("say of which queue with ?queue=").into());
@@ -155,6 +158,8 @@ pub async fn shapes(State(app): State<App>, query: Query) -> Result<Response, Ap
     let shapes = found.shapes.iter().map(Shape::from).collect();
     answer::json(StatusCode::OK, &Shapes { shapes, total: found.total, counted: found.counted })
 }
+
+const FILTERS: [&str; 8] = ["queue", "partition", "consumerGroup", "group", "from", "to", "error", "shape"];
 
 fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
     let checked = |key: &'static str, value: Option<&str>| {

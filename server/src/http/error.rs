@@ -67,6 +67,14 @@ pub enum Missing {
 
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
+pub enum NoKey {
+    /// A queue asks for encryption, `QUEEN_ENCRYPTION_REQUIRED` is set, and the broker has no key. Nothing was stored.
+    #[response(status = 409)]
+    Conflict(ErrorBody<'static>),
+}
+
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "described, never built")]
 pub enum TooLarge {
     /// The body came too slowly.
     #[response(status = 408)]

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use queen_protocol::{ErrorCode, PushBody, PushItem, PushResult, PushStatus, QueuedOperation};
 
-use super::error::{ApiError, Busy, Failures, Missing, NotJson, TooLarge};
+use super::error::{ApiError, Busy, Failures, Missing, NoKey, NotJson, TooLarge};
 use super::request::{Body, Query};
 use super::{accepted, answer, trace};
 use crate::app::App;
@@ -32,7 +32,7 @@ use crate::telemetry::{Operation, Span};
             body = words::PushAccepted,
             headers(("Location" = String, description = "Of the first operation"),
                     ("X-Queen-Operation-Id" = String, description = "Of the first operation"))),
-        Missing, Failures, TooLarge, Busy, NotJson))]
+        Missing, NoKey, Failures, TooLarge, Busy, NotJson))]
 pub async fn push(
     State(app): State<App>,
     caller: Caller,

@@ -67,7 +67,7 @@ struct Deleted<'a> {
     request_body = words::Configure,
     responses(
         (status = 200, description = "The queue as it is now", body = Configured<'static>),
-        (status = 409, description = "The queue limit (`QUEEN_MAX_QUEUES`) is reached", body = super::error::ErrorBody<'static>),
+        (status = 409, description = "The queue limit (`QUEEN_MAX_QUEUES`) is reached, or the queue is to be encrypted and there is no key", body = super::error::ErrorBody<'static>),
         Failures, TooLarge))]
 pub async fn configure(
     State(app): State<App>,

@@ -28,9 +28,9 @@ const PER_SECOND_DEFAULT: i64 = 100;
 /// Twenty full steps of the job.
 const PER_SECOND_MAX: i64 = 10_000;
 
-/// Which dead letters. A filter left out matches all.
+/// Which dead letters. A filter left out matches all, and an unknown field is refused.
 #[derive(Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = StartRedrive, example = json!({
     "queue": "orders", "consumerGroup": "billing", "error": "timeout", "perSecond": 50,
 }))]

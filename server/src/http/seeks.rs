@@ -10,10 +10,13 @@ use utoipa::ToSchema;
 
 use super::answer;
 use super::error::{ApiError, Failures, Missing, TooLarge};
+use super::misspelt;
 use super::request::{Body, SMALL, Segments};
 use crate::app::App;
 
-/// To the end or to a time; `toEnd: true` goes before a time.
+const FIELDS: [&str; 4] = ["toEnd", "timestamp", "dryRun", "create"];
+
+/// To the end or to a time, not both. A field that is one of these but for case, `_` or `-` is refused; others are ignored.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Seek, example = json!({"timestamp": "2026-01-01T00:00:00Z"}))]
@@ -101,6 +104,7 @@ pub async fn in_queue(
     check_name("consumerGroup", &group)?;
     check_name("queue", &queue)?;
     let wanted: SeekBody = read_object(&body.0)?;
+    misspelt::refuse_fields(&body.0, &FIELDS)?;
     let to = wanted.target()?;
     let (partitions_updated, forecast) = match wanted.dry_run {
         Some(true) => {
@@ -139,6 +143,9 @@ pub async fn in_partition(
     check_name("queue", &queue)?;
     check_name("partition", &partition)?;
     let wanted: SeekBody = body.or_empty()?;
+    if !body.0.is_empty() {
+        misspelt::refuse_fields(&body.0, &FIELDS)?;
+    }
     let to = wanted.target_or_end()?;
     let missing = || ApiError::new(ErrorCode::NotFound, "partition not found");
     let (cursor, forecast) = match wanted.dry_run {
@@ -169,7 +176,10 @@ pub async fn in_partition(
 impl SeekBody {
     pub fn target(&self) -> Result<SeekTo, BadRequest> {
         match (self.to_end, &self.timestamp) {
-            (Some(true), _) => Ok(SeekTo::End),
+            (Some(true), Some(_)) => {
+                Err(BadRequest::new("a seek goes to the end (toEnd) or to a timestamp, not both"))
+            }
+            (Some(true), None) => Ok(SeekTo::End),
             (_, Some(time)) => parse_time("timestamp", time).map(SeekTo::Time),
             _ => Err(BadRequest::new("a seek needs toEnd: true or a timestamp")),
         }
@@ -212,7 +222,13 @@ mod tests {
         let target = |body: &str| serde_json::from_str::<SeekBody>(body).map(|body| body.target());
         assert!(matches!(target(r#"{"toEnd":true}"#), Ok(Ok(SeekTo::End))));
         assert!(matches!(target(r#"{"timestamp":"1970-01-01T00:00:01Z"}"#), Ok(Ok(SeekTo::Time(1_000_000)))));
-        for body in ["{}", r#"{"position":"end"}"#, r#"{"toEnd":false}"#, r#"{"timestamp":"soon"}"#] {
+        for body in [
+            "{}",
+            r#"{"position":"end"}"#,
+            r#"{"toEnd":false}"#,
+            r#"{"timestamp":"soon"}"#,
+            r#"{"toEnd":true,"timestamp":"1970-01-01T00:00:01Z"}"#,
+        ] {
             assert!(matches!(target(body), Ok(Err(_))), "{body}");
         }
     }

@@ -7,7 +7,7 @@ use axum::response::Response;
 use queen_protocol::{LeaseId, TransactionBody};
 use uuid::Uuid;
 
-use super::error::{ApiError, Busy, Failures, Missing, TooLarge};
+use super::error::{ApiError, Busy, Failures, Missing, NoKey, TooLarge};
 use super::request::Body;
 use super::trace::{self, TraceHeaders};
 use super::{answer, push};
@@ -26,7 +26,7 @@ use crate::telemetry::{Operation, Span};
     request_body = words::Transaction,
     responses(
         (status = 200, description = "Committed or rolled back", body = words::TransactionOutcome),
-        Missing, Failures, TooLarge, Busy))]
+        Missing, NoKey, Failures, TooLarge, Busy))]
 pub async fn transaction(
     State(app): State<App>,
     caller: Caller,

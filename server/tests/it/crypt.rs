@@ -68,3 +68,22 @@ async fn a_key_that_is_configured_and_bad_refuses_the_start_without_being_shown(
         assert!(said.contains(name) && !said.contains(&KEY[..8]), "{said}");
     }
 }
+
+#[tokio::test]
+async fn a_key_that_is_required_and_missing_is_a_conflict_that_no_client_tries_again() {
+    let server = Server::start_with(&["--encryption-required"]).await;
+    let ask = json!({"queue": "q", "options": {"encryptionEnabled": true}});
+    let refused = server.post("/api/v1/configure", ask).await;
+    assert!(refused.is_error(409, "conflict"), "{} {}", refused.status, refused.text);
+    assert!(refused.text.contains("no encryption key is configured"), "{}", refused.text);
+    assert!(!refused.headers.contains_key("retry-after") && !refused.text.contains("encryptionEnabled"));
+
+    server.configure("q", json!({"leaseTime": 60})).await;
+    server.sql("update queen.queues set encryption_enabled = true").await;
+    let items = json!({"items": [{"queue": "q", "payload": 1}]});
+    let refused = server.post("/api/v1/push", items).await;
+    assert!(refused.is_error(409, "conflict"), "{} {}", refused.status, refused.text);
+    let operations = json!({"operations": [{"type": "push", "items": [{"queue": "q", "payload": 1}]}]});
+    let refused = server.post("/api/v1/transaction", operations).await;
+    assert_eq!(refused.status, 409, "{}", refused.text);
+}

@@ -274,3 +274,40 @@ async fn a_subscription_can_be_moved_for_partitions_not_met_yet() {
         assert!(server.post(path, body.clone()).await.is_error(400, "bad_request"), "{body}");
     }
 }
+
+#[tokio::test]
+async fn a_field_that_is_a_known_one_misspelt_is_refused_and_moves_nothing() {
+    let server = Server::start().await;
+    server.push("q", "p", &numbers(0..2)).await;
+    let held = server.pop("/queue/q/partition/p?consumerGroup=g&batch=2").await.unwrap();
+    let (all, one) =
+        ("/api/v1/consumer-groups/g/queues/q/seek", "/api/v1/consumer-groups/g/queues/q/partitions/p/seek");
+    let time = "1970-01-01T00:00:00Z";
+    for body in [
+        json!({"toEnd": true, "dryrun": true}),
+        json!({"toEnd": true, "dry_run": true}),
+        json!({"toEnd": true, "dry-run": true}),
+        json!({"timestamp": time, "Create": true}),
+        json!({"timestamp": time, "to_end": false}),
+        json!({"timestamp": time, "toEnd": true}),
+    ] {
+        for path in [all, one] {
+            let refused = server.post(path, body.clone()).await;
+            assert!(refused.is_error(400, "bad_request"), "{body}: {} {}", refused.status, refused.text);
+        }
+    }
+    assert_eq!(server.ack(&held.messages[1], "completed").await["success"], true, "nothing has moved");
+    // Clients of other releases may send what this one does not know.
+    server.call(all, json!({"toEnd": true, "position": null})).await;
+    server.call(one, json!({"toEnd": false, "timestamp": time})).await;
+}
+
+#[tokio::test]
+async fn a_group_that_reads_one_partition_by_name_is_listed() {
+    let server = Server::start().await;
+    server.push("q", "p", &numbers(0..2)).await;
+    server.pop("/queue/q/partition/p?consumerGroup=h").await.unwrap();
+    let listed = server.get("/api/v1/consumer-groups?queue=q").await.json();
+    assert_eq!((&listed[0]["name"], &listed[0]["queueName"]), (&json!("h"), &json!("q")), "{listed}");
+    assert!(server.get("/api/v1/consumer-groups/h").await.json()["q"].is_object());
+}

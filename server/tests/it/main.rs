@@ -49,4 +49,5 @@ mod tls;
 mod trace;
 mod traces;
 mod transaction;
+mod unread_log;
 mod waiting;

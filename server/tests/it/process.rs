@@ -198,18 +198,20 @@ async fn a_door_that_was_meant_to_be_locked_does_not_open() {
 }
 
 #[tokio::test]
-async fn variables_without_meaning_earn_a_warning_each_and_aliases_are_read() {
+async fn variables_without_meaning_or_misspelt_earn_a_warning_each_and_aliases_are_read() {
     let database = queen_testkit::database().await;
     let env = [
         ("DATABASE_URL", database.url()),
         ("ALL_OPS_USE_SIDECAR", "true"),
         ("QUEEN_UDP_PEERS", "somewhere:1"),
+        ("QUEEN_DRAIN_SECOND", "5"),
         ("MAX_ITEMS_PER_TX", "9"),
         ("PG_HOST", ""),
     ];
     let broker = Broker::start(Path::new(QUEEN), &[], &env).await.unwrap();
     broker.says("ALL_OPS_USE_SIDECAR").await;
     broker.says("QUEEN_UDP_PEERS").await;
+    broker.says("nearest=QUEEN_DRAIN_SECONDS").await;
     let config = Command::new(QUEEN).arg("config").envs(env).output().await.unwrap();
     let config = String::from_utf8(config.stdout).unwrap();
     let line = config.lines().find(|line| line.contains("MAX_ITEMS_PER_TX")).unwrap();

@@ -183,3 +183,20 @@ async fn a_redrive_into_a_queue_that_must_not_be_made_is_refused() {
         assert_eq!(reply.status, 202, "{}", reply.text);
     }
 }
+
+#[tokio::test]
+async fn a_filter_that_is_a_known_one_misspelt_is_refused_and_touches_nothing() {
+    let server = Server::start().await;
+    dead(&server, 3).await;
+    for (name, value) in [("dry_run", json!(true)), ("consumergroup", json!("x")), ("ERROR", json!("x"))] {
+        let body = json!({"queue": "q", "perSecond": 1, name: value});
+        let refused = server.post("/api/v1/dlq/redrive", body.clone()).await;
+        assert!(refused.is_error(400, "bad_request"), "{body}: {}", refused.text);
+    }
+    for query in ["consumergroup=x", "Partition=x", "consumer_group=x", "ERROR=x"] {
+        let refused = server.delete(&format!("/api/v1/dlq?queue=q&{query}")).await;
+        assert!(refused.is_error(400, "bad_request"), "{query}: {}", refused.text);
+    }
+    assert_eq!(server.get("/api/v1/dlq?queue=q").await.json()["total"], 3);
+    assert_eq!(server.delete("/api/v1/dlq?queue=q&group=g&cache=no").await.json()["purged"], 3);
+}

@@ -176,7 +176,22 @@ impl Admin {
 
     /// What a seek would do. Moves nothing.
     pub async fn forecast_seek(&self, group: &str, queue: &str, to: Position) -> Result<SeekForecast, Error> {
+        self.forecast(group, queue, to.body()).await
+    }
+
+    /// What [`seek_or_create`](Self::seek_or_create) would do. Moves and creates nothing.
+    pub async fn forecast_seek_or_create(
+        &self,
+        group: &str,
+        queue: &str,
+        to: Position,
+    ) -> Result<SeekForecast, Error> {
         let mut body = to.body();
+        body["create"] = json!(true);
+        self.forecast(group, queue, body).await
+    }
+
+    async fn forecast(&self, group: &str, queue: &str, mut body: Value) -> Result<SeekForecast, Error> {
         body["dryRun"] = json!(true);
         let seeking = seeking(group, queue, &body)?;
         self.check_forecasts().await?;

@@ -173,6 +173,28 @@ async fn a_group_is_sent_back_and_forth() {
 }
 
 #[tokio::test]
+async fn a_group_that_reads_one_partition_is_moved_and_another_only_if_it_is_to_be_created() {
+    let server = Server::start().await;
+    run(&server.url, &["push", "orders", "1", "2", "-p", "a"]).await.code(0);
+    run(&server.url, &["pop", "orders", "-p", "a", "-g", "h"]).await.code(0);
+    let shown = run(&server.url, &["groups", "show", "h", "--json"]).await.json();
+    assert_eq!(names(&shown["queues"], "queue"), ["orders"]);
+    assert_eq!(run(&server.url, &["seek", "orders", "h", "end", "--json"]).await.json()["partitions"], 1);
+
+    let refused = run(&server.url, &["seek", "orders", "new", "end"]).await.code(3);
+    let text = "queen: group \"new\" does not read queue \"orders\"; --create creates it there\n";
+    assert_eq!(refused.err, text);
+    let dry =
+        run(&server.url, &["seek", "orders", "new", "end", "--create", "--dry-run", "--json"]).await.json();
+    assert_eq!((&dry["dryRun"], &dry["skips"]), (&json!(true), &json!(2)));
+    run(&server.url, &["seek", "orders", "new", "end"]).await.code(3);
+    let created = run(&server.url, &["seek", "orders", "new", "end", "--create"]).await.code(0);
+    assert!(created.err.contains("new was created"), "{}", created.err);
+    let moved = run(&server.url, &["seek", "orders", "new", "beginning", "--create"]).await.code(0);
+    assert!(moved.err.contains("new was moved"), "{}", moved.err);
+}
+
+#[tokio::test]
 async fn deferred_operations_are_listed_shown_and_cancelled() {
     let server = Server::start_with(&EASILY_STRAINED).await;
     // Not due before the test is over: one that is being worked on cannot be cancelled.

@@ -1,0 +1,46 @@
+//! Names that are known ones but for case, `_` or `-`. Unknown names are ignored, because clients of other releases send them; one of
+//! these was meant, and without it the request would do more than was asked for.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use queen_protocol::{BadRequest, read_object};
+use serde::de::IgnoredAny;
+
+/// Among the fields of a body.
+pub fn refuse_fields(body: &[u8], known: &[&str]) -> Result<(), BadRequest> {
+    let fields: HashMap<Cow<'_, str>, IgnoredAny> = read_object(body)?;
+    refuse(fields.keys().map(AsRef::as_ref), known)
+}
+
+/// Among the keys of a query.
+pub fn refuse<'a>(given: impl Iterator<Item = &'a str>, known: &[&str]) -> Result<(), BadRequest> {
+    for name in given.filter(|name| !known.contains(name)) {
+        if let Some(meant) = known.iter().find(|known| letters(known).eq(letters(name))) {
+            return Err(BadRequest(format!("unknown name {name:?}; did you mean {meant:?}?")));
+        }
+    }
+    Ok(())
+}
+
+fn letters(name: &str) -> impl Iterator<Item = char> {
+    name.chars().filter(|char| !matches!(char, '_' | '-')).flat_map(char::to_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_looks_like_a_known_one_is_refused_and_others_are_ignored() {
+        let known = ["toEnd", "dryRun"];
+        for fields in [r#"{"toEnd":1,"dryRun":2}"#, r#"{"position":0,"dry":1}"#, "{}"] {
+            assert_eq!(refuse_fields(fields.as_bytes(), &known), Ok(()), "{fields}");
+        }
+        for name in ["dryrun", "dry_run", "dry-run", "DRYRUN", "d\\u0072yrun"] {
+            let BadRequest(text) =
+                refuse_fields(format!(r#"{{"{name}":true}}"#).as_bytes(), &known).unwrap_err();
+            assert!(text.contains("did you mean \"dryRun\""), "{text}");
+        }
+    }
+}
