@@ -312,9 +312,12 @@ impl State {
         {
             return;
         }
-        if self.current.number != 0 {
-            self.close(tally, about);
+        if self.current.number == 0 {
+            // The first look. What has happened since the start stays.
+            self.current.number = number;
+            return;
         }
+        self.close(tally, about);
         self.current = Current { number, ..Current::default() };
     }
 
@@ -512,6 +515,15 @@ mod tests {
             json!({"avg": 2.5, "min": 0.0, "max": 5.0, "last": 5.0})
         );
         assert_eq!(row["loop_lag_us_max"], 70);
+    }
+
+    #[test]
+    fn what_happens_before_the_first_look_is_written_as_well() {
+        let now = crate::clock::now();
+        let (history, tally) = fresh(now);
+        history.expired("age", 3);
+        history.collect(now, 0, &tally, &about());
+        assert_eq!(row(&history.next().unwrap())["expired_age"], 3);
     }
 
     #[test]
