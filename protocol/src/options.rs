@@ -58,16 +58,18 @@ options! {
 /// They may stand among the options.
 const LABELS: [&str; 2] = ["namespace", "task"];
 
-/// Whether there is such an option. The error names the nearest there is.
+/// Whether there is such an option. The error names one that is nearly the same.
 pub fn check_option(name: &str) -> Result<(), BadRequest> {
     if NAMES.contains(&name) || LABELS.contains(&name) {
         return Ok(());
     }
-    let nearest = nearest(name, NAMES.iter().chain(&LABELS).copied()).unwrap_or_default();
-    Err(BadRequest(format!("unknown option {name:?}; the nearest there is: {nearest:?}")))
+    Err(BadRequest(match nearest(name, NAMES.iter().chain(&LABELS).copied()) {
+        Some(nearest) => format!("unknown option {name:?}; the nearest there is: {nearest:?}"),
+        None => format!("unknown option {name:?}"),
+    }))
 }
 
-/// The known name with the least edits between the two, no matter how it is capitalized and what joins its words.
+/// The known name with the least edits between the two, if they are few, no matter how it is capitalized and what joins its words.
 pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let letters = |text: &str| -> Vec<char> {
         text.chars()
@@ -77,7 +79,10 @@ pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> O
             .collect()
     };
     let unknown = letters(unknown);
-    known.into_iter().min_by_key(|name| edits(&unknown, &letters(name)))
+    let distances = known.into_iter().map(|name| (edits(&unknown, &letters(name)), name));
+    let (edits, nearest) = distances.min_by_key(|(edits, _)| *edits)?;
+    // Further away it is another word.
+    (3 * edits <= unknown.len()).then_some(nearest)
 }
 
 /// Longer than any option or setting.

@@ -71,13 +71,6 @@ pub enum Unknown {
     Passes,
 }
 
-/// What becomes of the labels of a queue that exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
-    Kept,
-    Changed,
-}
-
 const NAMESPACE: &str = "namespace";
 const TASK: &str = "task";
 
@@ -243,13 +236,7 @@ impl Caller {
 
     /// Labels lead consumers to a queue: who is limited to some queues may only use those whose queues are all granted.
     /// A queue's own labels, and those its name stands for, are no news.
-    pub async fn may_label(
-        &self,
-        engine: &Engine,
-        need: Need,
-        existing: Existing,
-        given: &[Labels<'_>],
-    ) -> Result<(), ApiError> {
+    pub async fn may_label(&self, engine: &Engine, need: Need, given: &[Labels<'_>]) -> Result<(), ApiError> {
         let Some(grants) = &self.grants else { return Ok(()) };
         let given: Vec<_> = given.iter().filter(|labels| labels.news().next().is_some()).collect();
         if given.is_empty() {
@@ -272,12 +259,11 @@ impl Caller {
             .flat_map(|queue| [(NAMESPACE, &*queue.namespace), (TASK, &*queue.task)])
             .collect();
         for labels in given {
-            let queue = by_name.get(labels.queue);
-            if queue.is_some() && existing == Existing::Kept {
-                continue;
-            }
-            let own =
-                queue.map(|queue| [(NAMESPACE, &*queue.namespace), (TASK, &*queue.task)]).unwrap_or_default();
+            // Also of a queue that exists: it may be deleted before what is pushed to it lands, and made anew.
+            let own = by_name
+                .get(labels.queue)
+                .map(|queue| [(NAMESPACE, &*queue.namespace), (TASK, &*queue.task)])
+                .unwrap_or_default();
             if let Some((what, label)) = labels.news().find(|new| !own.contains(new) && foreign.contains(new))
             {
                 return Err(forbidden(format!(

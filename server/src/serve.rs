@@ -107,7 +107,7 @@ fn complain() {
         warn!(variable = name, "this variable has no meaning here");
     }
     for (name, nearest) in environment::unknown(&Cli::variables()) {
-        warn!(variable = name, %nearest, "there is no such setting");
+        warn!(variable = name, nearest, "there is no such setting");
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::info;
 
 /// What a shell reports for a program ended by Ctrl-C.
 const INTERRUPTED: i32 = 130;
@@ -20,11 +20,12 @@ pub fn stop_requests() -> io::Result<CancellationToken> {
 
 async fn watch(mut terminate: Signal, mut interrupt: Signal, stop: CancellationToken) {
     next(&mut terminate, &mut interrupt).await;
-    // First: a log whose reader is stuck must not hold this up.
     stop.cancel();
-    info!("stopping: waiting for requests in flight; a second signal ends at once");
+    // A log whose reader is stuck must not hold up the end.
+    tokio::task::spawn_blocking(|| {
+        info!("stopping: waiting for requests in flight; a second signal ends at once");
+    });
     next(&mut terminate, &mut interrupt).await;
-    warn!("ended by a second signal");
     std::process::exit(INTERRUPTED);
 }
 

@@ -218,7 +218,8 @@ begin
         if v_oldest > p_now - make_interval(secs => p_window) then
             visible := p_first;
             windowed := true;
-            ready_at := v_oldest + make_interval(secs => p_window);
+            -- Sooner, when a message matures that may fill the batch.
+            ready_at := least(ready_at, v_oldest + make_interval(secs => p_window));
         end if;
     end if;
     return next;

@@ -6,7 +6,7 @@
 //! pass. So are, for longer, rows of queues that ask for encryption while a key is required and there is none.
 //! A row that the log refuses, which should not be possible, stays in the inbox with the reason beside it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,11 +56,18 @@ pub fn start(engine: &Engine) {
     let tasks = engine.shared.tasks.clone();
     // Not dropped in the middle of a transaction, of which somebody would have to find out whether it was committed.
     tasks.clone().spawn(async move {
+        let mut left_at: Option<Instant> = None;
         while !tasks.is_stopping() {
+            let mut pause = LEAD_EVERY;
             match Mover::lead(&engine).await {
                 Ok(Some(mut mover)) => {
+                    // The others may have no key either.
+                    mover.stays = left_at.is_some_and(|at| clock::now() - at < KEYLESS_FOR);
                     if let Err(error) = mover.run().await {
                         debug!(%error, "the inbox is left to another broker");
+                    }
+                    if mover.makes_room() {
+                        (left_at, pause) = (Some(clock::now()), 3 * LEAD_EVERY);
                     }
                 }
                 Ok(None) => {}
@@ -68,7 +75,7 @@ pub fn start(engine: &Engine) {
             }
             tokio::select! {
                 () = tasks.stopping() => return,
-                () = tokio::time::sleep(LEAD_EVERY) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     });
@@ -83,7 +90,7 @@ struct Mover {
     position: Option<Position>,
     swept: Instant,
     /// Transactions in the order of their commits, and how far the first of them has come.
-    pending: Vec<i64>,
+    pending: VecDeque<i64>,
     after: i64,
     /// Partitions that could not be written to, transactions with rows for them, and when they are tried again.
     blocked: HashSet<(String, String)>,
@@ -92,6 +99,10 @@ struct Mover {
     /// When something was last moved.
     busy: Instant,
     resting: bool,
+    /// Rows wait for a key that is not here, and may be at another broker.
+    lacks_key: bool,
+    /// Leads nevertheless.
+    stays: bool,
 }
 
 impl Mover {
@@ -119,20 +130,22 @@ impl Mover {
             heard,
             position: None,
             swept: now,
-            pending: Vec::new(),
+            pending: VecDeque::new(),
             after: 0,
             blocked: HashSet::new(),
             waiting: Vec::new(),
             retry_at: now,
             busy: now,
             resting: false,
+            lacks_key: false,
+            stays: false,
         }))
     }
 
-    /// Until the broker stops or the connection is lost.
+    /// Until the broker stops, the connection is lost or another broker should lead.
     async fn run(&mut self) -> Result<(), Error> {
         let shared = self.engine.shared.clone();
-        while !shared.tasks.is_stopping() {
+        while !shared.tasks.is_stopping() && !self.makes_room() {
             let pause = if shared.load.maintenance() {
                 self.wake().await?;
                 Some(AGAIN)
@@ -157,11 +170,15 @@ impl Mover {
         Ok(())
     }
 
+    fn makes_room(&self) -> bool {
+        self.lacks_key && !self.stays && self.engine.shared.wake.has_peers()
+    }
+
     /// Moves a run of rows, or looks for some. Answers how long to wait before the next step.
     async fn step(&mut self) -> Result<Option<Duration>, Error> {
         if self.pending.is_empty() && !self.waiting.is_empty() && clock::now() >= self.retry_at {
             self.blocked.clear();
-            (self.pending, self.after) = (std::mem::take(&mut self.waiting), 0);
+            (self.pending, self.after) = (std::mem::take(&mut self.waiting).into(), 0);
         } else if self.pending.is_empty() {
             self.look().await?;
         }
@@ -205,14 +222,15 @@ impl Mover {
             self.blocked.clear();
             self.waiting.clear();
         }
-        (self.position, self.pending, self.after) = (Some(position), xids, 0);
+        (self.position, self.pending, self.after) = (Some(position), xids.into(), 0);
         Ok(())
     }
 
     /// If that fails, partition by partition, and if the log refuses something row by row.
     async fn turn(&mut self) -> Result<(), Error> {
         // Each transaction has a row at least, so no more of them can be read at once.
-        let window = &self.pending[..self.pending.len().min(RUN_ROWS as usize + 1)];
+        let window = self.pending.len().min(RUN_ROWS as usize + 1);
+        let window = &self.pending.make_contiguous()[..window];
         let (rows, more) = self.statements.take(&self.db, window, self.after, RUN_ROWS, RUN_BYTES).await?;
         let last = rows.last().filter(|_| more).map(|row| (row.xid, row.number));
         let read = match last {
@@ -236,7 +254,7 @@ impl Mover {
         }
         // In the order of commits, whichever partition they wait for.
         let left: HashSet<i64> = left.into_iter().collect();
-        for xid in self.pending.iter().filter(|xid| left.contains(xid)) {
+        for xid in self.pending.range(..(read + 1).min(self.pending.len())).filter(|xid| left.contains(xid)) {
             if self.waiting.last() != Some(xid) {
                 self.waiting.push(*xid);
             }
@@ -253,7 +271,7 @@ impl Mover {
     /// Transactions that are read to their end and have nothing left behind, now or before.
     fn done(&self, read: usize, left: &[i64]) -> Vec<i64> {
         let left: HashSet<&i64> = left.iter().chain(self.waiting.last()).collect();
-        self.pending[..read].iter().filter(|xid| !left.contains(xid)).copied().collect()
+        self.pending.range(..read).filter(|xid| !left.contains(xid)).copied().collect()
     }
 
     /// Rows of one partition. Answers the transactions whose rows have to wait.
@@ -285,6 +303,7 @@ impl Mover {
         let wait = match error {
             crate::Error::KeyRequired(queue) => {
                 self.engine.shared.troubles.withheld(queue);
+                self.lacks_key = true;
                 KEYLESS_FOR
             }
             _ => BLOCKED_FOR,

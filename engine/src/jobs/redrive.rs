@@ -211,7 +211,7 @@ impl Worker {
 fn is_final(error: &Error) -> bool {
     match error {
         Error::Database(error) => error.is_data(),
-        Error::Unreadable(_) | Error::NoKey => true,
+        Error::Unreadable(_) | Error::NoKey | Error::KeyRequired(_) => true,
         _ => false,
     }
 }

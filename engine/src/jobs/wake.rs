@@ -125,6 +125,9 @@ impl Wake {
     }
 
     pub fn released(&self, partition: Uuid, group: &str, queue: &str, name: &str, more: bool) {
+        if self.is_alone() {
+            return;
+        }
         self.send(Hint::Released {
             partition,
             group: group.to_owned(),
@@ -196,6 +199,11 @@ impl Wake {
 
     pub fn has_peers(&self) -> bool {
         !self.peers.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// No other broker would hear this one, and this one would know.
+    pub fn is_alone(&self) -> bool {
+        self.is_hearing() && !self.has_peers()
     }
 
     fn send(&self, hint: Hint) {

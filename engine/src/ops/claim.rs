@@ -130,7 +130,7 @@ impl PopClaim {
                     1 => Claim::Nothing,
                     2 => {
                         // What is known here may be the lease before this one.
-                        let ours = !shared.wake.has_peers()
+                        let ours = shared.wake.is_alone()
                             && shared.leases().knows(&(candidate.partition.id, self.group.clone()));
                         let at = after(leased.wait_ms);
                         Claim::Later { at: if ours { at } else { at.min(now + FOREIGN_LEASE_LOOK) } }

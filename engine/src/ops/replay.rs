@@ -278,7 +278,8 @@ impl<'a> Snapshot<'a> {
             trace_id: self.trace_id,
             trace: self.trace.as_ref().and_then(|(parent, state)| Trace::parse(parent, state.as_deref())),
             producer_sub: self.producer_sub.as_deref(),
-            secrecy: if self.encrypted { Secrecy::Kept } else { Secrecy::Queue },
+            // While a key is missing that is required, the dead letter stays.
+            secrecy: if self.encrypted { Secrecy::Kept } else { Secrecy::Waiting },
             payload: &self.payload,
         }
     }

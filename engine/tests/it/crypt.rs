@@ -219,9 +219,13 @@ async fn where_encryption_is_required_nothing_is_stored_readable_without_a_key()
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let dir = TempDir::new().unwrap();
-    encrypt(&holding(db.url(), Some(ONE), None).await, "secret").await;
+    let first = holding(db.url(), Some(ONE), None).await;
+    encrypt(&first, "secret").await;
+    first.stop().await;
     let broker = Config { encryption_required: true, ..spooling(proxy.url(), dir.path()) };
     let broker = engine_with(broker).await;
+    // When it begins to hear others, it forgets what it knows of queues.
+    listening(&db.client().await, 1).await;
     let refused = async |queue: &str, status: u16| {
         let items = json!([{"queue": queue, "partition": "p", "payload": {"text": MARK}}]);
         let error = send(&broker, &items).await.unwrap_err();
@@ -272,8 +276,7 @@ async fn a_push_from_sql_waits_in_the_inbox_for_the_key_that_is_required() {
     assert_eq!(open, [1, 2, 3, 4, 5], "what needs no key goes on");
     assert_eq!(number(&sql, "select count(*) from queen.messages where queue = 'secret'").await, 0);
     assert_eq!(number(&sql, "select count(*) from queen.inbox where error is null").await, 5);
-    without.stop().await;
-
+    // It leads the inbox, and makes room for one that has the key.
     let with_key = holding(db.url(), Some(ONE), None).await;
     eventually("the inbox is empty", async || {
         (number(&sql, "select count(*) from queen.inbox").await == 0).then_some(())
@@ -283,6 +286,39 @@ async fn a_push_from_sql_waits_in_the_inbox_for_the_key_that_is_required() {
         drain(&with_key, "secret", "p", "g").await.iter().map(|m| m.json()[0].clone()).collect();
     assert_eq!(read, [1, 2, 3, 4, 5], "in their order");
     assert_eq!(found(&sql, MARK).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_dead_letter_stays_where_it_is_while_a_required_key_for_its_target_is_missing() {
+    let db = database().await;
+    let sql = db.client().await;
+    let first = holding(db.url(), Some(ONE), None).await;
+    encrypt(&first, "secret").await;
+    first.stop().await;
+    let without = engine_with(Config { encryption_required: true, ..config(db.url()) }).await;
+    push(&without, "open", "p", 0..1).await;
+    let popped = pop(&without, any("open")).await.unwrap();
+    ack(&without, &popped.messages[0], AckStatus::Dlq).await;
+    let ask = RedriveAsk {
+        queue: "open".to_owned(),
+        target_queue: Some("secret".to_owned()),
+        partition: None,
+        group: None,
+        from: None,
+        to: None,
+        error: None,
+        shape: None,
+        per_second: 10,
+    };
+    let redrive = without.start_redrive(&ask).await.unwrap().unwrap().id;
+    let done = eventually("the redrive is done", async || {
+        without.redrive(redrive).await.unwrap().filter(|redrive| redrive.status == "completed")
+    });
+    let done = done.await;
+    assert_eq!((done.done, done.failed), (0, 1));
+    assert!(done.error.unwrap().contains("no encryption key"));
+    assert_eq!(number(&sql, "select count(*) from queen.messages where queue = 'secret'").await, 0);
+    assert_eq!(dead_letters(&without, "open").await.len(), 1);
 }
 
 #[tokio::test]

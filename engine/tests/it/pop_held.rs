@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use queen_testkit::database;
 use serde_json::json;
+use tokio::time::Instant;
 
-use crate::support::{Ask, any, configure, data, engine, lane, named, number, numbers, pop, push, travel};
+use crate::support::{
+    Ask, any, configure, data, engine, lane, named, number, numbers, parked, pop, push, travel,
+};
 
 #[tokio::test]
 async fn a_delayed_message_is_not_delivered_before_its_time() {
@@ -82,6 +85,20 @@ async fn messages_too_young_to_be_delivered_do_not_fill_a_batch_that_waits_for_i
     let asked = lane(&broker, "pop").entries;
     assert!(pop(&broker, any("q").batch(5).wait(Duration::from_millis(500))).await.is_none());
     assert!(lane(&broker, "pop").entries - asked <= 2, "it asks once, and waits");
+}
+
+#[tokio::test]
+async fn a_batch_that_fills_up_as_messages_mature_does_not_wait_for_its_window() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    configure(&broker, "q", json!({"windowBuffer": 60, "delayedProcessing": 1})).await;
+    push(&broker, "q", "p", 0..1).await;
+    let long = Duration::from_secs(20);
+    let waiting = parked(&broker, any("q").batch(2).wait(long)).await;
+    push(&broker, "q", "p", 1..2).await;
+    let began = Instant::now();
+    assert_eq!(waiting.answer().await.expect("a full batch").data(), numbers(0..2));
+    assert!(began.elapsed() < long / 2, "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -90,16 +90,16 @@ pub fn without_meaning() -> Vec<String> {
     found
 }
 
-/// The set variables that look like settings of `known` but are none, sorted, each with the nearest that is one.
-pub fn unknown(known: &[String]) -> Vec<(String, String)> {
+/// The set variables that look like settings of `known` but are none, sorted, each with one that is nearly the same.
+pub fn unknown(known: &[String]) -> Vec<(String, Option<String>)> {
     let given = std::env::vars_os().filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.into_string().unwrap_or_default()))
     });
     let mut found: Vec<_> = given
         .filter(|(name, value)| is_unknown(name, value, known))
-        .filter_map(|(name, _)| {
-            let nearest = nearest(&name, known.iter().map(String::as_str))?.to_owned();
-            Some((name, nearest))
+        .map(|(name, _)| {
+            let nearest = nearest(&name, known.iter().map(String::as_str)).map(str::to_owned);
+            (name, nearest)
         })
         .collect();
     found.sort();

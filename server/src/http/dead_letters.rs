@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, Missing};
-use super::misspelt;
 use super::request::Query;
 use super::resources::Pagination;
 use crate::app::App;
@@ -131,15 +130,16 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
 
 /// Throws away all dead letters of a queue that match.
 ///
-/// What fails meanwhile stays, and so does what a redrive is replaying at this very moment. A parameter that is one of these but for
-/// case, `_` or `-` is refused.
+/// What fails meanwhile stays, and so does what a redrive is replaying at this very moment. Unknown parameters are refused.
 #[utoipa::path(delete, path = "/api/v1/dlq", operation_id = "purgeDeadLetters", tag = "messages", params(queries::PurgeQuery),
     responses((status = 200, description = "They are gone", body = Purged<'static>), Missing, Failures))]
 pub async fn purge(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    misspelt::refuse(query.pairs().map(|(name, _)| name), &FILTERS)?;
+    if let Some((name, _)) = query.pairs().find(|(name, _)| !FILTERS.contains(name)) {
+        return Err(BadRequest(format!("unknown parameter {name:?}; nothing was thrown away")).into());
+    }
     let filter = read(&query)?;
     let Some(queue) = filter.queue.as_deref() else {
-        return Err(BadRequest::new("say of which queue with ?queue=").into());
+        return Err(BadRequest::new("`queue` is required").into());
     };
     match app.engine.purge_dead_letters(queue, &filter).await? {
         Some(purged) => answer::json(StatusCode::OK, &Purged { success: true, queue, purged }),

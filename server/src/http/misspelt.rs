@@ -1,4 +1,4 @@
-//! Names that are known ones but for case, `_` or `-`. Unknown names are ignored, because clients of other releases send them; one of
+//! Names that differ from a known one only in case, `_` or `-`. Unknown names are ignored, because clients of other releases send them; one of
 //! these was meant, and without it the request would do more than was asked for.
 
 use std::borrow::Cow;
@@ -10,12 +10,7 @@ use serde::de::IgnoredAny;
 /// Among the fields of a body.
 pub fn refuse_fields(body: &[u8], known: &[&str]) -> Result<(), BadRequest> {
     let fields: HashMap<Cow<'_, str>, IgnoredAny> = read_object(body)?;
-    refuse(fields.keys().map(AsRef::as_ref), known)
-}
-
-/// Among the keys of a query.
-pub fn refuse<'a>(given: impl Iterator<Item = &'a str>, known: &[&str]) -> Result<(), BadRequest> {
-    for name in given.filter(|name| !known.contains(name)) {
+    for name in fields.keys().map(AsRef::as_ref).filter(|name| !known.contains(name)) {
         if let Some(meant) = known.iter().find(|known| letters(known).eq(letters(name))) {
             return Err(BadRequest(format!("unknown name {name:?}; did you mean {meant:?}?")));
         }

@@ -13,7 +13,7 @@ use super::request::{Body, Query};
 use super::{accepted, answer, trace};
 use crate::app::App;
 use crate::auth::grants::{Need, Right};
-use crate::auth::{Caller, Existing, Labels};
+use crate::auth::{Caller, Labels};
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
@@ -84,7 +84,7 @@ async fn store(
     }
 }
 
-/// All queues it names, and the labels it would give to new ones.
+/// All queues it names, and the labels it would give them if they were new.
 pub async fn check<'a>(
     app: &App,
     caller: &Caller,
@@ -103,7 +103,7 @@ pub async fn check<'a>(
         task: item.task.as_deref(),
     });
     let labels: BTreeSet<_> = labels.filter(|labels| labels.namespace.or(labels.task).is_some()).collect();
-    caller.may_label(&app.engine, need, Existing::Kept, &Vec::from_iter(labels)).await
+    caller.may_label(&app.engine, need, &Vec::from_iter(labels)).await
 }
 
 fn is_buffered(results: &[PushResult]) -> bool {

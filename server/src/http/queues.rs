@@ -14,7 +14,7 @@ use super::request::{Body, SMALL, Segments};
 use crate::app::App;
 use crate::auth::grants::{Need, Right};
 use crate::auth::refusal::Denied;
-use crate::auth::{Caller, Existing, Labels};
+use crate::auth::{Caller, Labels};
 use crate::openapi::words;
 
 #[derive(Serialize, ToSchema)]
@@ -95,7 +95,7 @@ async fn check(app: &App, caller: &Caller, configure: &Configure) -> Result<(), 
     caller.may(need, queue)?;
     let (namespace, task) = (configure.namespace.as_deref(), configure.task.as_deref());
     let labels = [Labels { queue, namespace, task }];
-    caller.may_label(&app.engine, need, Existing::Changed, &labels).await?;
+    caller.may_label(&app.engine, need, &labels).await?;
     if caller.administers() {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! Where heads and bodies end in what a connection sends. Nothing is checked here: hyper does, and ends a connection that sends
-//! anything else.
+//! Where heads and bodies end in what a connection sends, as hyper sees it. What hyper refuses ends the connection, and may be
+//! misread here.
 
 /// Looks for the empty line behind a head. Like hyper it takes a lone line feed for the end of a line, and skips empty lines
 /// in front.
@@ -12,11 +12,6 @@ pub struct Lines {
 impl Lines {
     pub fn of_head() -> Self {
         Self { begun: false, fresh: false }
-    }
-
-    /// Those behind the last chunk. There may be none.
-    fn of_trailer() -> Self {
-        Self { begun: true, fresh: true }
     }
 
     /// How many of these bytes there are up to the end; `None`: it is not here.
@@ -42,7 +37,16 @@ pub enum Rest {
     Extension(u64),
     /// Of the chunk, with its line break.
     Chunk(u64),
-    Trailer(Lines),
+    /// Lines behind the last chunk: the one at hand, so far.
+    Trailer(Line),
+}
+
+/// Only both, a carriage return and a line feed, end it.
+pub enum Line {
+    Empty,
+    EmptyReturned,
+    Text,
+    TextReturned,
 }
 
 impl Rest {
@@ -69,10 +73,16 @@ impl Rest {
                     }
                     continue;
                 }
-                Self::Trailer(lines) => return Some(at + lines.end(&bytes[at..])?),
-                Self::Size(0) | Self::Extension(0) if byte == b'\n' => {
-                    *self = Self::Trailer(Lines::of_trailer());
+                Self::Trailer(line) => {
+                    *line = match (&line, byte) {
+                        (Line::EmptyReturned, b'\n') => return Some(at + 1),
+                        (Line::TextReturned, b'\n') => Line::Empty,
+                        (Line::Empty, b'\r') => Line::EmptyReturned,
+                        (_, b'\r') => Line::TextReturned,
+                        _ => Line::Text,
+                    };
                 }
+                Self::Size(0) | Self::Extension(0) if byte == b'\n' => *self = Self::Trailer(Line::Empty),
                 Self::Size(size) | Self::Extension(size) if byte == b'\n' => {
                     *self = Self::Chunk(size.saturating_add(2));
                 }
@@ -125,6 +135,8 @@ mod tests {
             (None, "0\r\n\r\n"),
             (None, "A\r\n0\r\n\r\n67890\r\n2 ;x=00\r\nab\r\n00;last\r\n\r\n"),
             (None, "1\r\na\r\n0\r\nT: v\r\nU: w\r\n\r\n"),
+            (None, "0\r\nT: v\n\nfoo\r\n\r\n"),
+            (None, "0\r\n\nX\r\n\r\n"),
         ] {
             for size in [1, 2, 3, 100] {
                 let mut rest = Rest::of(length);

@@ -211,7 +211,7 @@ async fn variables_without_meaning_or_misspelt_earn_a_warning_each_and_aliases_a
     let broker = Broker::start(Path::new(QUEEN), &[], &env).await.unwrap();
     broker.says("ALL_OPS_USE_SIDECAR").await;
     broker.says("QUEEN_UDP_PEERS").await;
-    broker.says("nearest=QUEEN_DRAIN_SECONDS").await;
+    broker.says("nearest=\"QUEEN_DRAIN_SECONDS\"").await;
     let config = Command::new(QUEEN).arg("config").envs(env).output().await.unwrap();
     let config = String::from_utf8(config.stdout).unwrap();
     let line = config.lines().find(|line| line.contains("MAX_ITEMS_PER_TX")).unwrap();
