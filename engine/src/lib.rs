@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 pub use config::{Config, Deferring, Keepalive, Roots, Slots, SpoolConfig, Tls, TlsMode};
 pub use crypt::{BadKey, Keys};
-pub use db::control::{Operations, QueueLabels, SeekForecast};
+pub use db::control::{DeletedGroup, Operations, QueueLabels, SeekForecast};
 pub use db::history::{Broker, Metric, ParkedPoint, Point, QueuePoint, QueueRate, Worker};
 pub use db::keys::{ApiKey, NewKey};
 pub use db::letters::{LetterShape, LetterShapes};

@@ -63,7 +63,7 @@ pub struct AckItem {
 pub struct AckBody {
     transaction_id: String,
     partition_id: String,
-    #[serde(default)]
+    #[serde(default, alias = "message_id")]
     message_id: Option<String>,
     #[serde(default)]
     lease_id: Option<String>,
@@ -188,6 +188,24 @@ mod tests {
         let given = read(&format!(r#","messageId":"{id}""#)).unwrap();
         assert_eq!(given.unwrap().to_string(), id);
         assert!(read(r#","messageId":"7""#).unwrap_err().0.starts_with("messageId is not a UUID"));
+    }
+
+    #[test]
+    fn a_field_with_two_names_is_given_once() {
+        let read = |more: &str| {
+            let body = format!(r#"{{"transactionId":"t","partitionId":"{}",{more}}}"#, Uuid::nil());
+            AckBody::parse(body.as_bytes())
+        };
+        let id = "018bcfe5-687b-7000-8000-000500000009";
+        let item = read(&format!(r#""message_id":"{id}","group":"g""#)).unwrap();
+        assert_eq!((item.message_id.unwrap().to_string().as_str(), item.group.as_str()), (id, "g"));
+        for (both, names) in [
+            (r#""group":"g","consumerGroup":"g""#.to_owned(), "group and consumerGroup are both given"),
+            (format!(r#""messageId":"{id}","message_id":"{id}""#), "message_id and messageId are both given"),
+        ] {
+            let text = read(&both).unwrap_err().0;
+            assert!(text.starts_with(names) && text.ends_with("send one"), "{text}");
+        }
     }
 
     #[test]

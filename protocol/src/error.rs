@@ -60,6 +60,9 @@ impl ErrorCode {
     }
 }
 
+/// Fields that may be sent under another name.
+const TWO_NAMES: [(&str, &str); 2] = [("group", "consumerGroup"), ("message_id", "messageId")];
+
 /// A request that cannot be understood; the text is for the person who sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRequest(pub String);
@@ -80,6 +83,12 @@ impl std::error::Error for BadRequest {}
 
 impl From<serde_json::Error> for BadRequest {
     fn from(error: serde_json::Error) -> Self {
-        Self(format!("invalid JSON: {error}"))
+        let text = error.to_string();
+        match TWO_NAMES.iter().find(|(_, name)| text.starts_with(&format!("duplicate field `{name}`"))) {
+            Some((other, name)) => {
+                Self(format!("{other} and {name} are both given, or one of them twice; send one"))
+            }
+            None => Self(format!("invalid JSON: {text}")),
+        }
     }
 }

@@ -357,9 +357,9 @@ pub struct Settings {
     /// Pops of one client that wait at once; 0 has no limit. One more is answered as `POP_OVERLOAD_RESPONSE` says.
     #[arg(long, env = "QUEEN_MAX_PARKED_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
     pub max_parked_per_client: u32,
-    /// Maximum concurrent list and statistics requests of one client (`GET` below `/api/v1`, without pops), including seeks,
-    /// redrives, purges of dead letters and refreshes of statistics; 0 has no limit. One more gets a 429.
-    #[arg(long, env = "QUEEN_MAX_READS_PER_CLIENT", default_value_t = 8, help_heading = LIMITS)]
+    /// Maximum concurrent read requests of one client (`GET` below `/api/v1`, without pops), including seeks, redrives,
+    /// purges of dead letters and refreshes of statistics; 0 has no limit. One more gets a 429.
+    #[arg(long, env = "QUEEN_MAX_READS_PER_CLIENT", default_value_t = 32, help_heading = LIMITS)]
     pub max_reads_per_client: u32,
     /// Requests that wait for a call of one kind before the next one gets a 429.
     #[arg(long, env = "QUEEN_MAX_WAITING", default_value_t = 100_000, value_parser = value_parser!(u32).range(1..),

@@ -165,6 +165,25 @@ mod tests {
     }
 
     #[test]
+    fn what_the_guard_and_the_limits_refuse_is_described() {
+        let document = document();
+        for (method, path) in [
+            ("get", "/api/v1/resources/queues"),
+            ("get", "/api/v1/analytics/queue-ops"),
+            ("post", "/api/v1/configure"),
+            ("post", "/api/v1/push"),
+            ("delete", "/api/v1/dlq"),
+        ] {
+            let responses = &document["paths"][path][method]["responses"];
+            for status in ["401", "403", "429"] {
+                assert!(responses[status].is_object(), "{method} {path} {status}");
+            }
+        }
+        assert!(document["components"]["responses"]["TooManyRequests"]["headers"]["Retry-After"].is_object());
+        assert!(document["paths"]["/health"]["get"]["responses"]["429"].is_null());
+    }
+
+    #[test]
     fn every_operation_has_a_name_of_its_own() {
         let document = document();
         let items = document["paths"].as_object().unwrap().values();

@@ -18,7 +18,7 @@ export type { Logger } from './log.js';
 export { Message } from './message.js';
 export type { Parse } from './message.js';
 export type { Operation } from './operations.js';
-export type { QueenOptions } from './options.js';
+export type { MoreOptions, QueenOptions } from './options.js';
 export type { PopOptions, Subscription, TakeOptions } from './pop.js';
 export type { ItemOptions, PartitionOption, Payload, PerMessage, PushOptions, PushResult } from './push.js';
 export { Queen } from './queen.js';

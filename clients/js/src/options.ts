@@ -44,11 +44,13 @@ export interface Options extends RetryRules {
   readonly logger: Logger;
 }
 
-export function readOptions(given: string | readonly string[] | QueenOptions): Options {
-  // Without types it may be undefined: a variable of the environment that is not set.
-  const options: QueenOptions = typeof given === 'string' || isList(given) ? { urls: [given].flat() } : (given ?? {});
-  const { url, urls, token, headers, requestTimeout, deadline, retryDelay, maxRetryDelay, ...more } = options;
-  const { retryOn429, honorRetryAfter, queuedOperationBehavior, logger, ...rest } = more;
+/** What may stand beside the URLs. */
+export type MoreOptions = Omit<QueenOptions, 'url' | 'urls'>;
+
+export function readOptions(given: string | readonly string[] | QueenOptions, more?: MoreOptions): Options {
+  const options = joined(given, more);
+  const { url, urls, token, headers, requestTimeout, deadline, retryDelay, maxRetryDelay, ...others } = options;
+  const { retryOn429, honorRetryAfter, queuedOperationBehavior, logger, ...rest } = others;
   checkNoMore(rest);
   checkSpan('requestTimeout', requestTimeout);
   checkSpan('deadline', deadline);
@@ -73,6 +75,27 @@ export function readOptions(given: string | readonly string[] | QueenOptions): O
     poll: queuedOperationBehavior === 'poll',
     logger: checkLogger(logger),
   };
+}
+
+/** Without types `given` may be undefined: a variable of the environment that is not set. */
+function joined(given: string | readonly string[] | QueenOptions | undefined, more: MoreOptions = {}): QueenOptions {
+  if (!isObject(more)) {
+    throw badUse('options must be an object: new Queen(url, { token }); several URLs are a list');
+  }
+  if (typeof given === 'string' || isList(given)) {
+    if ('url' in more || 'urls' in more) {
+      throw badUse('URLs twice: give them as the first argument or among the options');
+    }
+    return { ...more, urls: [given].flat() };
+  }
+  if (Object.keys(more).length > 0) {
+    throw badUse('give URLs and options in one object, or the URLs alone as the first argument');
+  }
+  return isObject(given) ? given : {};
+}
+
+function isObject(given: unknown): given is object {
+  return typeof given === 'object' && given !== null && !isList(given);
 }
 
 function isList(given: unknown): given is readonly string[] {

@@ -7,7 +7,7 @@ import { checkFunction, checkName, checkNoMore } from './checks.js';
 import { badUse, QueenError, textOf } from './errors.js';
 import { Http } from './http.js';
 import type { Message, Parse } from './message.js';
-import type { QueenOptions } from './options.js';
+import type { MoreOptions, QueenOptions } from './options.js';
 import { readOptions } from './options.js';
 import { Discovery, Queue } from './queue.js';
 import { Traces } from './traces.js';
@@ -26,8 +26,10 @@ export class Queen implements AsyncDisposable {
   #closing: Promise<void> | undefined;
 
   /** @throws QueenError of kind `bad_use`. Nothing is sent. */
-  constructor(urls: string | readonly string[] | QueenOptions) {
-    this.#http = new Http(readOptions(urls));
+  constructor(urls: string | readonly string[], options?: MoreOptions);
+  constructor(options: QueenOptions);
+  constructor(given: string | readonly string[] | QueenOptions, options?: MoreOptions) {
+    this.#http = new Http(readOptions(given, options));
     this.admin = new Admin(this.#http);
     this.traces = new Traces(this.#http);
   }

@@ -18,6 +18,13 @@ test('a token is asked for before every attempt', async () => {
   assert.deepEqual(fake.asked.map(({ headers }) => headers.authorization), ['Bearer token-1', 'Bearer token-2']);
 });
 
+test('a token in the second argument is sent', async () => {
+  await using fake = await Fake.start((asked) => pushed(asked));
+  await new Queen(fake.url, { token: 'secret' }).queue('q').push(1);
+  await new Queen([fake.url], { token: 'secret' }).queue('q').push(1);
+  assert.deepEqual(fake.asked.map(({ headers }) => headers.authorization), ['Bearer secret', 'Bearer secret']);
+});
+
 test('a token that does not come ends with the deadline and the signal of the call', async () => {
   const queue = new Queen({ url: 'http://127.0.0.1:1', token: never }).queue('q');
   await assert.rejects(queue.push(1, { deadline: 30 }), failing('timeout', {}, /token/));

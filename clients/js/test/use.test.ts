@@ -31,6 +31,25 @@ test('a client needs URLs with a scheme, and sensible times', () => {
   new Queen('http://a/below/');
 });
 
+test('options stand beside the URLs or with them, and nothing else does', () => {
+  const Any = Queen as unknown as new (...given: unknown[]) => Queen;
+  for (const urls of ['http://a', ['http://a', 'http://b']]) {
+    new Queen(urls, { token: 'secret' });
+    new Queen(urls, undefined);
+    for (const options of ['http://b', ['http://b'], 7, () => 'token']) {
+      assert.throws(() => new Any(urls, options), badUse(/options must be an object/));
+    }
+    assert.throws(() => new Any(urls, { url: 'http://b' }), badUse(/URLs twice/));
+    assert.throws(() => new Any(urls, { urls: ['http://b'] }), badUse(/URLs twice/));
+    assert.throws(() => new Any(urls, { tokne: 'secret' }), badUse(/unknown option: tokne/));
+    assert.throws(() => new Any(urls, { deadline: 0 }), badUse(/deadline/));
+  }
+  assert.throws(() => new Any({ url: 'http://a' }, { token: 'secret' }), badUse(/one object/));
+  for (const neither of [7, true, () => 'http://a']) {
+    assert.throws(() => new Any(neither), badUse(/give the URL/));
+  }
+});
+
 test('names are texts of 1 to 255 characters, as the broker counts them', () => {
   const queen = new Queen('http://127.0.0.1:1');
   for (const name of ['', 'a'.repeat(256), 'a\0b', '\ud800', undefined as unknown as string]) {

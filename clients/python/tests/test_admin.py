@@ -57,6 +57,11 @@ async def test_groups(api: Api, queue: str) -> None:
     assert (await api.do(groups.skip_partition, group, queue, "p"))["updated"]
     assert await api.do(reader.pop) == []
     assert (await api.do(groups.subscription, group, datetime(2020, 1, 1, tzinfo=timezone.utc)))["success"]
+    with pytest.raises(NotFound, match="pass create=True"):
+        await api.do(groups.seek, f"{group}-new", queue, "end")
+    with pytest.raises(NotFound, match="pass create=True"):
+        await api.do(groups.seek, f"{group}-new", queue, "end", dry_run=True)
+    assert (await api.do(groups.seek, f"{group}-new", queue, "end", create=True))["partitionsUpdated"] == 1
     assert (await api.do(groups.delete, group, queue))["deletedPartitions"] == 1
     assert (await api.do(groups.delete, group, delete_metadata=False))["metadataDeleted"] is False
     assert len(await api.do(reader.pop, batch=2)) == 2

@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Unauthorized,
     /// The token is good and not enough (403).
     Forbidden,
-    /// There is no such thing (404).
+    /// No queue, group, message or operation of this name (404).
     NotFound,
     /// It is not in the state for this (409).
     Conflict,

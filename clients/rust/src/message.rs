@@ -40,7 +40,8 @@ pub struct Taken {
     pub transaction_id: String,
     /// The broker's id of its partition.
     pub partition_id: String,
-    /// The lease it was delivered under. `None`: nobody checks whether it has ended.
+    /// The lease it was delivered under. `None`: the lease is not checked. With access control on, it is required while the
+    /// partition is leased.
     pub lease_id: Option<String>,
     /// Who popped it. `None`: one of all who name no group.
     pub group: Option<String>,

@@ -1,6 +1,7 @@
 //! Whom https trusts: the authorities of the system, or certificates that the program names. It opens no connection.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -44,7 +45,7 @@ fn read(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| Error::bad_use("the CA certificates are no PEM").with_source(error))?;
     match found.is_empty() {
-        true => Err(Error::bad_use("the CA certificates are no PEM: there is no certificate in them")),
+        true => Err(Error::bad_use("the CA certificates contain no PEM certificate")),
         false => Ok(found),
     }
 }
@@ -72,7 +73,10 @@ impl ServerCertVerifier for Verifier {
                 rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
-            verified => verified,
+            verified => verified.map_err(|error| match is_strange(&error) && signed_itself(certificate) {
+                true => rustls::Error::InvalidCertificate(SelfSigned.into()),
+                false => error,
+            }),
         }
     }
 
@@ -97,6 +101,32 @@ impl ServerCertVerifier for Verifier {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
     }
+}
+
+/// Its certificate is one that nobody trusted has issued.
+#[derive(Debug)]
+struct SelfSigned;
+
+impl fmt::Display for SelfSigned {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("it is self-signed")
+    }
+}
+
+impl StdError for SelfSigned {}
+
+impl From<SelfSigned> for CertificateError {
+    fn from(why: SelfSigned) -> Self {
+        Self::Other(OtherError(Arc::new(why)))
+    }
+}
+
+fn is_strange(error: &rustls::Error) -> bool {
+    matches!(error, rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) || is_authority(error)
+}
+
+fn signed_itself(certificate: &CertificateDer<'_>) -> bool {
+    webpki::EndEntityCert::try_from(certificate).is_ok_and(|read| read.issuer() == read.subject())
 }
 
 /// It was refused for nothing but being an authority's.

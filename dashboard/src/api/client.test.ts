@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it, vi } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { ApiError, del, get, onUnauthorized, path, post, present, withQuery } from './client'
 
 function answer(status: number, body: string, headers: Record<string, string> = {}) {
@@ -62,8 +62,57 @@ describe('request', () => {
   })
 
   it('repeats the words of the broker', async () => {
-    answer(429, '{"error":"too fast","code":"rate_limited"}', { 'retry-after': '7' })
-    expect(await refused(get('/x'))).toMatchObject({ status: 429, code: 'rate_limited', message: 'too fast', retryAfterSeconds: 7 })
+    answer(503, '{"error":"no database","code":"unavailable"}', { 'retry-after': '7' })
+    expect(await refused(get('/x'))).toMatchObject({ status: 503, code: 'unavailable', message: 'no database', retryAfterSeconds: 7 })
+  })
+
+  describe('answered 429', () => {
+    const tooMany = () => new Response('{"error":"too fast","code":"rate_limited"}', { status: 429, headers: { 'retry-after': '2' } })
+
+    beforeEach(() => {
+      vi.useFakeTimers()
+    })
+    afterEach(() => {
+      vi.useRealTimers()
+    })
+
+    it('is sent again after the time in Retry-After', async () => {
+      const fetch = vi.fn(async () => new Response('{"ok":true}')).mockImplementationOnce(async () => tooMany())
+      vi.stubGlobal('fetch', fetch)
+      const call = post('/x', { a: 1 })
+      await vi.advanceTimersByTimeAsync(1_999)
+      expect(fetch).toHaveBeenCalledOnce()
+      await vi.advanceTimersByTimeAsync(1)
+      expect(await call).toEqual({ ok: true })
+      expect(fetch).toHaveBeenCalledTimes(2)
+    })
+
+    it('fails after three retries', async () => {
+      const fetch = vi.fn(async () => tooMany())
+      vi.stubGlobal('fetch', fetch)
+      const call = refused(get('/x'))
+      await vi.advanceTimersByTimeAsync(6_000)
+      expect(await call).toMatchObject({ status: 429, message: 'too fast', retryAfterSeconds: 2 })
+      expect(fetch).toHaveBeenCalledTimes(4)
+    })
+
+    it('fails at once if the wait is longer than a call may take', async () => {
+      const fetch = answer(429, '{"error":"too fast","code":"rate_limited"}', { 'retry-after': '60' })
+      expect(await refused(get('/x'))).toMatchObject({ status: 429, retryAfterSeconds: 60 })
+      expect(fetch).toHaveBeenCalledOnce()
+    })
+
+    it('is not sent again once the caller gave up', async () => {
+      const fetch = vi.fn(async () => tooMany())
+      vi.stubGlobal('fetch', fetch)
+      const abort = new AbortController()
+      const call = get('/x', undefined, abort.signal).catch((error: unknown) => error)
+      await vi.advanceTimersByTimeAsync(1_000)
+      abort.abort()
+      expect(await call).toBe(abort.signal.reason)
+      await vi.advanceTimersByTimeAsync(10_000)
+      expect(fetch).toHaveBeenCalledOnce()
+    })
   })
 
   it('has words for what is not from the broker', async () => {

@@ -28,6 +28,9 @@ export class ApiError extends Error {
 /** Longer than any answer of the admin plane takes, so that a page never waits for ever. */
 const TIMEOUT_MS = 30_000
 
+/** How often a call is sent again that was answered 429: the broker has done nothing of it. */
+const RETRIES = 3
+
 let credential: string | null = null
 let unauthorized: (error: ApiError) => void = () => {}
 
@@ -83,11 +86,47 @@ async function request<T>(
   body?: unknown,
   signal?: AbortSignal,
 ): Promise<T> {
+  const timeout = AbortSignal.timeout(TIMEOUT_MS)
+  const end = Date.now() + TIMEOUT_MS
+  for (let retries = 0; ; retries += 1) {
+    try {
+      return await attempt<T>(timeout, method, path, query, body, signal)
+    } catch (error) {
+      const waitMs = error instanceof ApiError && error.status === 429 ? (error.retryAfterSeconds ?? 1) * 1000 : undefined
+      if (waitMs === undefined || retries === RETRIES || Date.now() + waitMs >= end) throw error
+      await pause(waitMs, signal)
+    }
+  }
+}
+
+/** Ends early, with the reason of the signal, if that is aborted. */
+function pause(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const aborted = () => {
+      clearTimeout(timer)
+      reject(signal?.reason)
+    }
+    const timer = setTimeout(() => {
+      signal?.removeEventListener('abort', aborted)
+      resolve()
+    }, ms)
+    if (signal?.aborted) aborted()
+    else signal?.addEventListener('abort', aborted, { once: true })
+  })
+}
+
+async function attempt<T>(
+  timeout: AbortSignal,
+  method: string,
+  path: string,
+  query?: Query,
+  body?: unknown,
+  signal?: AbortSignal,
+): Promise<T> {
   const used = credential
   const headers: Record<string, string> = { accept: 'application/json' }
   if (used !== null) headers.authorization = `Bearer ${used}`
   if (body !== undefined) headers['content-type'] = 'application/json'
-  const timeout = AbortSignal.timeout(TIMEOUT_MS)
   let response: Response
   let text: string
   try {

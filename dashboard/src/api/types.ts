@@ -685,8 +685,7 @@ export interface paths {
         post?: never;
         /**
          * Throws away all dead letters of a queue that match.
-         * @description What fails meanwhile stays, and so does what a redrive is replaying at this very moment. A parameter that is one of these but for
-         *     case, `_` or `-` is refused.
+         * @description What fails meanwhile stays, and so does what a redrive is replaying at this very moment. Unknown parameters are refused.
          */
         delete: operations["purgeDeadLetters"];
         options?: never;
@@ -1441,7 +1440,7 @@ export interface components {
             messageId?: string | null;
             /** Format: uuid */
             partitionId: string;
-            /** @description Absent or empty: no lease is checked. */
+            /** @description Absent or empty: no lease is checked. With access control on, it is required while the partition is leased. */
             leaseId?: string | null;
             /**
              * @description `completed` (also `success`, `acked`, `ok`), `failed`, `retry` or `dlq`. Any other word means `failed`.
@@ -2146,6 +2145,7 @@ export interface components {
              * @description Cursors that went.
              */
             deletedPartitions: number;
+            /** @description A registered start went: there was one, and `deleteMetadata` was not false. */
             metadataDeleted: boolean;
         };
         GroupInPartition: {
@@ -4452,9 +4452,20 @@ export interface components {
         };
     };
     responses: {
-        /** @description The role is too low, or a queue is not among those granted. */
+        /** @description The role is too low, a queue is not among those granted, or a web page of another origin asks. Also: an acknowledgement without `leaseId` while the partition is leased, and options of a queue that delete messages it keeps now. */
         Forbidden: {
             headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description Too many requests of one client, a second (`QUEEN_RATE_PER_CLIENT`) or reads in progress (`QUEEN_MAX_READS_PER_CLIENT`), or too many administrative requests are waiting. Nothing was done. Send it again after `Retry-After` seconds. */
+        TooManyRequests: {
+            headers: {
+                /** @description Seconds */
+                "Retry-After"?: number;
                 [name: string]: unknown;
             };
             content: {
@@ -4531,7 +4542,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4704,7 +4715,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4844,7 +4855,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4986,7 +4997,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5129,7 +5140,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5223,6 +5234,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -5518,7 +5530,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5741,6 +5753,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -5801,6 +5814,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -5872,6 +5886,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -5952,6 +5967,7 @@ export interface operations {
                     "application/json": components["schemas"]["OperationChanged"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6032,6 +6048,7 @@ export interface operations {
                     "application/json": components["schemas"]["OperationChanged"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6126,6 +6143,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6186,6 +6204,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6253,7 +6272,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6262,6 +6281,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6324,6 +6344,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6391,6 +6412,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6458,7 +6480,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6467,6 +6489,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6534,7 +6557,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6543,6 +6566,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6603,6 +6627,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6663,6 +6688,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6723,6 +6749,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6788,7 +6815,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6797,6 +6824,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6857,6 +6885,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6922,6 +6951,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -6985,6 +7015,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7058,6 +7089,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7123,6 +7155,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7196,6 +7229,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7270,6 +7304,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7342,6 +7377,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7414,6 +7450,7 @@ export interface operations {
                     "application/json": components["schemas"]["MessageNotDeleted"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7486,6 +7523,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7592,6 +7630,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7666,6 +7705,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7740,6 +7780,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7812,7 +7853,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7821,6 +7862,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -7893,6 +7935,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8005,6 +8048,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8068,6 +8112,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8139,6 +8184,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8210,6 +8256,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8304,6 +8351,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8367,6 +8415,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8432,6 +8481,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8495,6 +8545,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8582,6 +8633,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8648,6 +8700,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8715,7 +8768,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8745,6 +8798,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8813,7 +8867,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8843,6 +8897,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8903,6 +8958,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -8988,6 +9044,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9048,6 +9105,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9133,6 +9191,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9184,6 +9243,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
     settings: {
@@ -9206,6 +9266,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
     doctor: {
@@ -9240,6 +9301,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9291,6 +9353,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
     sharedStateStats: {
@@ -9313,6 +9376,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
     interInstanceStats: {
@@ -9335,6 +9399,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
     notify: {
@@ -9391,6 +9456,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9458,6 +9524,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9528,6 +9595,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9595,6 +9663,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9662,6 +9731,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9732,6 +9802,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9799,6 +9870,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9859,6 +9931,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9929,6 +10002,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -9996,6 +10070,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -10063,7 +10138,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such thing. */
+            /** @description No queue, group or partition of this name. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10072,6 +10147,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -10141,6 +10217,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
             /** @description A defect, or a database that refuses the statement. The log of the broker says more. */
             500: {
                 headers: {
@@ -10192,6 +10269,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
     health: {
@@ -10292,6 +10370,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
     prometheus: {
@@ -10314,6 +10393,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
     openapi: {
@@ -10336,6 +10416,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
         };
     };
 }

@@ -46,6 +46,18 @@ begin
     return v_deleted;
 end $$;
 
+-- queen.registered: whether a group has told where it starts, and that is kept.
+-- in:     p_group text, p_queue text (null = in any queue)
+-- out:    boolean
+-- locks:  none
+-- raises: never
+create or replace function queen.registered(p_group text, p_queue text)
+returns boolean language plpgsql stable as $$
+begin
+    return exists (select 1 from queen.groups g
+                   where g.consumer_group = p_group and (p_queue is null or g.queue_name = p_queue));
+end $$;
+
 -- queen.set_subscription: changes where a registered group starts in partitions it has not read yet.
 -- in:     p_group text, p_since timestamptz
 -- out:    bigint: the registrations that were changed; none is added

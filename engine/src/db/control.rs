@@ -139,15 +139,26 @@ pub async fn queues_labelled(
     Ok(rows.iter().map(labels).collect())
 }
 
+/// What was deleted of a consumer group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeletedGroup {
+    pub cursors: i64,
+    /// Where it had registered to start.
+    pub registrations: bool,
+}
+
 pub async fn delete_group(
     connections: &Connections,
     group: &str,
     queue: Option<&str>,
     metadata: bool,
     note: &str,
-) -> Result<i64, Error> {
-    let sql = "select queen.delete_group($1, $2, $3), pg_notify('queen', $4)";
-    Ok(one(connections, "queen.delete_group", sql, &[&group, &queue, &metadata, &note]).await?.get(0))
+) -> Result<DeletedGroup, Error> {
+    // A stable function sees what was there when the statement began.
+    let sql =
+        "select queen.delete_group($1, $2, $3), $3 and queen.registered($1, $2), pg_notify('queen', $4)";
+    let row = one(connections, "queen.delete_group", sql, &[&group, &queue, &metadata, &note]).await?;
+    Ok(DeletedGroup { cursors: row.get(0), registrations: row.get(1) })
 }
 
 pub async fn set_subscription(

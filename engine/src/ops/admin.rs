@@ -4,7 +4,7 @@ use queen_protocol::{Configure, QueueOptions};
 use uuid::Uuid;
 
 use crate::Engine;
-use crate::db::control::{self, QueueLabels, SeekForecast};
+use crate::db::control::{self, DeletedGroup, QueueLabels, SeekForecast};
 use crate::error::Error;
 use crate::jobs::wake;
 
@@ -98,8 +98,13 @@ impl Engine {
         .await
     }
 
-    /// How many partition cursors went. `queue`: `None` = everywhere.
-    pub async fn delete_group(&self, group: &str, queue: Option<&str>, metadata: bool) -> Result<i64, Error> {
+    /// `queue`: `None` = everywhere; `metadata`: also where it has registered to start.
+    pub async fn delete_group(
+        &self,
+        group: &str,
+        queue: Option<&str>,
+        metadata: bool,
+    ) -> Result<DeletedGroup, Error> {
         let (engine, group, queue) = (self.clone(), group.to_owned(), queue.map(str::to_owned));
         self.to_its_end(async move {
             let (shared, queue) = (&engine.shared, queue.as_deref());

@@ -21,6 +21,7 @@ use super::audit::Visit;
 use super::keys::{KeyRing, PREFIX, Waiting};
 use super::marks::{self, Mark, Scope};
 use super::refusal::{Denied, Refusal};
+use super::role::Role;
 use super::seen::Seen;
 use super::token::Tokens;
 use super::{Caller, Identity, NOWHERE, Peer, Unknown, forbidden};
@@ -162,12 +163,18 @@ async fn admit(app: &App, guard: &Guard, route: Option<&str>, parts: &mut Parts)
     let Mark::Needs(role, scope) = marks::of(&parts.method, route) else { return Ok(()) };
     let identity = guard.identify(&app.engine, &parts.headers, address(parts)).await?;
     let restricted = identity.grants.is_some();
-    let enough = identity.role.is_some_and(|held| held >= role);
+    let held = identity.role;
     parts.extensions.insert(identity);
-    if !enough {
-        return Err(ApiError::denied(Denied::Role, "Insufficient permissions"));
+    if held.is_none_or(|held| held < role) {
+        return Err(ApiError::denied(Denied::Role, too_low(held, role)));
     }
     if restricted { within_grants(app, scope, parts).await } else { Ok(()) }
+}
+
+fn too_low(held: Option<Role>, needed: Role) -> String {
+    let held = held
+        .map_or("the token names no known role".to_owned(), |held| format!("the role is {}", held.word()));
+    format!("Insufficient permissions: {held}, this needs {}", needed.word())
 }
 
 /// The page of metrics is open and has more for those who may look at all queues. Who shows something wrong gets what

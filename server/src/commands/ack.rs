@@ -15,7 +15,8 @@ use super::output::{Cell, Table, remark};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen pop orders --group billing --batch 10 --json | queen ack
-  queen ack order-1002 --partition-id 01a1dee1-745d-7538-917b-da0024957600 --group billing --status failed --error 'no money'")]
+  queen ack order-1002 --partition-id 01a1dee1-745d-7538-917b-da0024957600 --group billing \
+    --lease 01a1dee1-7491-7579-b829-c9b1758f133e.1.2 --status failed --error 'no money'")]
 pub struct Ack {
     /// The message's transaction id. Without one, lines of `queen pop --json` are read from standard input.
     #[arg(value_name = "TRANSACTION", requires = "partition_id")]
@@ -26,7 +27,8 @@ pub struct Ack {
     /// The broker's id of its partition.
     #[arg(long, value_name = "ID", requires = "transaction")]
     partition_id: Option<String>,
-    /// The lease it was delivered under. Without it nobody checks whether it has ended.
+    /// The lease it was delivered under. Without it the lease is not checked; with access control on, it is required while the
+    /// partition is leased.
     #[arg(long, value_name = "ID", requires = "transaction")]
     lease: Option<String>,
     /// Consumer group that took it, if it was one.

@@ -17,6 +17,9 @@ const HEADING: &str = "Connection";
 /// A broker that has not answered by then will not; with more time left another try is worth more.
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 
+/// How a certificate in a PEM file begins.
+const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
 /// Who looks at several brokers does not wait long for one of them.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
@@ -73,6 +76,10 @@ impl Connect {
         if let Some(file) = &self.cacert {
             let pem = std::fs::read(file)
                 .map_err(|error| Refused::usage(format!("{}: {error}", file.display())))?;
+            if !pem.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE) {
+                let text = format!("--cacert {} contains no PEM certificate", file.display());
+                return Err(Refused::usage(text));
+            }
             builder = builder.ca_certificates(pem);
         }
         Ok(match (&self.token_file, &self.token) {

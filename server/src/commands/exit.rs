@@ -1,9 +1,11 @@
 //! How a command ends: what scripts can tell apart, and what people are told.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 
 use queen_client::ErrorKind;
+use rustls::CertificateError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -81,8 +83,7 @@ pub fn told(error: &anyhow::Error) -> Option<String> {
         parts.push(cause.to_string());
         if let Some(client) = cause.downcast_ref::<queen_client::Error>() {
             if Exit::of_client(client.kind()) == Exit::Unreachable {
-                parts
-                    .push("is it running there? `queen serve` starts one, --url says where it is".to_owned());
+                parts.extend(advice(client).map(str::to_owned));
             }
             break;
         }
@@ -93,7 +94,31 @@ pub fn told(error: &anyhow::Error) -> Option<String> {
     Some(parts.join(": "))
 }
 
-fn is_closed_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
+/// What to try when a broker cannot be reached. One whose certificate is refused is running.
+fn advice(error: &queen_client::Error) -> Option<&'static str> {
+    match refused_by_tls(error) {
+        None => Some("is it running there? `queen serve` starts one, --url says where it is"),
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::Other(_),
+        )) => Some("use --cacert to trust it"),
+        Some(_) => None,
+    }
+}
+
+fn refused_by_tls(error: &queen_client::Error) -> Option<&rustls::Error> {
+    let mut next: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(error) = next {
+        if let Some(refused) = error.downcast_ref() {
+            return Some(refused);
+        }
+        // An error of I/O hides what it is about from those who ask for its source.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
+}
+
+fn is_closed_pipe(cause: &(dyn Error + 'static)) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
@@ -124,7 +149,7 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl Error for Refused {}
 
 #[cfg(test)]
 mod tests {

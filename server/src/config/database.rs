@@ -1,10 +1,11 @@
 //! Which database the settings mean: yours or the embedded one. It starts and connects to neither.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use queen_engine::{Config, Roots, Tls, TlsMode};
+use queen_postgres::Connection;
 
 use super::Settings;
 use super::connection::{part_password, part_tls, place, quote};
@@ -55,10 +56,7 @@ impl Settings {
     pub fn desk(&self) -> Result<Config> {
         let (connection, tls) = match self.database() {
             Database::External { connection } => self.reach(&connection)?,
-            Database::Embedded { data_dir, .. } => {
-                let running = queen_postgres::describe(&data_dir).context("start it with `queen serve`")?;
-                (running.url(), Tls::OFF)
-            }
+            Database::Embedded { data_dir, .. } => (running(&data_dir)?.url(), Tls::OFF),
         };
         self.engine(connection, tls)
     }
@@ -124,9 +122,8 @@ impl Settings {
     pub fn psql(&self) -> Result<Command> {
         let connection = match self.database() {
             Database::Embedded { data_dir, bin_dir } => {
-                let running = queen_postgres::describe(&data_dir).context("start it with `queen serve`")?;
                 let mut command = program(bin_dir.as_ref());
-                command.arg(running.url());
+                command.arg(running(&data_dir)?.url());
                 return Ok(command);
             }
             Database::External { connection } => connection,
@@ -279,6 +276,11 @@ fn default_data_dir() -> PathBuf {
     share.or_else(home).unwrap_or_else(|| PathBuf::from(".")).join("queen")
 }
 
+/// The embedded server, for commands beside the broker.
+fn running(data_dir: &Path) -> Result<Connection> {
+    queen_postgres::describe(data_dir).map_err(|error| anyhow!("{error}: start it with `queen serve`"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,6 +292,15 @@ mod tests {
 
     fn database(flags: &[&str]) -> Database {
         settings(flags).database()
+    }
+
+    #[test]
+    fn a_database_that_does_not_run_is_named_before_what_to_do_about_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = settings(&["--data-dir", dir.path().to_str().unwrap()]).desk().unwrap_err();
+        let said = format!("{said:#}");
+        assert!(said.ends_with(": start it with `queen serve`"), "{said}");
+        assert!(said.contains(dir.path().to_str().unwrap()), "{said}");
     }
 
     #[test]

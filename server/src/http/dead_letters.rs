@@ -170,7 +170,7 @@ fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
     Ok(DeadLetterFilter {
         queue: name("queue")?,
         partition: name("partition")?,
-        group: checked("consumerGroup", query.group())?,
+        group: checked("consumerGroup", query.group()?)?,
         from: time("from")?,
         to: time("to")?,
         error: name("error")?,

@@ -60,7 +60,7 @@ pub enum Failures {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
 pub enum Missing {
-    /// There is no such thing.
+    /// No queue, group or partition of this name.
     #[response(status = 404)]
     NotFound(ErrorBody<'static>),
 }

@@ -36,6 +36,7 @@ struct Deleted<'a> {
     queue_name: Option<&'a str>,
     /// Cursors that went.
     deleted_partitions: i64,
+    /// A registered start went: there was one, and `deleteMetadata` was not false.
     metadata_deleted: bool,
 }
 
@@ -334,14 +335,13 @@ async fn delete_group(
     query: &Query,
 ) -> Result<Response, ApiError> {
     check_name("consumerGroup", group)?;
-    let metadata_deleted = query.flag("deleteMetadata", true);
-    let deleted_partitions = app.engine.delete_group(group, queue, metadata_deleted).await?;
+    let deleted = app.engine.delete_group(group, queue, query.flag("deleteMetadata", true)).await?;
     let answer = Deleted {
         success: true,
         consumer_group: group,
         queue_name: queue,
-        deleted_partitions,
-        metadata_deleted,
+        deleted_partitions: deleted.cursors,
+        metadata_deleted: deleted.registrations,
     };
     answer::json(StatusCode::OK, &answer)
 }

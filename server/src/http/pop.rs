@@ -237,7 +237,7 @@ async fn take(
 
 pub fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRequest, BadRequest> {
     check_names(&filter)?;
-    let group = query.group().unwrap_or(QUEUE_MODE);
+    let group = query.group()?.unwrap_or(QUEUE_MODE);
     check_name("consumerGroup", group)?;
     let asked = Subscription::parse(
         query.text("subscriptionMode"),

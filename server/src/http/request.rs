@@ -164,8 +164,11 @@ impl Query {
     }
 
     /// A consumer group by either of its names: routes differ in theirs, and a name that were ignored would mean another group.
-    pub fn group(&self) -> Option<&str> {
-        self.filled("consumerGroup").or_else(|| self.filled("group"))
+    pub fn group(&self) -> Result<Option<&str>, BadRequest> {
+        match (self.filled("consumerGroup"), self.filled("group")) {
+            (Some(_), Some(_)) => Err(BadRequest::new("group and consumerGroup are both given; send one")),
+            (one, other) => Ok(one.or(other)),
+        }
     }
 
     /// For filters, where an empty value is one left blank.
@@ -252,9 +255,11 @@ mod tests {
         assert!(!query.flag("d", true) && query.flag("absent", true));
         assert_eq!((query.number("e"), query.number("f"), query.number("absent")), (Some(12), None, None));
         assert_eq!((query.text("g"), query.filled("g")), (Some(""), None));
-        for both in ["group=g", "consumerGroup=g", "consumerGroup=&group=g", "group=other&consumerGroup=g"] {
-            assert_eq!(Query::parse(both).group(), Some("g"), "{both}");
+        for one in ["group=g", "consumerGroup=g", "consumerGroup=&group=g", "group=&consumerGroup=g"] {
+            assert_eq!(Query::parse(one).group(), Ok(Some("g")), "{one}");
         }
+        let both = Query::parse("group=g&consumerGroup=g").group().map(|_| ()).unwrap_err();
+        assert_eq!(both.0, "group and consumerGroup are both given; send one");
     }
 
     #[test]

@@ -352,7 +352,7 @@ pub async fn depth(
     Segments(name): Segments<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    let group = query.group().unwrap_or(QUEUE_MODE);
+    let group = query.group()?.unwrap_or(QUEUE_MODE);
     check_name("group", group)?;
     let queue = find(&app, &name).await?;
     let known = app.engine.group_in(group, &name).await?;

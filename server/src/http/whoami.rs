@@ -56,7 +56,9 @@ pub async fn whoami(
     }
     // Nobody was asked, because this path is open; the answer would be about nobody.
     let Some(Extension(identity)) = identity else { return Err(Refusal::Missing.into()) };
-    let role = identity.role.ok_or_else(|| ApiError::denied(Denied::Role, "Insufficient permissions"))?;
+    let role = identity.role.ok_or_else(|| {
+        ApiError::denied(Denied::Role, "Insufficient permissions: the token names no known role")
+    })?;
     let caller = WhoAmI {
         authentication: true,
         name: identity.subject.as_deref(),

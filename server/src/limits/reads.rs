@@ -1,4 +1,4 @@
-//! Lists and figures that one client reads at once, and changes that look through as much to find what they change. They may
+//! Read requests that one client has in progress at once, and changes that look through as much to find what they change. They may
 //! take seconds of the database each, so one client must not take the few connections there are for them from all others.
 
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Limits {
         self.count(Limit::ClientReads);
         let limit = self.bounds.reads_per_client;
         let text = format!(
-            "this client already has {limit} reads, seeks, redrives or purges in progress, the most allowed \
+            "reads, seeks, redrives, purges and refreshes in progress: {limit}; the limit for one client is {limit} \
              (QUEEN_MAX_READS_PER_CLIENT)"
         );
         ApiError::rate_limited(text, Duration::from_secs(1))

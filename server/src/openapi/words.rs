@@ -299,7 +299,7 @@ pub struct Ack {
     /// The message's `id`. Decides between several messages with one `transactionId`; refused if the two disagree.
     message_id: Option<Uuid>,
     partition_id: Uuid,
-    /// Absent or empty: no lease is checked.
+    /// Absent or empty: no lease is checked. With access control on, it is required while the partition is leased.
     lease_id: Option<String>,
     /// `completed` (also `success`, `acked`, `ok`), `failed`, `retry` or `dlq`. Any other word means `failed`.
     #[schema(default = "completed")]

@@ -152,6 +152,37 @@ async fn a_name_that_is_a_step_in_a_path_is_refused_for_what_is_new_and_what_the
 }
 
 #[tokio::test]
+async fn a_group_by_both_names_is_refused() {
+    let server = Server::start().await;
+    let id = "0193a5e0-1111-7222-8333-444455556666";
+    let both = json!({"group": "g", "consumerGroup": "g"});
+    let with = |mut body: Value| {
+        body.as_object_mut().unwrap().extend(both.as_object().unwrap().clone());
+        body.to_string()
+    };
+    let ack = json!({"transactionId": "t", "partitionId": id});
+    for (path, body) in [
+        ("/api/v1/ack".to_owned(), with(ack.clone())),
+        ("/api/v1/ack/batch".to_owned(), with(json!({"acknowledgments": [ack]}))),
+        ("/api/v1/dlq/redrive".to_owned(), with(json!({"queue": "q"}))),
+        (format!("/api/v1/messages/{id}/t/dlq"), both.to_string()),
+        ("/api/v1/traces".to_owned(), with(json!({"partitionId": id, "transactionId": "t", "data": {}}))),
+    ] {
+        let reply = posted(&server, &path, &body).await;
+        assert!(reply.is_error(400, "bad_request"), "{path}: {}", reply.text);
+        assert!(reply.text.contains("group and consumerGroup are both given"), "{path}: {}", reply.text);
+    }
+    let query = "group=g&consumerGroup=g";
+    for path in
+        ["/api/v1/pop/queue/q", "/api/v1/dlq", "/api/v1/dlq/shapes", "/api/v1/resources/queues/q/depth"]
+    {
+        let reply = server.get(&format!("{path}?{query}")).await;
+        assert!(reply.is_error(400, "bad_request"), "{path}: {}", reply.text);
+    }
+    assert!(server.delete(&format!("/api/v1/dlq?queue=q&{query}")).await.is_error(400, "bad_request"));
+}
+
+#[tokio::test]
 async fn a_group_goes_by_either_name() {
     let server = Server::start().await;
     server.push("q", "p", &[json!(1)]).await;

@@ -65,6 +65,7 @@ async fn deleting_a_group_nobody_knows_is_no_error() {
     let server = Server::start().await;
     let answer = server.delete("/api/v1/consumer-groups/nobody").await;
     assert_eq!((answer.status, &answer.json()["deletedPartitions"]), (200, &json!(0)));
+    assert_eq!(answer.json()["metadataDeleted"], false);
 }
 
 #[tokio::test]

@@ -102,7 +102,14 @@ async fn the_command_line_trusts_the_file_it_is_given() {
             "{said}"
         );
         assert!(!said.contains("CaUsedAsEndEntity"), "{said}");
+        assert!(said.contains("it is self-signed: use --cacert") || more.is_empty(), "{said}");
+        assert!(!said.contains("is it running there?"), "{said}");
     }
+    let empty = dir.path().join("empty.pem");
+    std::fs::write(&empty, "").unwrap();
+    let refused = list(&["--cacert", empty.to_str().unwrap()]).await;
+    let said = format!("--cacert {} contains no PEM certificate", empty.display());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains(&said), "{refused:?}");
     let refused = list(&["--cacert", "/nowhere.pem"]).await;
     assert!(String::from_utf8_lossy(&refused.stderr).contains("/nowhere.pem"), "{refused:?}");
 }

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Dict, List, Literal, TypedDict
 
 from . import shapes, wire
-from .errors import BadUse
+from .errors import BadUse, NotFound
 from .http import Http
 from .part import Part
 from .settings import check_name
@@ -148,8 +148,13 @@ class AsyncGroups(Part):
             fields["create"] = True
         if dry_run:
             await self._check_forecasts()
-            return await self._post(shapes.Sought, f"{where}/seek", {**fields, "dryRun": True})
-        return await self._post(shapes.Sought, f"{where}/seek", fields, repeatable=False)
+            fields["dryRun"] = True
+        try:
+            return await self._post(shapes.Sought, f"{where}/seek", fields, repeatable=dry_run)
+        except NotFound as error:
+            # The broker names the field of its request.
+            error.message = error.message.replace('send "create": true', "pass create=True")
+            raise
 
     async def skip_partition(
         self, group: str, queue: str, partition: str, *, dry_run: bool = False

@@ -126,7 +126,7 @@ async fn a_certificate_that_signed_itself_is_trusted_by_those_who_name_it() {
     assert!(said.status.success(), "{said:?}");
     // Not another one for the same name, and not for another name.
     for (url, pem, why) in [
-        (broker.url().to_owned(), &twin.certificate, "it is a CA certificate that is not trusted"),
+        (broker.url().to_owned(), &twin.certificate, "it is self-signed"),
         (broker.url().replace("127.0.0.1", "localhost"), &own.certificate, "it is for another name"),
     ] {
         let refused = ask(&url, pem).await.unwrap_err();

@@ -70,7 +70,7 @@ async fn a_push_needs_the_right_for_every_queue_and_is_refused_as_a_whole() {
     // The role stays the upper bound, and other rights do not help.
     assert_eq!(
         scene.limited("read-only", &["push"]).push("mine").await.json()["error"],
-        "Insufficient permissions"
+        "Insufficient permissions: the role is read-only, this needs read-write"
     );
     assert_eq!(scene.limited("admin", &["pop", "admin"]).push("mine").await.status, 403);
     assert_eq!(Holder::new(&scene.server, &granted("admin", json!([]))).push("mine").await.status, 403);

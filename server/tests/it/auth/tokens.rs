@@ -84,7 +84,8 @@ async fn a_refusal_says_what_is_wrong_and_how_to_authenticate() {
     for authorization in [token(good.clone()), signer.sign(&good), token(late)] {
         assert_eq!(said(&server, &authorization).await.0, 200);
     }
-    assert_eq!(said(&server, &token(without("role"))).await, (403, json!("Insufficient permissions")));
+    let no_role = "Insufficient permissions: the token names no known role, this needs read-only";
+    assert_eq!(said(&server, &token(without("role"))).await, (403, json!(no_role)));
     assert_eq!(said(&server, &token(with(good, "role", json!("root")))).await.0, 403);
 }
 
