@@ -81,8 +81,8 @@ pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> O
     let unknown = letters(unknown);
     let distances = known.into_iter().map(|name| (edits(&unknown, &letters(name)), name));
     let (edits, nearest) = distances.min_by_key(|(edits, _)| *edits)?;
-    // Further away it is another word.
-    (3 * edits <= unknown.len()).then_some(nearest)
+    // Further away it is another word, unless this is its beginning.
+    (3 * edits <= unknown.len() || letters(nearest).starts_with(&unknown)).then_some(nearest)
 }
 
 /// Longer than any option or setting.

@@ -78,12 +78,8 @@ impl Waits {
 impl Known {
     fn remember(&mut self, (owner, id): Key) {
         if self.early.len() == EARLY_OWNERS_MAX && !self.early.contains_key(&owner) {
-            let most = self
-                .early
-                .iter()
-                .max_by_key(|(_, ids)| ids.len())
-                .map(|(owner, ids)| (owner.clone(), ids[0]));
-            most.map(|oldest| self.forget(&oldest));
+            let most = self.early.iter().max_by_key(|(_, ids)| ids.len()).map(|(owner, _)| owner.clone());
+            most.and_then(|most| self.early.remove(&most));
         }
         let ids = self.early.entry(owner).or_default();
         if ids.len() == EARLY_MAX {

@@ -134,7 +134,8 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
 #[utoipa::path(delete, path = "/api/v1/dlq", operation_id = "purgeDeadLetters", tag = "messages", params(queries::PurgeQuery),
     responses((status = 200, description = "They are gone", body = Purged<'static>), Missing, Failures))]
 pub async fn purge(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    if let Some((name, _)) = query.pairs().find(|(name, _)| !FILTERS.contains(name)) {
+    if let Some((name, _)) = query.pairs().find(|(name, _)| !FILTERS.contains(name) && !PAGES.contains(name))
+    {
         return Err(BadRequest(format!("unknown parameter {name:?}; nothing was thrown away")).into());
     }
     let filter = read(&query)?;
@@ -158,6 +159,9 @@ pub async fn shapes(State(app): State<App>, query: Query) -> Result<Response, Ap
     let shapes = found.shapes.iter().map(Shape::from).collect();
     answer::json(StatusCode::OK, &Shapes { shapes, total: found.total, counted: found.counted })
 }
+
+/// A purge goes through all of them.
+const PAGES: [&str; 2] = ["limit", "offset"];
 
 const FILTERS: [&str; 8] = ["queue", "partition", "consumerGroup", "group", "from", "to", "error", "shape"];
 
