@@ -35,12 +35,20 @@ async function strain(): Promise<() => Promise<void>> {
     first = answer?.body[0]
     return answer?.status
   }).toBe(202)
-  // Whoever works them off is stuck with this one, and what comes after it stays pending.
+  // Whoever works them off is stuck with this one.
   await eventually(() => statusOf(first!.operationId!)).toBe('processing')
   return async () => {
     await off()
     await Promise.all(waiting)
   }
+}
+
+/** From here on nobody begins to work on what is pending, for as long as a test may take. */
+async function postpone(): Promise<void> {
+  await sql(place, `create function queen.later() returns trigger language plpgsql as
+    $$ begin new.due_at := new.due_at + interval '55 seconds'; return new; end $$`)
+  await sql(place, `create trigger later before insert or update on queen.deferred for each row
+    when (new.status = 'pending') execute function queen.later()`)
 }
 
 async function deferred(queue: string): Promise<string> {
@@ -63,6 +71,7 @@ describe('deferred operations', () => {
 
   beforeAll(async () => {
     calm = await strain()
+    await postpone()
   })
   afterAll(() => calm?.())
 
@@ -120,6 +129,7 @@ describe('deferred operations', () => {
     const operations = [await deferred(queue), await deferred(queue), await deferred(queue)]
     const ids = operations.map((id) => `'${id}'`).join(',')
     await sql(place, `select queen.close_deferred(array[${ids}]::uuid[], 'failed', 'why', array[null, null, null]::text[])`)
+    await sql(place, "drop trigger later on queen.deferred; update queen.deferred set due_at = queen.now() where status = 'pending'")
     await load(page, server.url, ['operations'], { status: 'failed', queue })
     await page.getByRole('button', { name: 'Retry all failed' }).click()
     await toast(page, '3 pending again').waitFor()
