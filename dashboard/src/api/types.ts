@@ -890,7 +890,7 @@ export interface paths {
         put?: never;
         /**
          * Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
-         * @description Ends its leases there, and its retries start again at 0. With `dryRun` it does nothing of that, and tells how many messages
+         * @description Ends its leases there, and its retries start again at 0. With `dryRun` nothing changes, and the response says how many messages
          *     would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
          */
         post: operations["seek"];
@@ -911,8 +911,8 @@ export interface paths {
         put?: never;
         /**
          * Moves a group in one partition: behind the last message, or to the first one after a time.
-         * @description Without a body to the end. Ends its lease there, and its retries start again at 0. With `dryRun` it does nothing of that, and
-         *     tells how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
+         * @description Without a body to the end. Ends its lease there, and its retries start again at 0. With `dryRun` nothing changes, and
+         *     the response says how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
          */
         post: operations["seekPartition"];
         delete?: never;

@@ -21,7 +21,7 @@ use crate::spool::{Read, Spool, Spooled};
 /// Between two tries to reach the database.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// A partition that somebody has locked must not hold up those whose rows are locked here already. The spool waits.
+/// While the spool waits for a locked partition it holds the rows of others, so it does not wait long.
 const LOCK_WAIT: Duration = Duration::from_millis(100);
 
 /// Records handed in together.

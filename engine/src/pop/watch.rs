@@ -344,7 +344,7 @@ impl Watch {
         self.lock().wake_all();
     }
 
-    /// Pops for what is ready and nobody has come for: whoever was woken may have failed or found enough elsewhere.
+    /// Wakes pops for partitions that are still ready: the pop that was woken for one may have failed, or found enough elsewhere.
     pub fn wake_for_ready(&self) {
         let mut state = self.lock();
         let most = if state.parked_by_name.is_empty() { state.parked.len() } else { usize::MAX };

@@ -347,7 +347,7 @@ impl<O: Operation> Inner<O> {
             }
         };
         let mut state = self.lock();
-        // Whoever has waited for the same row for as long, in the queue, does not begin to wait anew.
+        // Entries that have waited behind it for as long fail with it, instead of starting a wait of their own.
         let now = clock::now();
         for key in spent {
             let late = |entry: &Entry<O>| now - entry.ticket.arrived >= self.retry_for;

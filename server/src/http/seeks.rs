@@ -91,7 +91,7 @@ struct Forecast {
 
 /// Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
 ///
-/// Ends its leases there, and its retries start again at 0. With `dryRun` it does nothing of that, and tells how many messages
+/// Ends its leases there, and its retries start again at 0. With `dryRun` nothing changes, and the response says how many messages
 /// would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
 #[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/seek", operation_id = "seek",
     tag = "consumer groups", params(("group" = String, Path), ("queue" = String, Path)), request_body = SeekBody,
@@ -127,8 +127,8 @@ pub async fn in_queue(
 
 /// Moves a group in one partition: behind the last message, or to the first one after a time.
 ///
-/// Without a body to the end. Ends its lease there, and its retries start again at 0. With `dryRun` it does nothing of that, and
-/// tells how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
+/// Without a body to the end. Ends its lease there, and its retries start again at 0. With `dryRun` nothing changes, and
+/// the response says how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
 #[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
     operation_id = "seekPartition", tag = "consumer groups",
     params(("group" = String, Path), ("queue" = String, Path), ("partition" = String, Path)),

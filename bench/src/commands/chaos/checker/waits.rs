@@ -31,7 +31,7 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     }
 }
 
-/// When the lease before was over at the latest; it may have been held by nobody knows what.
+/// When the lease before was over at the latest; `None`: unknown.
 fn free_by(before: Option<&Grant>) -> Option<Time> {
     match before {
         None => Some(Time::ZERO),
