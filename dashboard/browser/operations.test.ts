@@ -35,7 +35,7 @@ async function strain(): Promise<() => Promise<void>> {
     first = answer?.body[0]
     return answer?.status
   }).toBe(202)
-  // Whoever works them off is stuck with this one.
+  // The broker tries to store this one, and cannot.
   await eventually(() => statusOf(first!.operationId!)).toBe('processing')
   return async () => {
     await off()
@@ -43,7 +43,7 @@ async function strain(): Promise<() => Promise<void>> {
   }
 }
 
-/** From here on nobody begins to work on what is pending, for as long as a test may take. */
+/** From here on the broker leaves pending operations alone, for as long as a test may take. */
 async function postpone(): Promise<void> {
   await sql(place, `create function queen.later() returns trigger language plpgsql as
     $$ begin new.due_at := new.due_at + interval '55 seconds'; return new; end $$`)

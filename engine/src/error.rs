@@ -46,7 +46,7 @@ pub enum Error {
         "no encryption key is configured on this broker, and queue {0:?} asks for encryption: set QUEEN_ENCRYPTION_KEY"
     )]
     KeyRequired(String),
-    /// It may ask for encryption, and nobody can say so now.
+    /// It may ask for encryption, and the database cannot be asked now.
     #[error(
         "the database cannot be reached, and without QUEEN_ENCRYPTION_KEY messages are spooled only for queues known not to ask for \
          encryption; {0:?} is not known"

@@ -103,7 +103,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Its certificate is one that nobody trusted has issued.
+/// Its certificate was not issued by an authority that is trusted.
 #[derive(Debug)]
 struct SelfSigned;
 

@@ -261,7 +261,7 @@ impl Wake {
         hints.into_iter().filter_map(note).collect()
     }
 
-    /// Looks once a second while somebody is parked: for hints that never came, and partitions that are still ready.
+    /// Looks once a second while a pop is parked: for hints that never came, and partitions that are still ready.
     pub async fn run_looks(&self, shared: Arc<Shared>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

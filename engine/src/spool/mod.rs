@@ -415,7 +415,7 @@ fn run(mut files: Files, jobs: &Receiver<Job>, books: &Books) {
     }
 }
 
-/// Messages are nobody else's business. What is above it is left as it is usual there.
+/// Only the broker's user may read messages. The folder above keeps its usual permissions.
 fn make_folder(above: &Path, dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(above)?;
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -434,7 +434,7 @@ fn locked(dir: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// A file for nobody else to read, made if there is none.
+/// Options for a file that only this user can read, created if it is missing.
 fn private() -> OpenOptions {
     File::options().create(true).write(true).mode(0o600).clone()
 }
