@@ -26,6 +26,7 @@ begin
             attempts = case when a.goal <= c.failed_from then c.attempts else 0 end,
             lease_id = case when a.goal < c.lease_end then c.lease_id end,
             lease_until = case when a.goal < c.lease_end then c.lease_until end,
+            lease_start = case when a.goal < c.lease_end then coalesce(c.lease_start, c.cursor) end,
             lease_end = case when a.goal < c.lease_end then c.lease_end end,
             version = c.version + 1, generation = (c.version + 1) / 16
         from (select a.*, l.ctid

@@ -9,14 +9,14 @@
 --         p_single boolean        no pop has more than one row
 -- out:    one row of arrays, an element per row found: positions, statuses (0 granted, 1 nothing to read, 2 leased by
 --         another, 5 not visible yet, 6 not needed: the pop has enough, 7 the window is open and the batch not full),
---         firsts, lasts (the range, end excluded), attempts (how often the first message has failed), waits_ms (until the lease ends, the other's or ours, or a
---         message matures), heads
+--         firsts, lasts (the range, end excluded), attempts (how often the first message has failed), waits_ms (until the
+--         lease ends, the other's or ours, or a message matures), heads
 --         and per row not found: missed_positions, missed_statuses (3 row busy, 4 partition gone, 8 there is no such
 --         reader: ask again with p_readers; after such a call its partition is busy)
 -- locks:  partitions rows of new readers, then consumers rows, in any order, skipping busy ones
 -- raises: never for a single item
 -- A row that already carries the caller's lease id is granted again: that is how a retry after a lost answer finds
--- its own lease.
+-- its own lease. A lease begins at its cursor until that is moved, so only what moves it writes down where that was.
 create or replace function queen.lease(
     p_pops int[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_seconds int[], p_batches int[],
     p_partitions_max int[], p_auto boolean[], p_bytes_max bigint, p_readers boolean, p_single boolean,
@@ -38,7 +38,7 @@ begin
             set cursor = case when g.auto then g.last else g.first end,
                 lease_id = case when not g.auto then g.lease_id end,
                 lease_until = case when not g.auto then v_now + make_interval(secs => g.seconds) end,
-                lease_start = g.first,
+                lease_start = null,
                 lease_end = case when not g.auto then g.last end,
                 attempts = case when g.auto then 0 else c.attempts end,
                 served_at = v_now,
@@ -125,7 +125,7 @@ begin
         set cursor = case when g.auto then g.last else g.first end,
             lease_id = case when not g.auto then g.lease_id end,
             lease_until = case when not g.auto then v_now + g.length end,
-            lease_start = g.first,
+            lease_start = null,
             lease_end = case when not g.auto then g.last end,
             attempts = case when g.auto or g.first > g.cursor then 0 else c.attempts end,
             served_at = v_now,

@@ -7,27 +7,26 @@
 create or replace function queen.add_readers(p_partitions uuid[], p_groups text[], p_wait boolean)
 returns void language plpgsql as $$
 declare
-    v_new uuid[];
-    v_locked uuid[];
+    v_locked record;
 begin
-    v_new := array(select a.id from unnest(p_partitions, p_groups) a (id, consumer_group)
-                   where not exists (select 1 from queen.reader_of(a.id, a.consumer_group))
-                   order by a.id);
-    if v_new = '{}' then
+    if p_wait then
+        select array_agg(l.id) as partitions, array_agg(l.consumer_group) as groups into v_locked
+        from (select a.id, a.consumer_group from queen.new_readers(p_partitions, p_groups) a
+              join queen.partitions p on p.id = any (array[a.id])
+              for no key update of p) l;
+    else
+        select array_agg(l.id) as partitions, array_agg(l.consumer_group) as groups into v_locked
+        from (select a.id, a.consumer_group from queen.new_readers(p_partitions, p_groups) a
+              join queen.partitions p on p.id = any (array[a.id])
+              for no key update of p skip locked) l;
+    end if;
+    if v_locked.partitions is null then
         return;
     end if;
-    if p_wait then
-        v_locked := array(select p.id from unnest(v_new) a (id) join queen.partitions p on p.id = any (array[a.id])
-                          for no key update of p);
-    else
-        v_locked := array(select p.id from unnest(v_new) a (id) join queen.partitions p on p.id = any (array[a.id])
-                          for no key update of p skip locked);
-    end if;
     insert into queen.consumers as c (partition_id, consumer_group, cursor)
-    select a.id, a.consumer_group, f.cursor
-    from unnest(p_partitions, p_groups) a (id, consumer_group)
-    cross join lateral queen.first_of(a.id, a.consumer_group) f
-    where a.id = any (v_locked) and not exists (select 1 from queen.reader_of(a.id, a.consumer_group));
+    select n.id, n.consumer_group, f.cursor
+    from queen.new_readers(v_locked.partitions, v_locked.groups) n
+    cross join lateral queen.first_of(n.id, n.consumer_group) f;
 end $$;
 
 -- queen.add_readers: the same, and waits for partitions that are locked.
@@ -67,6 +66,18 @@ begin
         where exists (select 1 from queen.partitions p where p.id = a.id)
           and not exists (select 1 from queen.reader_of(a.id, a.consumer_group)));
 end $$;
+
+-- queen.new_readers: those who have not read their partition before.
+-- in:     p_partitions uuid[], p_groups text[]   each pair at most once
+-- out:    id uuid, consumer_group text, in id order
+-- locks:  none
+-- raises: never
+create or replace function queen.new_readers(p_partitions uuid[], p_groups text[])
+returns table (id uuid, consumer_group text) language sql stable as $$
+    select a.id, a.consumer_group from unnest(p_partitions, p_groups) a (id, consumer_group)
+    where not exists (select 1 from queen.reader_of(a.id, a.consumer_group))
+    order by a.id
+$$;
 
 -- queen.offset_after: the first offset of a partition whose message is younger than a given time.
 -- in:     p_partition uuid, p_time timestamptz
