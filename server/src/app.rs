@@ -1,5 +1,6 @@
 //! What every handler sees, and the whole URL space on one screen. It handles nothing itself.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,10 +69,13 @@ pub struct Options {
     pub settings: Arc<[Setting]>,
 }
 
+/// Clones share it.
 #[derive(Clone)]
-pub struct App {
+pub struct App(pub Arc<Parts>);
+
+pub struct Parts {
     pub engine: Engine,
-    pub options: Arc<Options>,
+    pub options: Options,
     /// `host:port`, for people who run several.
     pub name: Arc<str>,
     pub meter: Arc<Meter>,
@@ -79,6 +83,14 @@ pub struct App {
     pub telemetry: Telemetry,
     pub waits: Arc<Waits>,
     pub audit: Arc<Audit>,
+}
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
 }
 
 /// Every route, once. `auth/marks.rs` says who may use it, and `openapi.rs` describes each of them; tests compare the three.

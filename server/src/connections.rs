@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::app::{self, App, Options};
+use crate::app::{self, App, Options, Parts};
 use crate::auth::Peer;
 use crate::auth::audit::Audit;
 use crate::auth::refusal::Denied;
@@ -58,16 +58,16 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     let limits = Arc::new(Limits::new(options.bounds.clone()));
     let audit = Arc::<Audit>::default();
     let telemetry = Telemetry::start(options.otlp_endpoint.as_deref(), &name);
-    let app = App {
+    let app = App(Arc::new(Parts {
         engine: engine.clone(),
-        options: options.into(),
+        options,
         name,
         meter: meter.clone(),
         limits: limits.clone(),
         telemetry: telemetry.clone(),
         waits: Arc::default(),
         audit: audit.clone(),
-    };
+    }));
     let guard = app.options.guard.clone();
     let origins = Arc::new(Origins::new(&app.options, listener.local_addr().ok()));
     let router = app::router(app);

@@ -48,6 +48,9 @@ const TRACED_WEIGHT: usize = 10;
 /// What a promised id takes, in hashes.
 const PROMISED_WEIGHT: usize = 2;
 
+/// So many messages are searched for one by one. For more, a table is faster.
+const FEW: usize = 32;
+
 impl Served {
     fn weight(&self) -> usize {
         let promised = PROMISED_WEIGHT * self.promised.len();
@@ -56,11 +59,16 @@ impl Served {
             + self.traced.as_ref().map_or(0, |traced| TRACED_WEIGHT * traced.messages.len())
     }
 
-    /// Places in `hashes`. `None` unless all are found.
+    /// Places in `hashes`. `None` unless all are found. If a transaction that is asked for without a message id repeats, the
+    /// first of its messages is meant, also when that is settled: the same acknowledgement may have come before.
     fn find(&self, asked: &[Reference]) -> Option<Vec<usize>> {
-        let firsts = self.firsts(asked);
+        let table = (asked.len() > FEW).then(|| self.firsts(asked));
+        let first = |hash: u128| match &table {
+            Some(table) => table.get(&hash).copied(),
+            None => self.hashes.iter().position(|served| *served == hash),
+        };
         let place = |reference: &Reference| match reference.id {
-            None => firsts.get(&reference.hash.without_flag()).copied(),
+            None => first(reference.hash.without_flag()),
             Some(id) => {
                 let computed = || offset_of(id, self.service.partition.number);
                 let offset = self.promised.get(&id).copied().or_else(computed)?;
@@ -71,8 +79,7 @@ impl Served {
         asked.iter().map(place).collect()
     }
 
-    /// Where each transaction stands that is asked for without a message id. If it repeats, the first of its messages is
-    /// meant, also when that is settled: the same acknowledgement may have come before.
+    /// Where each transaction stands that is asked for without a message id.
     fn firsts(&self, asked: &[Reference]) -> HashMap<u128, usize> {
         let unnamed = asked.iter().filter(|reference| reference.id.is_none());
         let mut missing: HashSet<u128> = unnamed.map(|reference| reference.hash.without_flag()).collect();

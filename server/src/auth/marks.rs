@@ -153,8 +153,11 @@ pub fn is_act(method: &Method, path: Option<&str>) -> bool {
 }
 
 pub fn has_acts(path: &str) -> bool {
-    let mut marked = MARKS.iter().filter(|(method, route, _)| *route == path && *method != GET);
-    marked.next().is_some() && !MESSAGE_PLANE.contains(&path)
+    methods(path).any(|method| *method != GET) && !MESSAGE_PLANE.contains(&path)
+}
+
+pub fn methods(path: &str) -> impl Iterator<Item = &'static Method> {
+    MARKS.iter().filter(move |(_, route, _)| *route == path).map(|(method, ..)| method)
 }
 
 /// `path`: the route, as `app.rs` spells it; `None` if there is none, and then nothing but an error will come of it.

@@ -114,8 +114,8 @@ impl Origins {
         // Without a `Host` it is no browser.
         let (Some(hosts), Some(host)) = (&self.hosts, headers.get(HOST)) else { return false };
         let Ok(host) = host.to_str() else { return true };
-        let name = without_port(host).to_ascii_lowercase();
-        !is_loopback(&name) && !hosts.contains(&name)
+        let name = without_port(host);
+        !is_loopback(name) && !hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 }
 
@@ -158,7 +158,7 @@ fn is_static(path: &str) -> bool {
 
 fn is_loopback(name: &str) -> bool {
     let bare = name.trim_start_matches('[').trim_end_matches(']');
-    name == "localhost"
+    name.eq_ignore_ascii_case("localhost")
         || name.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
         || bare.parse::<Ipv6Addr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }

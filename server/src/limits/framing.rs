@@ -1,6 +1,8 @@
 //! Where heads and bodies end in what a connection sends, as hyper sees it. What hyper refuses ends the connection, and may be
 //! misread here.
 
+use memchr::memchr_iter;
+
 /// Looks for the empty line behind a head. Like hyper it takes a lone line feed for the end of a line, and skips empty lines
 /// in front.
 pub struct Lines {
@@ -16,15 +18,23 @@ impl Lines {
 
     /// How many of these bytes there are up to the end; `None`: it is not here.
     pub fn end(&mut self, bytes: &[u8]) -> Option<usize> {
-        for (at, byte) in bytes.iter().enumerate() {
-            match byte {
-                b'\n' if self.fresh => return Some(at + 1),
-                b'\n' => self.fresh = self.begun,
-                b'\r' => {}
-                _ => (self.begun, self.fresh) = (true, false),
+        let mut begins = 0;
+        for at in memchr_iter(b'\n', bytes) {
+            self.pass(&bytes[begins..at]);
+            if self.fresh {
+                return Some(at + 1);
             }
+            (self.fresh, begins) = (self.begun, at + 1);
         }
+        self.pass(&bytes[begins..]);
         None
+    }
+
+    /// Of one line, or a part of it.
+    fn pass(&mut self, line: &[u8]) {
+        if line.iter().any(|byte| *byte != b'\r') {
+            (self.begun, self.fresh) = (true, false);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use axum::routing::MethodRouter;
 
 use super::{Client, Limit, Limits};
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::{Caller, marks};
 use crate::http::error::ApiError;
 
 /// Where `GET` reads what PostgreSQL has to collect. Elsewhere it is answered from memory, or is a pop.
@@ -29,7 +29,8 @@ const SEARCHES: [(Method, &str); 5] = [
 
 /// The same route with the limit in front of it, if it reads.
 pub fn bounded(app: &App, route: &'static str, methods: MethodRouter<App>) -> MethodRouter<App> {
-    match route.starts_with(READS) && !route.starts_with(POPS) && app.limits.bounds.reads_per_client > 0 {
+    let reads = marks::methods(route).any(|method| counts(method, route));
+    match reads && app.limits.bounds.reads_per_client > 0 {
         true => methods.layer(from_fn_with_state((app.clone(), route), bound)),
         false => methods,
     }
@@ -51,8 +52,8 @@ async fn bound(
 }
 
 fn counts(method: &Method, route: &str) -> bool {
-    method == Method::GET
-        || method == Method::HEAD
+    let is_read = [Method::GET, Method::HEAD].contains(method);
+    is_read && route.starts_with(READS) && !route.starts_with(POPS)
         || SEARCHES.iter().any(|search| *search == (method.clone(), route))
 }
 
