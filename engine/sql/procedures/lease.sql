@@ -108,9 +108,12 @@ begin
                            case when l.skips_end > l.first
                                 then queen.next_skip(l.partition_id, l.consumer_group, l.first) end) as visible
               from locked l
-              left join lateral queen.visible(l.partition_id, l.first, l.head, l.batch, l.delayed_processing,
-                                              l.window_buffer, v_now) v
-                on l.delayed_processing > 0 or l.window_buffer > 0) s
+              -- `offset 0`: otherwise the function is called for every row, and its answer thrown away.
+              left join lateral (
+                  select n.* from queen.visible(l.partition_id, l.first, l.head, l.batch, l.delayed_processing,
+                                                l.window_buffer, v_now) n
+                  where l.delayed_processing > 0 or l.window_buffer > 0
+                  offset 0) v on true) s
         window earlier as (partition by s.pop order by s.ordinal rows between unbounded preceding and 1 preceding)),
     decided as materialized (
         select s.*, (s.first + least(s.available, s.batch - s.before))::bigint as last,
