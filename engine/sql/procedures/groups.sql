@@ -90,13 +90,14 @@ begin
                    where q.name = p_queue);
 end $$;
 
--- queen.seek_group: moves a group in the partitions of a queue, and ends its leases and retries there.
+-- queen.seek_group: moves a group in the partitions of a queue, and ends its leases, retries and deferred acks there.
 -- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (behind the last message), p_time timestamptz (otherwise: to
 --         the first message younger than this, so to the oldest stored one if all are), p_create boolean (also if it does
 --         not read the queue so far; for the whole queue it is registered then)
 -- out:    bigint: the partitions in which it now stands there; null: it does not read the queue, and was not created
--- locks:  partitions rows in id order, so that nobody adds a row of the group meanwhile; consumers rows in
---         (partition_id, consumer_group) order; then groups, consumer_watermarks, queue_counts and group_counts
+-- locks:  partitions rows in id order, so that nobody adds a row of the group meanwhile; heads rows and deferred rows of
+--         deferred acks; consumers rows in (partition_id, consumer_group) order; then groups, consumer_watermarks,
+--         queue_counts and group_counts
 -- raises: never
 -- A cursor holds back completed retention, so a mistyped name must not make one.
 create or replace function queen.seek_group(
@@ -105,6 +106,7 @@ returns bigint language plpgsql set enable_sort = on set jit = off as $$
 declare
     v_new boolean := not queen.reads(p_group, p_queue);
     v_partitions uuid[];
+    v_acks uuid[];
 begin
     if v_new and not (p_create and exists (select 1 from queen.queues q where q.name = p_queue)) then
         return null;
@@ -115,7 +117,17 @@ begin
                           where q.name = p_queue and (p_partition is null or p.name = p_partition)
                           order by p.id
                           for no key update of p);
+    -- Acknowledgements that were accepted before this must not move the group on after it.
+    perform queen.lock_heads(array(select d.partition_id from queen.open_acks(p_group, p_queue, p_partition) d));
+    v_acks := array(select d.id from queen.deferred d
+                    where d.id = any (array(select o.id from queen.open_acks(p_group, p_queue, p_partition) o))
+                    order by d.id
+                    for no key update);
     perform queen.lock_readers(v_partitions, array_fill(p_group, array[cardinality(v_partitions)]));
+    if v_acks <> '{}' then
+        perform queen.close_deferred(v_acks, 'cancelled', 'the group was moved',
+                                     array_fill(null::text, array[cardinality(v_acks)]));
+    end if;
     update queen.consumers as c
     set cursor = case when p_end then a.head else queen.offset_after(a.id, p_time) end,
         lease_id = null, lease_until = null, lease_end = null, attempts = 0,
@@ -146,6 +158,18 @@ begin
     perform queen.doubt(array(select q.id from queen.queues q where q.name = p_queue));
     return cardinality(v_partitions);
 end $$;
+
+-- queen.open_acks: deferred acknowledgements of a group that have not been executed.
+-- in:     p_group text, p_queue text, p_partition text (null = all)
+-- out:    id uuid, partition_id uuid
+-- locks:  none
+-- raises: never
+create or replace function queen.open_acks(p_group text, p_queue text, p_partition text)
+returns table (id uuid, partition_id uuid) language sql stable as $$
+    select d.id, d.partition_id from queen.deferred d
+    where d.status in ('pending', 'processing') and d.consumer_group = p_group and d.queue_name = p_queue
+      and (p_partition is null or d.partition_name = p_partition)
+$$;
 
 -- queen.seek: the same, and creates the group. Brokers of 0.1.0 call it; to be removed with 0.3.0.
 -- in:     as queen.seek_group, without p_create

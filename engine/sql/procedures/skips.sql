@@ -57,6 +57,7 @@ begin
     -- again.
     update queen.consumers as c
     set cursor = case when l.stands then l.kept else c.cursor end, attempts = case when l.stands then 0 else c.attempts end,
+        lease_start = case when l.stands then coalesce(c.lease_start, c.cursor) else c.lease_start end,
         version = c.version + 1, generation = (c.version + 1) / 16
     from (select r.consumer_group, r.generation,
                  not coalesce(r.lease_until > queen.now(), false) and r.deferred_pending = 0

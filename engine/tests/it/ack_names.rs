@@ -108,6 +108,18 @@ async fn an_ack_after_its_lease_does_not_pass_for_an_earlier_message_with_this_i
 }
 
 #[tokio::test]
+async fn a_message_deleted_after_its_lease_leaves_its_id_to_no_other_in_that_lease() {
+    let db = database().await;
+    let (a, b, sql) = (engine(db.url()).await, engine(db.url()).await, db.client().await);
+    let popped = leased(&a, &["x", "y", "x", "z"], 3).await;
+    travel(&sql, "301 seconds").await;
+    assert!(a.delete_message(popped.messages[0].partition_id, "x").await.unwrap());
+    let late = ack_items(&b, vec![leaseless(&popped.messages[0], Completed)]).await.remove(0);
+    assert!(late.success && late.noop, "{late:?}");
+    assert_eq!(left(&b, &sql).await, ["y", "x", "z"]);
+}
+
+#[tokio::test]
 async fn a_message_id_decides_between_messages_with_one_transaction_id() {
     for here in [true, false] {
         let db = database().await;

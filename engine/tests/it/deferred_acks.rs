@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queen_engine::{Config, Engine};
+use queen_engine::{Config, Engine, SeekTo};
 use queen_protocol::AckStatus::{Completed, Failed};
 use queen_protocol::PopRequest;
 use queen_testkit::database;
@@ -161,6 +161,30 @@ async fn a_deleted_group_takes_its_deferred_acknowledgements_along() {
     assert!(done.success && done.lease_released && done.ticket.is_none(), "{done:?}");
     let open = "select count(*) from queen.consumers where consumer_group = 'g' and deferred_pending <> 0";
     assert_eq!(number(&sql, open).await, 0);
+}
+
+#[tokio::test]
+async fn a_seek_cancels_the_deferred_acknowledgements_that_were_accepted_before_it() {
+    let db = database().await;
+    let sql = db.client().await;
+    let busy = deferring(db.url()).await;
+    push(&busy, "q", "p", 0..6).await;
+    push(&busy, "q", "elsewhere", 0..1).await;
+    let popped = pop(&busy, named("q", "p").group("g").batch(3)).await.unwrap();
+    let elsewhere = pop(&busy, named("q", "elsewhere").group("g")).await.unwrap();
+    let acked = ack_items(&busy, vec![leaseless(&popped.messages[2], Completed)]).await.remove(0);
+    let kept = ack_items(&busy, vec![leaseless(&elsewhere.messages[0], Completed)]).await.remove(0);
+    assert_eq!(pending(&sql).await, 2);
+    busy.seek_partition("g", "q", "p", SeekTo::Time(0)).await.unwrap();
+    let gone = operation(&busy, &acked.ticket).await;
+    assert_eq!(
+        (gone.status.as_str(), gone.error_message.as_deref()),
+        ("cancelled", Some("the group was moved"))
+    );
+    let worker = engine(db.url()).await;
+    landed(&worker, &kept.ticket).await;
+    assert_eq!(data(&worker, named("q", "p").group("g").batch(9)).await, numbers(0..6));
+    assert_eq!(pending(&sql).await, 0);
 }
 
 #[tokio::test]
