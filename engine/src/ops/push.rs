@@ -143,6 +143,26 @@ impl<'a> Message<'a> {
     }
 }
 
+/// What was not sent, without what stands behind a message of its partition that could not be stored: a later part of a request
+/// does not go another way than the one before it, or it would overtake that. In the order of the request.
+fn from_their_beginning(messages: &[Message<'_>], told: &[Option<Told>], unsent: &[usize]) -> Vec<usize> {
+    if unsent.is_empty() {
+        return Vec::new();
+    }
+    let unsent: HashSet<usize> = unsent.iter().copied().collect();
+    let mut failed: HashSet<(&str, &str)> = HashSet::new();
+    let mut kept = Vec::with_capacity(unsent.len());
+    for (index, message) in messages.iter().enumerate().filter(|(index, _)| told[*index].is_none()) {
+        let partition = (message.queue, message.partition);
+        if unsent.contains(&index) && !failed.contains(&partition) {
+            kept.push(index);
+        } else {
+            failed.insert(partition);
+        }
+    }
+    kept
+}
+
 /// A transaction id for an item that has none.
 pub(super) fn mint(item: &PushItem<'_>) -> String {
     match item.transaction_id {
@@ -176,8 +196,8 @@ impl Engine {
             true => None,
             false => self.store(&messages, &mut told, &mut unsent, &mut refused).await.err(),
         };
+        let unsent = from_their_beginning(&messages, &told, &unsent);
         if !unsent.is_empty() && self.shared.spool.is_some() {
-            unsent.sort_unstable();
             let spooled = self.spool(&messages, &unsent, &mut told).await;
             failure = spooled.err().or(failure);
         }
@@ -268,8 +288,6 @@ impl Engine {
                 }
                 Way::Reject => return Err(self.overloaded(Kind::Push)),
             };
-            // A later part of a request does not go another way than the one before it, or it would overtake that.
-            let mut failed: HashSet<Uuid> = HashSet::new();
             for (members, partition, outcome) in outcomes {
                 match outcome {
                     Outcome::Placed(placed) => {
@@ -287,11 +305,8 @@ impl Engine {
                         failure.get_or_insert_with(|| self.overloaded(Kind::Push));
                     }
                     Outcome::Failed(error) | Outcome::Left(error) => {
-                        match error {
-                            DbError::Unreachable(_) if !failed.contains(&partition.id) => {
-                                unsent.extend(members)
-                            }
-                            _ => _ = failed.insert(partition.id),
+                        if matches!(error, DbError::Unreachable(_)) {
+                            unsent.extend(members);
                         }
                         failure.get_or_insert(error.into());
                     }
@@ -673,5 +688,42 @@ impl From<Behind> for Outcome {
             Behind::Refused => Self::Refused,
             Behind::Busy => Self::Left(DbError::Busy),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_spooled_behind_a_message_of_its_partition_that_failed() {
+        let message = |partition: &'static str| Message {
+            queue: "q",
+            partition,
+            namespace: None,
+            task: None,
+            transaction_id: "t",
+            chosen: true,
+            promised: None,
+            accepted: false,
+            trace_id: None,
+            trace: None,
+            producer_sub: None,
+            secrecy: Secrecy::Queue,
+            payload: "1",
+        };
+        let messages = ["a", "b", "a", "b", "a", "c"].map(message);
+        let stored = Told {
+            message_id: Uuid::nil(),
+            partition_id: Uuid::nil(),
+            status: PushStatus::Queued,
+            ticket: None,
+        };
+        // The second of `a` failed; of `b` the first is stored; those of `c` were never sent.
+        let mut told = vec![None; 6];
+        (told[0], told[1]) = (Some(stored.clone()), Some(stored));
+        assert_eq!(from_their_beginning(&messages, &told, &[5, 4, 3]), [3, 5]);
+        assert_eq!(from_their_beginning(&messages, &told, &[4, 3, 2, 5]), [2, 3, 4, 5]);
+        assert!(from_their_beginning(&messages, &told, &[]).is_empty());
     }
 }

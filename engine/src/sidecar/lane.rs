@@ -478,7 +478,8 @@ impl<O: Operation> Inner<O> {
                 warn!(op = O::NAME, %error, "batch failed, trying entries one by one");
                 let behind =
                     left.last().is_some_and(|last: &Entry<O>| last.operation.key() == operation.key());
-                output = match behind {
+                // One that missed its deadline may take the connection along.
+                output = match behind || !db.is_usable() {
                     true => Err(Error::Busy),
                     false => {
                         let alone = O::call(&self.context, db, std::slice::from_ref(&operation));
