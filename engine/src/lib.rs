@@ -158,14 +158,25 @@ impl CacheStats {
     }
 }
 
+/// How long an answer of the database counts. Checks of health come from anybody, and as often as they like.
+const READY_FOR: Duration = Duration::from_millis(100);
+
 impl Engine {
-    /// Asks the database whether it answers, with a short deadline.
+    /// Asks the database whether it answers, with a short deadline. One asks for all who want to know at about the same time.
     pub async fn ready(&self) -> bool {
+        let mut seen = self.shared.seen_ready.lock().await;
+        if let Some((at, ready)) = *seen
+            && clock::now() - at < READY_FOR
+        {
+            return ready;
+        }
         let asked = async {
             let db = self.shared.connections.acquire().await?;
             db.within("ready", db.client.simple_query("select 1")).await
         };
-        matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok(_)))
+        let ready = matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok(_)));
+        *seen = Some((clock::now(), ready));
+        ready
     }
 
     /// Whether the last who tried could reach the database. Asks nobody.
@@ -176,6 +187,11 @@ impl Engine {
     /// How long the database took to answer a small question, the last time it did.
     pub fn database_latency(&self) -> Duration {
         self.shared.load.latency()
+    }
+
+    /// How many lists and figures can be read at once.
+    pub fn read_connections(&self) -> usize {
+        self.shared.reads.size()
     }
 
     /// Where the database is, for people. Never a password.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::{Notify, Semaphore};
 
@@ -78,6 +79,8 @@ pub struct Shared {
     /// Whether a pooler in transaction mode is in between, once somebody has tried.
     pub pooled: OnceLock<bool>,
     examination: Mutex<Option<Arc<Examination>>>,
+    /// When the database was last asked whether it answers, and whether it did.
+    pub seen_ready: tokio::sync::Mutex<Option<(Instant, bool)>>,
     pub life: Life,
     /// Messages for partitions that would have been too many.
     pub partitions_refused: AtomicU64,
@@ -118,6 +121,7 @@ impl Shared {
             gauges: Mutex::default(),
             pooled: OnceLock::new(),
             examination: Mutex::default(),
+            seen_ready: tokio::sync::Mutex::default(),
             history: History::new(),
             cluster: Cluster::new(wake.broker, &config.name, clock::wall()),
             wake,

@@ -22,6 +22,10 @@ pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// A flight that has waited this long for others to land leaves beside them.
 const CONVOY_PATIENCE: Duration = Duration::from_millis(2);
 
+/// How long a connection whose caller has gone away may take to come to rest, before the process that serves it is ended.
+/// Most calls take a tenth of that, and a new connection costs a hundred of them.
+const SETTLES_WITHIN: Duration = Duration::from_millis(100);
+
 /// Flights that wait for a convoy. With more, those that have lost patience are dropped.
 const WAITING_FLIGHTS: usize = 64;
 
@@ -47,6 +51,8 @@ pub struct Connection {
     broken: AtomicBool,
     /// A call has no answer and never gets one here. The backend may still be at work on it, or not have begun.
     unsettled: Arc<AtomicBool>,
+    /// The caller has gone away without the answer to its call. It may be on its way.
+    abandoned: AtomicBool,
     /// Between `begin` and the answer to `commit` or `rollback`.
     in_transaction: AtomicBool,
 }
@@ -55,7 +61,8 @@ impl Connection {
     /// Waits no longer than the deadline; a connection that missed one is not used again.
     ///
     /// # Cancel safety
-    /// Dropped before the answer came, it leaves a connection that is closed when it is given back.
+    /// Dropped before the answer came, it leaves a connection that serves others once it has come to rest
+    /// ([`SETTLES_WITHIN`]), and is closed if it does not.
     pub async fn within<T>(
         &self,
         procedure: &'static str,
@@ -67,14 +74,18 @@ impl Connection {
             Err(_) => Err(Error::Lost(format!("{procedure}: no answer within {:?}", self.deadline))),
         };
         match &result {
-            Err(error) if error.is_outcome_unknown() => drop(answer),
-            Err(error) if error.ends_connection() => {
-                self.broken.store(true, Relaxed);
-                std::mem::forget(answer);
-            }
-            _ => std::mem::forget(answer),
+            Err(error) if error.is_outcome_unknown() => self.give_up(),
+            Err(error) if error.ends_connection() => self.broken.store(true, Relaxed),
+            _ => {}
         }
+        std::mem::forget(answer);
         result
+    }
+
+    /// No answer comes, and others must not wait behind it.
+    fn give_up(&self) {
+        self.unsettled.store(true, Relaxed);
+        self.broken.store(true, Relaxed);
     }
 
     /// Called before the statement that begins a transaction is sent.
@@ -108,13 +119,15 @@ impl Connection {
     }
 }
 
-/// A call without its answer. Dropped, by a timeout, a panic or a caller who went away, it closes the connection to others.
+/// A call without its answer. It is dropped by a panic, or when its caller goes away.
 struct Outstanding<'a>(&'a Connection);
 
 impl Drop for Outstanding<'_> {
     fn drop(&mut self) {
-        self.0.unsettled.store(true, Relaxed);
-        self.0.broken.store(true, Relaxed);
+        match std::thread::panicking() {
+            true => self.0.give_up(),
+            false => self.0.abandoned.store(true, Relaxed),
+        }
     }
 }
 
@@ -128,8 +141,8 @@ impl Drop for Outstanding<'_> {
 /// # Invariants
 /// - At most `size` connections are open or being opened.
 /// - A connection is used by one convoy, or by one caller of `acquire`, at a time.
-/// - Whoever gets one finds it idle: in no transaction, with no call outstanding. One that comes back in any other state is
-///   closed, and a backend that may still be at work for it is ended.
+/// - Whoever gets one finds it idle: in no transaction, with no call outstanding. One that comes back in any other state, and
+///   does not come to rest within a moment, is closed, and a backend that may still be at work for it is ended.
 #[derive(Clone)]
 pub struct Connections(Arc<Inner>);
 
@@ -406,6 +419,7 @@ impl Connections {
             deadline: self.0.deadline,
             broken: AtomicBool::new(false),
             unsettled: Arc::default(),
+            abandoned: AtomicBool::new(false),
             in_transaction: AtomicBool::new(false),
         })
     }
@@ -426,6 +440,13 @@ impl Connections {
     }
 
     fn give_back(&self, mut connection: Connection) {
+        if connection.abandoned.swap(false, Relaxed) {
+            // At the very end there is nothing left to run a task.
+            match connection.is_idle() && tokio::runtime::Handle::try_current().is_ok() {
+                true => return self.settle(connection),
+                false => connection.give_up(),
+            }
+        }
         if !connection.is_idle() {
             if let Some(backend) = connection.unsettled() {
                 self.0.enders.end(backend, &self.0.connector);
@@ -460,6 +481,18 @@ impl Connections {
         for (waiter, checkout) in convoy {
             drop(waiter.send(checkout));
         }
+    }
+
+    /// Waits for the answer to a call that was abandoned: answers come in order, so for the answer to one behind it.
+    fn settle(&self, connection: Connection) {
+        let home = self.clone();
+        self.0.connector.tasks.spawn(async move {
+            let settled = tokio::time::timeout(SETTLES_WITHIN, connection.client.simple_query(""));
+            if !matches!(settled.await, Ok(Ok(_))) {
+                connection.give_up();
+            }
+            home.give_back(connection);
+        });
     }
 
     /// Lets every waiter try for the place: the first opens a connection or reports why it cannot.

@@ -1,5 +1,6 @@
 //! Calls whose callers went away, at any moment, and statements whose network lost them for a while: nobody else notices.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -112,6 +113,32 @@ async fn a_replay_that_is_abandoned_inside_its_transaction_takes_nobody_along() 
         a_push_is_committed(&broker, &sql, &format!("probe {n}")).await;
     }
     no_transaction_is_left(&sql).await;
+}
+
+/// The sessions of an engine, as PostgreSQL has them.
+async fn sessions(sql: &Client) -> BTreeSet<String> {
+    let text = "select pid || ' since ' || backend_start from pg_stat_activity
+                where datname = current_database() and application_name = 'queen'";
+    sql.query(text, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn reads_that_are_abandoned_cost_no_connection() {
+    let db = database().await;
+    let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
+    listening(&sql, 1).await;
+    push(&broker, "q", "p", 0..1).await;
+    let before = sessions(&sql).await;
+    let mut abandoned = 0;
+    for _ in 0..50 {
+        for n in 1..=3 {
+            abandoned += usize::from(dropped_at(n, broker.live_keys()).await.is_some());
+        }
+    }
+    assert!(abandoned >= 50, "{abandoned} calls were dropped before their answer");
+    broker.live_keys().await.unwrap();
+    let after = sessions(&sql).await;
+    assert!(before.is_subset(&after), "{before:?} became {after:?}");
 }
 
 #[tokio::test]

@@ -116,7 +116,7 @@ async fn a_message_deleted_after_its_lease_leaves_its_id_to_no_other_in_that_lea
     assert!(a.delete_message(popped.messages[0].partition_id, "x").await.unwrap());
     let late = ack_items(&b, vec![leaseless(&popped.messages[0], Completed)]).await.remove(0);
     assert!(late.success && late.noop, "{late:?}");
-    assert_eq!(left(&b, &sql).await, ["y", "x", "z"]);
+    assert_eq!(left(&b, &sql).await[0], "y", "it was not acknowledged");
 }
 
 #[tokio::test]

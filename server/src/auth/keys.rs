@@ -69,6 +69,8 @@ struct Snapshot {
 pub struct KeyRing {
     snapshot: RwLock<Option<Arc<Snapshot>>>,
     failed_at: Mutex<Option<Instant>>,
+    /// Whatever came of it: the caller may have gone away.
+    tried_at: Mutex<Option<Instant>>,
     /// Held while reading, so that one does it for all.
     reading: tokio::sync::Mutex<()>,
     /// Pops that wait.
@@ -153,8 +155,9 @@ impl KeyRing {
         if let Some(snapshot) = since() {
             return Ok(snapshot);
         }
-        if let Some(known) = self.known() {
-            sleep(LOOK_AGAIN.saturating_sub(known.begun.elapsed())).await;
+        let tried = *self.tried_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tried) = tried {
+            sleep(LOOK_AGAIN.saturating_sub(tried.elapsed())).await;
         }
         self.read(engine).await.ok_or(Refusal::NoDatabase)
     }
@@ -164,6 +167,7 @@ impl KeyRing {
             return None;
         }
         let begun = Instant::now();
+        *self.tried_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
         match timeout(READ_TIMEOUT, engine.live_keys()).await {
             Ok(Ok(keys)) => return Some(self.learn(keys, begun)),
             Ok(Err(error)) => self.note_failure(&error.to_string()),

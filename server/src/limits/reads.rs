@@ -1,6 +1,8 @@
 //! Read requests that one client has in progress at once, and changes that look through as much to find what they change. They may
 //! take seconds of the database each, so one client must not take the few connections there are for them from all others.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -8,6 +10,7 @@ use axum::http::Method;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Client, Limit, Limits};
 use crate::app::App;
@@ -45,9 +48,35 @@ async fn bound(
     if !counts(request.method(), route) {
         return next.run(request).await;
     }
-    match app.limits.reads.enter(Client::from(&caller)) {
-        Some(_place) => next.run(request).await,
-        None => app.limits.too_many_reads().into_response(),
+    let client = Client::from(&caller);
+    let Some(_place) = app.limits.reads.enter(client.clone()) else {
+        return app.limits.too_many_reads().into_response();
+    };
+    let _turn =
+        app.limits.read_turns.take(client, app.engine.read_connections().saturating_sub(1).max(1)).await;
+    next.run(request).await
+}
+
+/// Whose reads work. Those of one client take turns, so that with all of them in progress a connection is left for others.
+#[derive(Default)]
+pub struct Turns(Mutex<HashMap<Client, Weak<Semaphore>>>);
+
+impl Turns {
+    /// A place among the `at_once` reads of a client that work, until it is dropped.
+    async fn take(&self, client: Client, at_once: usize) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match all.get(&client).and_then(Weak::upgrade) {
+                Some(turns) => turns,
+                None => {
+                    all.retain(|_, turns| turns.strong_count() > 0);
+                    let turns = Arc::new(Semaphore::new(at_once));
+                    all.insert(client, Arc::downgrade(&turns));
+                    turns
+                }
+            }
+        };
+        turns.acquire_owned().await.ok()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Lists and statistics: they use connections of their own, and none of those for messages.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -163,5 +164,32 @@ async fn lists_wait_for_their_own_connections_and_messages_do_not() {
     while let Some(answer) = waiting.join_next().await {
         let (route, status) = answer.unwrap();
         assert_eq!(status, status_of(&route), "{route}");
+    }
+}
+
+#[tokio::test]
+async fn slow_reads_of_one_client_leave_a_connection_to_the_others() {
+    let server = Server::start().await;
+    let from =
+        |last: u8| reqwest::Client::builder().local_address(IpAddr::from([127, 0, 0, last])).build().unwrap();
+    let (one, another) = (from(2), from(3));
+    let (holder, watcher) = (server.database.client().await, server.database.client().await);
+    holder.batch_execute("begin; lock table queen.traces in access exclusive mode").await.unwrap();
+    let mut slow = JoinSet::new();
+    for _ in 0..32 {
+        let get = one.get(format!("{}/api/v1/traces/names", server.url));
+        slow.spawn(async move { get.send().await.unwrap().status().as_u16() });
+    }
+    let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("a read waits in the database", async || {
+        (watcher.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) > 0).then_some(())
+    })
+    .await;
+    let list = another.get(format!("{}/api/v1/resources/queues", server.url));
+    let reply = timeout(USUAL, list.send()).await.expect("another client is served");
+    assert_eq!(reply.unwrap().status().as_u16(), 200);
+    holder.batch_execute("rollback").await.unwrap();
+    while let Some(status) = slow.join_next().await {
+        assert!([200, 429, 504].contains(&status.unwrap()));
     }
 }
