@@ -14,6 +14,7 @@ mod push;
 mod time;
 mod trace;
 mod transaction;
+pub mod units;
 
 pub use ack::{AckBatchBody, AckBody, AckItem, AckResult, AckStatus};
 pub use error::{BadRequest, ErrorCode};

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use queen_cli::{Connect, Exit, Shell};
 
-use crate::commands::{self, Connect, Exit, Shell};
 use crate::config::{Settings, environment, report, secrets};
 use crate::key::KeyAction;
 
@@ -76,7 +76,7 @@ pub enum Action {
         action: KeyAction,
     },
     #[command(flatten)]
-    Client(commands::Action),
+    Client(queen_cli::Action),
     /// Prints the OpenAPI document of the HTTP API.
     #[command(after_help = "Examples:
   queen openapi > openapi.json")]
@@ -146,7 +146,7 @@ impl Cli {
                     let arg = |arg: Arg| if shown(&arg) { arg } else { arg.hide(true) };
                     each.args(settings.iter().cloned().map(arg))
                 }
-                name if commands::Action::has_subcommand(name) => each.args(&connect),
+                name if queen_cli::Action::has_subcommand(name) => each.args(&connect),
                 _ => each,
             });
         }
@@ -167,7 +167,7 @@ impl Cli {
         let words = Words::from_arg_matches(&matches)?;
         let (name, chosen) = matches.subcommand().unwrap_or(("", &matches));
         let of_broker = OF_THE_BROKER.contains(&name);
-        let asks = commands::Action::has_subcommand(name);
+        let asks = queen_cli::Action::has_subcommand(name);
         let mut settings: Settings =
             if of_broker { Settings::from_arg_matches(chosen)? } else { nothing_given()? };
         if let Err(error) = secrets::fill(&mut settings) {

@@ -7,7 +7,6 @@ pub(crate) mod environment;
 mod keys;
 pub mod report;
 pub(crate) mod secrets;
-pub(crate) mod units;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,12 +17,11 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum, value_parser};
 use queen_engine::{Deferring, Keepalive, Slots, SpoolConfig, Tls};
 use queen_protocol::Subscription;
+use queen_protocol::units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds, some_seconds};
 
 pub use access::Access;
 pub use database::Database;
 pub use report::Setting;
-pub use units::some_seconds;
-use units::{bytes, milliseconds, seconds, some_bytes, some_milliseconds};
 
 use crate::app::Options;
 use crate::connections;

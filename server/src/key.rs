@@ -7,12 +7,13 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use queen_engine::{ApiKey, NewKey};
 use queen_protocol::format_millis;
+use queen_protocol::units::some_seconds;
 
 use crate::auth::grants::{Grant, Grants, Right};
 use crate::auth::keys::mint;
 use crate::auth::role::Role;
 use crate::auth::token::usable;
-use crate::config::{Settings, some_seconds};
+use crate::config::Settings;
 
 #[derive(Debug, Subcommand)]
 pub enum KeyAction {

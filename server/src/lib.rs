@@ -3,7 +3,6 @@
 pub mod app;
 mod auth;
 pub mod cli;
-pub mod commands;
 pub mod config;
 mod connections;
 mod dashboard;

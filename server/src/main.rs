@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use queen_cli::{Exit, completions};
 use queen_server::cli::{Action, Cli};
-use queen_server::commands::{self, Exit, completions};
 use queen_server::config::{Settings, report};
 use queen_server::{doctor, key, logging, migrate, openapi, psql, serve};
 
@@ -16,7 +16,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let exit = run().unwrap_or_else(|error| {
-        if let Some(text) = commands::told(&error) {
+        if let Some(text) = queen_cli::told(&error) {
             _ = writeln!(io::stderr(), "queen: {text}");
         }
         Exit::of(&error)
@@ -34,7 +34,7 @@ fn run() -> Result<Exit> {
         Action::Key { action } => key::run(&cli.settings, &action),
         Action::Config { markdown: true } => print(report::markdown(&Cli::definition()).as_bytes()),
         Action::Config { markdown: false } => print(report::in_force(&cli.settings).as_bytes()),
-        Action::Client(action) => return commands::run(action, &cli.connect),
+        Action::Client(action) => return queen_cli::run(action, &cli.connect),
         Action::Openapi => print(&openapi::DOCUMENT),
         Action::Completions { shell } => print(&completions::script(shell, Cli::command())),
         Action::Version => print(concat!("queen ", env!("CARGO_PKG_VERSION"), "\n").as_bytes()),

@@ -14,7 +14,7 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use tracing::warn;
 
-use super::units::{seconds, some_seconds};
+use queen_protocol::units::{seconds, some_seconds};
 use crate::auth::guard::{Guard, SkipPaths};
 use crate::auth::jwks::Jwks;
 use crate::auth::role::Role;

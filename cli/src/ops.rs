@@ -12,7 +12,7 @@ use super::connect::Connect;
 use super::exit::{Exit, Refused};
 use super::output::{Card, Cell, Table, note, remark};
 use super::pages;
-use crate::config::some_seconds;
+use queen_protocol::units::some_seconds;
 
 /// Lists, shows, retries and cancels deferred operations.
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use queen_client::{Builder, Queen};
 
 use super::exit::Refused;
 use super::output::Output;
-use crate::config::some_seconds;
+use queen_protocol::units::some_seconds;
 
 const HEADING: &str = "Connection";
 /// A broker that has not answered by then will not; with more time left another try is worth more.
@@ -113,11 +113,18 @@ fn token_in(file: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Cli;
-    use crate::commands::Exit;
+    use clap::Parser;
+
+    use crate::Exit;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        connect: Connect,
+    }
 
     fn client(flags: &[&str]) -> Result<Queen> {
-        Cli::parse_from(["queen", "top"].iter().chain(flags)).unwrap().connect.client()
+        Flags::parse_from(["queen"].iter().chain(flags)).connect.client()
     }
 
     #[test]

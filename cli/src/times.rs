@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use queen_protocol::parse_time;
 
-use crate::config::some_seconds;
+use queen_protocol::units::some_seconds;
 
 /// `3m ago` for an ISO 8601 time.
 pub fn ago(time: &str) -> String {

@@ -8,7 +8,7 @@ use queen_client::{self as client, Queen, Subscription};
 use serde_json::value::RawValue;
 
 use super::times;
-use crate::config::some_seconds;
+use queen_protocol::units::some_seconds;
 
 #[derive(Debug, Clone, Args)]
 pub struct Source {

@@ -13,7 +13,7 @@ use super::exit::{Exit, Refused};
 use super::output::note;
 use super::source::Source;
 use super::text::{clean, quoted};
-use crate::config::some_seconds;
+use queen_protocol::units::some_seconds;
 
 /// Takes messages from a queue and prints them.
 ///

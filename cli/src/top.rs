@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::connect::Connect;
 use super::exit::{Exit, Refused};
 use super::output::terminal_width;
-use crate::config::some_seconds;
+use queen_protocol::units::some_seconds;
 use sample::{Sample, Sampler};
 use view::View;
 

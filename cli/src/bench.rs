@@ -20,7 +20,7 @@ use super::connect::Connect;
 use super::exit::{Exit, Refused};
 use super::interrupt::Interrupt;
 use super::output::{Card, Cell, note};
-use crate::config::some_seconds;
+use queen_protocol::units::some_seconds;
 
 const GROUP: &str = "bench";
 /// What is still unread when the producers stop is read within this time, or is lost.

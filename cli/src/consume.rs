@@ -21,7 +21,7 @@ use super::interrupt::Interrupt;
 use super::output::{Output, note, remark};
 use super::reader::Reader;
 use super::source::{Source, Start};
-use crate::config::some_seconds;
+use queen_protocol::units::some_seconds;
 
 /// What is printed in a moment; a crash repeats no more than this.
 const PRINT_BATCH: u32 = 100;
