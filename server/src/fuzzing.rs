@@ -6,8 +6,8 @@ use queen_engine::{NewTrace, RedriveAsk, SeekTo};
 use queen_protocol::{BadRequest, PopFilter, PopRequest};
 
 pub use crate::config::connection::{Parted, part_password, place};
-pub use queen_protocol::units::{bytes, milliseconds, seconds};
 pub use crate::http::pop::{BATCH_MAX, LEASE_SECONDS_MAX, PARTITIONS_MAX, WAIT_MAX};
+pub use queen_protocol::units::{bytes, milliseconds, seconds};
 
 use crate::app::Options;
 use crate::cli::Cli;

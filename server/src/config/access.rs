@@ -14,11 +14,11 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use tracing::warn;
 
-use queen_protocol::units::{seconds, some_seconds};
 use crate::auth::guard::{Guard, SkipPaths};
 use crate::auth::jwks::Jwks;
 use crate::auth::role::Role;
 use crate::auth::token::{Rules, Tokens};
+use queen_protocol::units::{seconds, some_seconds};
 
 const ACCESS: &str = "Access";
 /// As long as the digest: shorter ones can be guessed offline from a single token.

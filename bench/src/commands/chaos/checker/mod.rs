@@ -59,16 +59,16 @@ impl Rule {
     pub fn words(self) -> &'static str {
         match self {
             Rule::Lost => "a push answered 2xx is delivered to every group",
-            Rule::Order => "delivered in order, and nothing is skipped",
-            Rule::TwoLeases => "never two live leases on a partition",
-            Rule::StaleHolder => "nothing is accepted from a holder whose lease is over",
-            Rule::Duplicate => "nothing comes again unless its lease ended without an ack",
-            Rule::Atomic => "transactions happen as a whole or not at all",
-            Rule::StoredTwice => "a message is stored once, under the id that was told",
-            Rule::Asleep => "a waiting pop returns soon after a message is there",
-            Rule::Replayed => "a group that was sent back reads everything again",
-            Rule::GivenUp => "a message is completed, or dead after all its retries",
-            Rule::AtMostOnce => "auto-acknowledged messages come at most once, in order",
+            Rule::Order => "messages are delivered in order, and none is skipped",
+            Rule::TwoLeases => "a group never has two live leases on a partition",
+            Rule::StaleHolder => "nothing is accepted from a holder whose lease has ended",
+            Rule::Duplicate => "nothing is redelivered unless its lease ended without an ack",
+            Rule::Atomic => "a transaction happens as a whole or not at all",
+            Rule::StoredTwice => "a message is stored once, under the id that was returned",
+            Rule::Asleep => "a waiting pop returns soon after its message is stored",
+            Rule::Replayed => "a group that was sent back gets everything again",
+            Rule::GivenUp => "a message is completed, or dead-lettered after its last retry",
+            Rule::AtMostOnce => "auto-acknowledged messages are delivered at most once, in order",
         }
     }
 
@@ -76,15 +76,15 @@ impl Rule {
     pub fn case(self) -> &'static str {
         match self {
             Rule::Lost => "deliveries owed",
-            Rule::Order => "predecessors looked at",
-            Rule::TwoLeases => "leases beside a live one's time",
+            Rule::Order => "predecessors checked",
+            Rule::TwoLeases => "leases granted close to a live one",
             Rule::StaleHolder => "late acks, nacks and renewals",
             Rule::Duplicate => "repeated deliveries",
             Rule::Atomic => "transactions",
             Rule::StoredTwice => "messages sent more than once",
             Rule::Asleep => "deliveries to pops that wait for minutes",
             Rule::Replayed => "messages to be read again",
-            Rule::GivenUp => "messages that may be given up",
+            Rule::GivenUp => "messages that may be dead-lettered",
             Rule::AtMostOnce => "auto-acknowledged deliveries",
         }
     }
