@@ -41,6 +41,7 @@ mod redrive;
 mod renew;
 mod restart;
 mod retention;
+mod schema;
 mod skips;
 mod spool;
 mod sql_face;
