@@ -58,6 +58,9 @@ check: ## formatting and lint
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
+tidy: ## where a reviewer may want to look: the longest files and functions, words that need a plainer one
+	@scripts/tidy
+
 deny: ## licences, duplicates and sources of all crates, and known holes where the list of them can be reached
 	@scripts/setup deny
 	scripts/deny
@@ -161,4 +164,4 @@ setup-chaos: setup-run
 setup-test:
 	@scripts/setup postgres nextest python node chromium
 
-.PHONY: help run test test-steady test-rust test-broker dashboard check deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-dashboard test-browser test-pages test-js test-python test-published quick-loads quick-chaos quick-others
+.PHONY: help run test test-steady test-rust test-broker dashboard check tidy deny fuzz bench bench-quick chaos upgrade bench-ceiling bench-growth bench-pinned bench-admin bench-client soak bench-compare bench-nats bench-rabbitmq bench-pgboss docs setup-run setup-chaos setup-test test-package test-dashboard test-browser test-pages test-js test-python test-published quick-loads quick-chaos quick-others

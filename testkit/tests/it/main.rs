@@ -6,3 +6,4 @@ mod broker;
 mod database;
 mod program;
 mod proxy;
+mod tidy;
