@@ -1,8 +1,9 @@
 //! The heart of Queen: operation → lane → SQL procedure → answer. It knows no HTTP.
 //!
-//! To follow a message: `ops/push.rs` takes it, `sidecar/lane.rs` puts it on a flight, `ops/append.rs` makes a
+//! To follow a message: `message/push.rs` takes it, `sidecar/lane.rs` puts it on a flight, `message/append.rs` makes a
 //! segment of it, `db/procedures.rs` calls `sql/procedures/push.sql`, and `watches.rs` wakes who waits for it.
 
+mod admin;
 mod cache;
 mod clock;
 mod config;
@@ -19,7 +20,7 @@ mod jobs;
 mod life;
 mod load;
 mod log;
-mod ops;
+mod message;
 mod pop;
 pub mod process;
 mod shared;
@@ -35,6 +36,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+pub use admin::browse::{MessageFilter, MessagePage};
+pub use admin::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
+pub use admin::keys::{create_key, list_keys, revoke_key};
+pub use admin::letters::{DeadLetter, DeadLetterFilter};
+pub use admin::life::{MessageLife, Reader, Recorded};
+pub use admin::maintenance::Maintenance;
+pub use admin::message_status::{GroupStanding, MessageStatus, Standing};
+pub use admin::messages::{Buried, Mode, StoredMessage};
+pub use admin::queues::{Configured, Seek, SeekTo};
+pub use admin::redrive::Replayed;
+pub use admin::resources::Refreshed;
 pub use config::{Config, Deferring, Keepalive, Roots, Slots, SpoolConfig, Tls, TlsMode};
 pub use crypt::{BadKey, Keys};
 pub use db::control::{DeletedGroup, Operations, QueueLabels, SeekForecast};
@@ -54,17 +66,6 @@ pub use history::ClusterTotals;
 pub use life::LifeCounts;
 pub use load::LoadCounts;
 pub use log::ids::original_id;
-pub use ops::admin::{Configured, Seek, SeekTo};
-pub use ops::browse::{MessageFilter, MessagePage};
-pub use ops::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
-pub use ops::keys::{create_key, list_keys, revoke_key};
-pub use ops::letters::{DeadLetter, DeadLetterFilter};
-pub use ops::life::{MessageLife, Reader, Recorded};
-pub use ops::maintenance::Maintenance;
-pub use ops::message_status::{GroupStanding, MessageStatus, Standing};
-pub use ops::messages::{Buried, Mode, StoredMessage};
-pub use ops::replay::Replayed;
-pub use ops::resources::Refreshed;
 pub use pop::answer::Answer;
 pub use sidecar::{LaneCounts, LaneSpread};
 pub use spool::SpoolStats;
@@ -83,15 +84,15 @@ pub struct Engine {
 }
 
 struct Lanes {
-    open: Lane<ops::open::Open>,
-    locate: Lane<ops::locate::Locate>,
-    push: Lane<ops::append::Parcel>,
-    defer: Lane<ops::defer::Request>,
-    defer_ack: Lane<ops::defer_ack::DeferredAck>,
-    fetch: Lane<ops::fetch::Fetch>,
-    turn: Lane<ops::turn::Turn>,
-    renew: Lane<ops::renew::Renew>,
-    transaction: Lane<ops::transaction::Transaction>,
+    open: Lane<message::open::Open>,
+    locate: Lane<message::locate::Locate>,
+    push: Lane<message::append::Parcel>,
+    defer: Lane<message::defer::Request>,
+    defer_ack: Lane<message::defer_ack::DeferredAck>,
+    fetch: Lane<message::fetch::Fetch>,
+    turn: Lane<message::turn::Turn>,
+    renew: Lane<message::renew::Renew>,
+    transaction: Lane<message::transaction::Transaction>,
 }
 
 impl Lanes {
@@ -101,9 +102,9 @@ impl Lanes {
             ("push", self.push.counts()),
             ("defer", self.defer.counts()),
             ("defer_ack", self.defer_ack.counts()),
-            ("pop", self.turn.counts_of(ops::turn::CLAIM)),
+            ("pop", self.turn.counts_of(message::turn::CLAIM)),
             ("fetch", self.fetch.counts()),
-            ("ack", self.turn.counts_of(ops::turn::ACK)),
+            ("ack", self.turn.counts_of(message::turn::ACK)),
             ("locate", self.locate.counts()),
             ("renew", self.renew.counts()),
             ("transaction", self.transaction.counts()),
@@ -232,9 +233,9 @@ impl Engine {
             ("push", self.lanes.push.spread()),
             ("defer", self.lanes.defer.spread()),
             ("defer_ack", self.lanes.defer_ack.spread()),
-            ("pop", self.lanes.turn.spread_of(ops::turn::CLAIM)),
+            ("pop", self.lanes.turn.spread_of(message::turn::CLAIM)),
             ("fetch", self.lanes.fetch.spread()),
-            ("ack", self.lanes.turn.spread_of(ops::turn::ACK)),
+            ("ack", self.lanes.turn.spread_of(message::turn::ACK)),
             ("locate", self.lanes.locate.spread()),
             ("renew", self.lanes.renew.spread()),
             ("transaction", self.lanes.transaction.spread()),

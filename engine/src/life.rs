@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::log::Partition;
-use crate::ops::ack_plan::Item;
+use crate::message::ack_plan::Item;
 
 /// Events that wait to be written, about 10 MB at worst.
 const WAITING_MAX: usize = 10_000;

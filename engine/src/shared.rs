@@ -21,7 +21,7 @@ use crate::life::Life;
 use crate::load::Load;
 use crate::log::dedup::Dedup;
 use crate::log::segments::Segments;
-use crate::ops::owners::Owners;
+use crate::message::owners::Owners;
 use crate::pop::leases::LeaseBook;
 use crate::spool::Spool;
 use crate::tally::Tally;

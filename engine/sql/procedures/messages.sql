@@ -1,5 +1,5 @@
 -- Single messages, for people: where they are, what stands of them, and the two ways to take one out of the line by hand.
--- Nothing here reads more of the log than it is asked for; the walk from page to page is engine/src/ops/browse.rs.
+-- Nothing here reads more of the log than it is asked for; the walk from page to page is engine/src/admin/browse.rs.
 -- A reader of the log is not `stable` (extents.sql).
 
 -- queen.find_message: the newest stored message of a transaction.

@@ -18,9 +18,9 @@ use crate::clock;
 use crate::db::procedures::Position;
 use crate::db::procedures::inbox::{self, InboxRow, InboxStatements};
 use crate::db::{Connection, Error, transaction};
-use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
-use crate::ops::defer::{self, Deferral};
-use crate::ops::push::{Message, Missing, Secrecy, Sorted};
+use crate::message::append::{self, Landed, Parcel, Publication, Turn};
+use crate::message::defer::{self, Deferral};
+use crate::message::push::{Message, Missing, Secrecy, Sorted};
 
 /// How soon a broker notices that nobody moves rows any more.
 const LEAD_EVERY: Duration = Duration::from_secs(1);

@@ -18,10 +18,10 @@ use crate::db::{Connection, Error, transaction};
 use crate::log::Partition;
 use crate::log::frames::{Frame, read_string};
 use crate::log::ids::TransactionHash;
-use crate::ops::ack::{self, Ack};
-use crate::ops::append::{self, Landed, Parcel, Placed, Turn};
-use crate::ops::defer_ack::Body;
-use crate::ops::settle::Settling;
+use crate::message::ack::{self, Ack};
+use crate::message::append::{self, Landed, Parcel, Placed, Turn};
+use crate::message::defer_ack::Body;
+use crate::message::settle::Settling;
 use crate::shared::Shared;
 
 /// How often a broker without work asks whether another has left some behind.

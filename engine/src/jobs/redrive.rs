@@ -8,11 +8,11 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use crate::Engine;
+use crate::admin::redrive::{Step, Tried};
 use crate::clock;
 use crate::db::redrive::{self, Letter, RedriveStep, Stepped};
 use crate::db::transaction;
 use crate::error::Error;
-use crate::ops::replay::{Step, Tried};
 
 /// How often a broker asks whether there is something to do; it is also told by its own requests.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

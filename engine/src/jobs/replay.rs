@@ -13,9 +13,9 @@ use crate::Engine;
 use crate::clock;
 use crate::db::control;
 use crate::db::{Connection, Error, transaction};
-use crate::ops::append::{self, Landed, Parcel, Publication, Turn};
-use crate::ops::defer::{self, Deferral};
-use crate::ops::push::{Message, Missing, Secrecy, Sorted};
+use crate::message::append::{self, Landed, Parcel, Publication, Turn};
+use crate::message::defer::{self, Deferral};
+use crate::message::push::{Message, Missing, Secrecy, Sorted};
 use crate::spool::{Read, Spool, Spooled};
 
 /// Between two tries to reach the database.

@@ -19,7 +19,7 @@ impl Engine {
     }
 
     /// Whether some of them would overtake what is in the spool.
-    pub(super) fn spool_holds(&self, messages: &[Message<'_>]) -> bool {
+    pub(crate) fn spool_holds(&self, messages: &[Message<'_>]) -> bool {
         let lanes = messages.iter().map(|message| (message.queue, message.partition));
         self.shared.spool.as_ref().is_some_and(|spool| spool.holds(lanes))
     }

@@ -7,8 +7,6 @@ use std::time::Duration;
 use queen_protocol::{PushResult, PushStatus, Trace};
 use uuid::Uuid;
 
-use super::append::{self, Landed, Placed, Publication, Turn};
-use super::push::{Message, Missing, Secrecy, Sorted};
 use crate::Engine;
 use crate::clock;
 use crate::crypt::Keys;
@@ -17,6 +15,8 @@ use crate::db::{Connection, Error as DbError, transaction};
 use crate::error::{Error, UnreadableMessage};
 use crate::log::frames::{Frame, read_string};
 use crate::log::ids::replay_id;
+use crate::message::append::{self, Landed, Placed, Publication, Turn};
+use crate::message::push::{Message, Missing, Secrecy, Sorted};
 
 /// How often a replay looks its letters and partitions up again after they changed under it.
 const ROUNDS_MAX: usize = 5;

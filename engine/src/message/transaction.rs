@@ -216,7 +216,7 @@ impl Engine {
     }
 
     /// For a transaction that must not overtake what was accepted before it.
-    pub(super) async fn wait_behind(&self, started: Instant) -> Result<(), Error> {
+    pub(crate) async fn wait_behind(&self, started: Instant) -> Result<(), Error> {
         if clock::now() - started > self.shared.config.retry_for {
             return Err(self.overloaded(Kind::Push));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use queen_protocol::{Holder, QueueOptions};
 use uuid::Uuid;
 
-use super::admin::Seek;
+use super::queues::Seek;
 use crate::Engine;
 use crate::db::resources::{
     self, GroupFigures, Label, LabelFigures, Overview, PartitionFigures, PartitionPage, QueueFigures,
