@@ -163,8 +163,16 @@ impl CacheStats {
 const READY_FOR: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Asks the database whether it answers, with a short deadline. One asks for all who want to know at about the same time.
+    /// Asks the database whether it answers, with a short deadline. Callers at about the same time share one question, which
+    /// is asked to its end even if all of them go away.
     pub async fn ready(&self) -> bool {
+        let (done, result) = tokio::sync::oneshot::channel();
+        let engine = self.clone();
+        self.shared.tasks.spawn(async move { _ = done.send(engine.seen_ready().await) });
+        result.await.unwrap_or(false)
+    }
+
+    async fn seen_ready(&self) -> bool {
         let mut seen = self.shared.seen_ready.lock().await;
         if let Some((at, ready)) = *seen
             && clock::now() - at < READY_FOR

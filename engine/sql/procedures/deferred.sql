@@ -171,7 +171,7 @@ end $$;
 -- queen.close_deferred: operations end, however; their lane goes on without them.
 -- in:     p_ids uuid[], p_status text, p_error text, p_results text[]
 -- out:    nothing
--- locks:  heads rows must be held; then deferred rows, then consumers rows in (partition_id, consumer_group) order
+-- locks:  heads rows of pushes must be held; then deferred rows, then consumers rows in (partition_id, consumer_group) order
 -- raises: never
 -- A failed operation keeps its body, so that it can be tried again.
 create or replace function queen.close_deferred(p_ids uuid[], p_status text, p_error text, p_results text[])

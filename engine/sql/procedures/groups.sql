@@ -1,8 +1,8 @@
 -- queen.delete_group: forgets where a group stands. A group of the same name starts afresh.
 -- in:     p_group text, p_queue text (null = every queue), p_metadata boolean (also where it was told to start)
 -- out:    bigint: the cursors that were deleted
--- locks:  deferred rows of the group, consumers rows in (partition_id, consumer_group) order, then skips, groups,
---         consumer_watermarks, queue_counts and group_counts
+-- locks:  deferred rows of the group in id order, consumers rows in (partition_id, consumer_group) order, then skips,
+--         groups, consumer_watermarks, queue_counts and group_counts
 -- raises: never
 -- For every queue it reads all cursors: an index by group would cost each new one an entry, for the sake of
 -- something that hardly ever happens. Planned for each call, because the two cases want different plans.
@@ -13,12 +13,17 @@ set plan_cache_mode = force_custom_plan as $$
 declare
     v_queue uuid := (select q.id from queen.queues q where q.name = p_queue);
     v_queues uuid[];
+    v_acks uuid[];
     v_deleted bigint;
 begin
+    v_acks := array(select d.id from queen.deferred d
+                    where d.consumer_group = p_group and (p_queue is null or d.queue_name = p_queue)
+                      and d.status in ('pending', 'processing')
+                    order by d.id
+                    for no key update);
     update queen.deferred as d
     set status = 'failed', error = 'the group was deleted', finished_at = queen.now()
-    where d.consumer_group = p_group and (p_queue is null or d.queue_name = p_queue)
-      and d.status in ('pending', 'processing');
+    where d.id = any (v_acks) and d.status in ('pending', 'processing');
 
     with locked as materialized (
         select c.partition_id
@@ -95,10 +100,10 @@ end $$;
 --         the first message younger than this, so to the oldest stored one if all are), p_create boolean (also if it does
 --         not read the queue so far; for the whole queue it is registered then)
 -- out:    bigint: the partitions in which it now stands there; null: it does not read the queue, and was not created
--- locks:  partitions rows in id order, so that nobody adds a row of the group meanwhile; heads rows and deferred rows of
---         deferred acks; consumers rows in (partition_id, consumer_group) order; then groups, consumer_watermarks,
---         queue_counts and group_counts
--- raises: never
+-- locks:  partitions rows in id order, so that no row of the group is added meanwhile; deferred rows of its acks in id
+--         order; consumers rows in (partition_id, consumer_group) order; deferred rows of acks that were accepted while
+--         it waited for these, without waiting; then groups, consumer_watermarks, queue_counts and group_counts
+-- raises: lock_not_available when one of those acks is in use: try again
 -- A cursor holds back completed retention, so a mistyped name must not make one.
 create or replace function queen.seek_group(
     p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz, p_create boolean)
@@ -107,6 +112,7 @@ declare
     v_new boolean := not queen.reads(p_group, p_queue);
     v_partitions uuid[];
     v_acks uuid[];
+    v_late uuid[];
 begin
     if v_new and not (p_create and exists (select 1 from queen.queues q where q.name = p_queue)) then
         return null;
@@ -118,12 +124,21 @@ begin
                           order by p.id
                           for no key update of p);
     -- Acknowledgements that were accepted before this must not move the group on after it.
-    perform queen.lock_heads(array(select d.partition_id from queen.open_acks(p_group, p_queue, p_partition) d));
     v_acks := array(select d.id from queen.deferred d
-                    where d.id = any (array(select o.id from queen.open_acks(p_group, p_queue, p_partition) o))
+                    where d.id = any (array(select o.id from queen.open_acks(p_group, p_queue, p_partition) o
+                                            where o.partition_id = any (v_partitions)))
                     order by d.id
                     for no key update);
     perform queen.lock_readers(v_partitions, array_fill(p_group, array[cardinality(v_partitions)]));
+    -- With the cursors locked no more of them are accepted. Waiting for these would be against the order of locks.
+    v_late := array(select o.id from queen.open_acks(p_group, p_queue, p_partition) o
+                    where o.partition_id = any (v_partitions) and o.id <> all (v_acks));
+    if cardinality(array(select d.id from queen.deferred d where d.id = any (v_late)
+                         for no key update skip locked)) < cardinality(v_late) then
+        raise exception using errcode = 'lock_not_available',
+            message = 'a deferred acknowledgement of the group is being executed';
+    end if;
+    v_acks := v_acks || v_late;
     if v_acks <> '{}' then
         perform queen.close_deferred(v_acks, 'cancelled', 'the group was moved',
                                      array_fill(null::text, array[cardinality(v_acks)]));
@@ -169,6 +184,7 @@ returns table (id uuid, partition_id uuid) language sql stable as $$
     select d.id, d.partition_id from queen.deferred d
     where d.status in ('pending', 'processing') and d.consumer_group = p_group and d.queue_name = p_queue
       and (p_partition is null or d.partition_name = p_partition)
+    offset 0
 $$;
 
 -- queen.seek: the same, and creates the group. Brokers of 0.1.0 call it; to be removed with 0.3.0.

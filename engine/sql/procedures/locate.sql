@@ -43,7 +43,8 @@ begin
     v_from[1] := v_cursor;
     v_to[1] := v_cursor;
     if v_live or p_lease is null and v_reader.lease_end is not null then
-        v_from[1] := coalesce(v_reader.lease_start, v_cursor);
+        -- Retention may have moved the tail into the lease.
+        v_from[1] := coalesce(v_reader.lease_start, v_reader.cursor, v_cursor);
         v_to[1] := v_reader.lease_end;
     end if;
     v_from[2] := greatest(v_from[1] - 10000, 0);

@@ -95,7 +95,7 @@ begin
         last_ack = r.ack_id, last_ack_from = r.started, last_ack_to = r.cursor,
         lease_id = case when not r.released then c.lease_id end,
         lease_until = case when not r.released then c.lease_until end,
-        lease_start = case when not r.released then coalesce(c.lease_start, r.started) end,
+        lease_start = case when not r.released then coalesce(c.lease_start, c.cursor) end,
         lease_end = case when not r.released then c.lease_end end,
         version = c.version + 1, generation = (c.version + 1) / 16
     from unnest(v_rows) r

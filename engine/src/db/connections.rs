@@ -26,6 +26,10 @@ const CONVOY_PATIENCE: Duration = Duration::from_millis(2);
 /// Most calls take a tenth of that, and a new connection costs a hundred of them.
 const SETTLES_WITHIN: Duration = Duration::from_millis(100);
 
+/// After so many abandoned calls a connection is replaced: one that is abandoned while it is prepared leaves its prepared
+/// statement in the session, some kilobytes, and nothing knows its name.
+const ABANDONED_MAX: u32 = 100;
+
 /// Flights that wait for a convoy. With more, those that have lost patience are dropped.
 const WAITING_FLIGHTS: usize = 64;
 
@@ -53,6 +57,8 @@ pub struct Connection {
     unsettled: Arc<AtomicBool>,
     /// The caller has gone away without the answer to its call. It may be on its way.
     abandoned: AtomicBool,
+    /// How often that has happened.
+    abandonments: u32,
     /// Between `begin` and the answer to `commit` or `rollback`.
     in_transaction: AtomicBool,
 }
@@ -420,6 +426,7 @@ impl Connections {
             broken: AtomicBool::new(false),
             unsettled: Arc::default(),
             abandoned: AtomicBool::new(false),
+            abandonments: 0,
             in_transaction: AtomicBool::new(false),
         })
     }
@@ -484,12 +491,15 @@ impl Connections {
     }
 
     /// Waits for the answer to a call that was abandoned: answers come in order, so for the answer to one behind it.
-    fn settle(&self, connection: Connection) {
+    fn settle(&self, mut connection: Connection) {
         let home = self.clone();
+        connection.abandonments += 1;
         self.0.connector.tasks.spawn(async move {
             let settled = tokio::time::timeout(SETTLES_WITHIN, connection.client.simple_query(""));
             if !matches!(settled.await, Ok(Ok(_))) {
                 connection.give_up();
+            } else if connection.abandonments >= ABANDONED_MAX {
+                connection.broken.store(true, Relaxed);
             }
             home.give_back(connection);
         });

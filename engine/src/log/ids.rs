@@ -1,5 +1,7 @@
 //! Ids that are computed: messages, transactions, partitions.
 
+use std::hash::{BuildHasherDefault, Hasher};
+
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -107,6 +109,24 @@ pub struct Reference {
     pub hash: TransactionHash,
     /// Of several messages of the transaction, this one. `None`: the first.
     pub id: Option<Uuid>,
+}
+
+/// For tables by [`TransactionHash::without_flag`], which is a hash already.
+#[derive(Default)]
+pub struct AsIs(u64);
+
+pub type BuildAsIs = BuildHasherDefault<AsIs>;
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only transaction hashes are looked up")
+    }
+    fn write_u128(&mut self, hash: u128) {
+        self.0 = hash as u64;
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::life::Traced;
 use crate::log::Partition;
-use crate::log::ids::{Reference, TransactionHash, offset_of};
+use crate::log::ids::{BuildAsIs, Reference, TransactionHash, offset_of};
 
 /// What was known when a partition was leased.
 #[derive(Debug, Clone)]
@@ -80,10 +80,11 @@ impl Served {
     }
 
     /// Where each transaction stands that is asked for without a message id.
-    fn firsts(&self, asked: &[Reference]) -> HashMap<u128, usize> {
+    fn firsts(&self, asked: &[Reference]) -> HashMap<u128, usize, BuildAsIs> {
         let unnamed = asked.iter().filter(|reference| reference.id.is_none());
-        let mut missing: HashSet<u128> = unnamed.map(|reference| reference.hash.without_flag()).collect();
-        let mut firsts = HashMap::with_capacity(missing.len());
+        let mut missing: HashSet<u128, BuildAsIs> =
+            unnamed.map(|reference| reference.hash.without_flag()).collect();
+        let mut firsts = HashMap::with_capacity_and_hasher(missing.len(), BuildAsIs::default());
         for (place, hash) in self.hashes.iter().enumerate() {
             if missing.is_empty() {
                 break;

@@ -120,6 +120,24 @@ async fn a_message_deleted_after_its_lease_leaves_its_id_to_no_other_in_that_lea
 }
 
 #[tokio::test]
+async fn a_lease_that_retention_has_cut_into_keeps_its_beginning() {
+    for settled_before in [false, true] {
+        let db = database().await;
+        let (a, b, sql) = (engine(db.url()).await, engine(db.url()).await, db.client().await);
+        let popped = leased(&a, &["x", "y", "x", "z"], 4).await;
+        sql.batch_execute("update queen.heads set tail = 1").await.unwrap();
+        if settled_before {
+            let second = ack(&b, &popped.messages[1], Completed).await;
+            assert!(second.success && !second.noop, "{second:?}");
+        }
+        let first = ack(&b, &popped.messages[0], Completed).await;
+        assert!(first.success && first.noop, "{first:?}");
+        let left = left(&b, &sql).await;
+        assert_eq!(left.first().unwrap(), if settled_before { "x" } else { "y" }, "it was not acknowledged");
+    }
+}
+
+#[tokio::test]
 async fn a_message_id_decides_between_messages_with_one_transaction_id() {
     for here in [true, false] {
         let db = database().await;

@@ -190,6 +190,68 @@ async fn a_seek_cancels_the_deferred_acknowledgements_that_were_accepted_before_
 }
 
 #[tokio::test]
+async fn a_seek_that_waits_stops_no_push_and_cancels_what_is_accepted_meanwhile() {
+    let db = database().await;
+    let (sql, holder) = (db.client().await, db.client().await);
+    let busy = deferring(db.url()).await;
+    push(&busy, "q", "a", 0..3).await;
+    push(&busy, "q", "b", 0..3).await;
+    let a = pop(&busy, named("q", "a").group("g").batch(3)).await.unwrap();
+    let b = pop(&busy, named("q", "b").group("g").batch(3)).await.unwrap();
+    let before = ack_items(&busy, vec![leaseless(&a.messages[2], Completed)]).await.remove(0);
+    let lock = "begin; select from queen.consumers c join queen.partitions p on p.id = c.partition_id
+                where p.name = 'a' and c.consumer_group = 'g' for update of c";
+    holder.batch_execute(lock).await.unwrap();
+    let seek = busy.seek("g", "q", SeekTo::Time(0));
+    let meanwhile = async {
+        let waiting = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        eventually("the seek waits", async || (number(&sql, waiting).await > 0).then_some(())).await;
+        push(&busy, "q", "a", 3..4).await;
+        let late = ack_items(&busy, vec![leaseless(&b.messages[2], Completed)]).await.remove(0);
+        let waits = number(&sql, waiting).await > 0;
+        holder.batch_execute("rollback").await.unwrap();
+        (late, waits)
+    };
+    let (moved, (late, waits)) = tokio::join!(seek, meanwhile);
+    moved.unwrap();
+    assert!(waits, "neither has waited for the seek");
+    for ack in [before, late] {
+        assert_eq!(operation(&busy, &ack.ticket).await.status, "cancelled");
+    }
+    let open =
+        "select coalesce(sum(deferred_pending), 0)::bigint from queen.consumers where consumer_group = 'g'";
+    assert_eq!(number(&sql, open).await, 0);
+    let worker = engine(db.url()).await;
+    assert_eq!(data(&worker, named("q", "a").group("g").batch(9)).await, numbers(0..4));
+    assert_eq!(data(&worker, named("q", "b").group("g").batch(9)).await, numbers(0..3));
+}
+
+#[tokio::test]
+async fn a_seek_cancels_nothing_in_a_partition_that_came_too_late_to_be_moved() {
+    let db = database().await;
+    let (sql, holder) = (db.client().await, db.client().await);
+    let busy = deferring(db.url()).await;
+    push(&busy, "q", "old", 0..2).await;
+    drain(&busy, "q", "old", "g").await;
+    holder.batch_execute("begin; select from queen.partitions where name = 'old' for update").await.unwrap();
+    let seek = busy.seek("g", "q", SeekTo::Time(0));
+    let meanwhile = async {
+        let waiting = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        eventually("the seek waits", async || (number(&sql, waiting).await > 0).then_some(())).await;
+        push(&busy, "q", "new", 0..2).await;
+        let popped = pop(&busy, named("q", "new").group("g").batch(2)).await.unwrap();
+        let acked = ack_items(&busy, vec![leaseless(&popped.messages[1], Completed)]).await.remove(0);
+        holder.batch_execute("rollback").await.unwrap();
+        acked
+    };
+    let (moved, acked) = tokio::join!(seek, meanwhile);
+    assert_eq!(moved.unwrap(), 1);
+    assert_eq!(operation(&busy, &acked.ticket).await.status, "pending");
+}
+
+#[tokio::test]
 async fn a_lease_that_is_not_finished_gets_its_usual_time_back() {
     let db = database().await;
     let sql = db.client().await;

@@ -1,11 +1,11 @@
-//! Read requests that one client has in progress at once, and changes that look through as much to find what they change. They may
-//! take seconds of the database each, so one client must not take the few connections there are for them from all others.
+//! Limits the read requests that one client has in progress, and changes that read as much to find what they change. Each may
+//! take seconds of the database, so one client must not take the few connections for reads from all others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::{FromRequest, Request, State};
 use axum::http::Method;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -16,6 +16,7 @@ use super::{Client, Limit, Limits};
 use crate::app::App;
 use crate::auth::{Caller, marks};
 use crate::http::error::ApiError;
+use crate::http::request::{Body, SMALL};
 
 /// Where `GET` reads what PostgreSQL has to collect. Elsewhere it is answered from memory, or is a pop.
 const READS: &str = "/api/v1/";
@@ -28,6 +29,17 @@ const SEARCHES: [(Method, &str); 5] = [
     (Method::POST, "/api/v1/consumer-groups/{group}/queues/{queue}/seek"),
     (Method::POST, "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek"),
     (Method::POST, "/api/v1/stats/refresh"),
+];
+
+/// Reads that use none of the connections for reads: the broker knows the answer, or asks something short.
+const QUICK: [&str; 7] = [
+    "/api/v1/status/buffers",
+    "/api/v1/system/doctor",
+    "/api/v1/system/maintenance",
+    "/api/v1/system/maintenance/pop",
+    "/api/v1/system/settings",
+    "/api/v1/system/shared-state",
+    "/api/v1/whoami",
 ];
 
 /// The same route with the limit in front of it, if it reads.
@@ -52,12 +64,30 @@ async fn bound(
     let Some(_place) = app.limits.reads.enter(client.clone()) else {
         return app.limits.too_many_reads().into_response();
     };
-    let _turn =
-        app.limits.read_turns.take(client, app.engine.read_connections().saturating_sub(1).max(1)).await;
+    if QUICK.contains(&route) {
+        return next.run(request).await;
+    }
+    // A body may arrive slowly, and the client's other reads must not wait for it.
+    let request = match received(request, &app).await {
+        Ok(request) => request,
+        Err(error) => return error.into_response(),
+    };
+    let at_once = app.engine.read_connections().saturating_sub(1).max(1);
+    let _turn = app.limits.read_turns.take(client, at_once).await;
     next.run(request).await
 }
 
-/// Whose reads work. Those of one client take turns, so that with all of them in progress a connection is left for others.
+/// The request with its whole body.
+async fn received(request: Request, app: &App) -> Result<Request, ApiError> {
+    if request.method() != Method::POST {
+        return Ok(request);
+    }
+    let (head, body) = request.into_parts();
+    let Body(body) = Body::<SMALL>::from_request(Request::from_parts(head.clone(), body), app).await?;
+    Ok(Request::from_parts(head, body.into()))
+}
+
+/// Reads of one client take turns, so that with all of them in progress a connection is left for other clients.
 #[derive(Default)]
 pub struct Turns(Mutex<HashMap<Client, Weak<Semaphore>>>);
 

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::Client;
@@ -191,5 +193,56 @@ async fn slow_reads_of_one_client_leave_a_connection_to_the_others() {
     holder.batch_execute("rollback").await.unwrap();
     while let Some(status) = slow.join_next().await {
         assert!([200, 429, 504].contains(&status.unwrap()));
+    }
+}
+
+#[tokio::test]
+async fn neither_a_quick_read_nor_another_waits_for_a_body_that_arrives_slowly() {
+    let server = Server::start().await;
+    server.push("q", "p", &[json!(1)]).await;
+    let address = server.url.strip_prefix("http://").unwrap();
+    let mut slow = Vec::new();
+    // More than there are turns.
+    for _ in 0..8 {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        let head = "POST /api/v1/dlq/redrive HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                    content-length: 13\r\n\r\n{\"queue\"";
+        socket.write_all(head.as_bytes()).await.unwrap();
+        slow.push(socket);
+    }
+    for route in ["/api/v1/whoami", "/api/v1/resources/queues"] {
+        let reply = timeout(USUAL, server.get(route)).await.expect("no read waits for them");
+        assert_eq!(reply.status, 200, "{route}");
+    }
+    for mut socket in slow {
+        socket.write_all(b":\"q\"}").await.unwrap();
+        let mut reply = [0; 12];
+        timeout(USUAL, socket.read_exact(&mut reply)).await.expect("their turn comes").unwrap();
+        assert!(reply.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&reply));
+    }
+}
+
+#[tokio::test]
+async fn what_the_broker_knows_waits_for_no_turn() {
+    let server = Server::start().await;
+    let (holder, watcher) = (server.database.client().await, server.database.client().await);
+    holder.batch_execute("begin; lock table queen.traces in access exclusive mode").await.unwrap();
+    let mut slow = JoinSet::new();
+    for _ in 0..8 {
+        let get = reqwest::Client::new().get(format!("{}/api/v1/traces/names", server.url));
+        slow.spawn(async move { get.send().await.unwrap().status().as_u16() });
+    }
+    let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("a read waits in the database", async || {
+        (watcher.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) > 0).then_some(())
+    })
+    .await;
+    for route in KNOWN.iter().chain(&SHORT) {
+        let reply = timeout(USUAL, server.get(route)).await.expect("it needs no connection for reads");
+        assert_eq!(reply.status, 200, "{route}");
+    }
+    holder.batch_execute("rollback").await.unwrap();
+    while let Some(status) = slow.join_next().await {
+        assert!([200, 504].contains(&status.unwrap()));
     }
 }
