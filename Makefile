@@ -15,7 +15,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: setup-run dashboard ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
-	cargo run --profile run --locked -p queen-server -- serve --data-dir $(DATA)
+	cargo run --profile quick --locked -p queen-server -- serve --data-dir $(DATA)
 
 test: export TMPDIR := $(shell scripts/scratch)
 test: setup-test dashboard ## all tests: units, engine and server on a real PostgreSQL, all clients, their packages, the dashboard in a browser
