@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use queen_engine::{Config, DeadLetterFilter, Engine, MessageFilter, NewTrace, RedriveAsk, Seek, SeekTo};
-use queen_protocol::{AckStatus, PopRequest};
+use queen_protocol::{AckStatus, ErrorCode, PopRequest};
 use queen_testkit::database;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -63,8 +63,14 @@ async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen
             broker.transaction(&queen_protocol::TransactionBody::parse(body.as_bytes())?, None).await?;
         }
         95 | 96 => drop(broker.delete_group(&group, Some(&queue), dice.roll(2) == 0).await?),
-        97 => drop(broker.seek(&group, &queue, Seek { to: SeekTo::Time(0), create: true }).await?),
-        98 => drop(broker.seek(&group, &queue, Seek { to: SeekTo::End, create: true }).await?),
+        roll @ (97 | 98) => {
+            let to = if roll == 97 { SeekTo::Time(0) } else { SeekTo::End };
+            match broker.seek(&group, &queue, Seek { to, create: true }).await {
+                // The queue was deleted, and no push has created it again.
+                Err(error) if error.code() == ErrorCode::NotFound => {}
+                sought => drop(sought?),
+            }
+        }
         99 => drop(broker.delete_queue(&queue).await?),
         _ => by_hand(broker, dice, queue, &group).await?,
     }

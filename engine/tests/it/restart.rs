@@ -277,7 +277,7 @@ async fn an_engine_without_its_database_says_so_and_recovers_by_itself() {
     send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 0}])).await.unwrap();
     proxy.refuse(true);
     proxy.cut();
-    assert!(!broker.ready().await);
+    eventually("it says so", async || (!broker.ready().await).then_some(())).await;
     let pushed = send(&broker, &json!([{"queue": "q", "partition": "p", "payload": 1}])).await;
     assert_eq!(pushed.unwrap_err().code(), queen_protocol::ErrorCode::Unavailable);
     let popped = broker.pop(any("q")).await;
