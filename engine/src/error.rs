@@ -86,9 +86,8 @@ impl Error {
             Self::Spool(SpoolError::Disk(_) | SpoolError::None) | Self::KeyInDoubt(_) => {
                 ErrorCode::Unavailable
             }
-            Self::Database(error) if error.is_full() => ErrorCode::RateLimited,
-            Self::Database(error) if error.is_unavailable() => ErrorCode::Unavailable,
-            Self::Database(_) | Self::Unreadable(_) | Self::Seal(_) | Self::NoKey => ErrorCode::Internal,
+            Self::Database(error) => error.code(),
+            Self::Unreadable(_) | Self::Seal(_) | Self::NoKey => ErrorCode::Internal,
         }
     }
 }

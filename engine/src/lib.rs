@@ -17,6 +17,7 @@ pub mod fuzzing;
 mod histogram;
 mod history;
 mod jobs;
+mod lanes;
 mod life;
 mod load;
 mod log;
@@ -34,7 +35,7 @@ mod watches;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use admin::browse::{MessageFilter, MessagePage};
 pub use admin::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
@@ -72,8 +73,8 @@ pub use spool::SpoolStats;
 pub use start::migrate;
 pub use tally::Minute;
 
+use lanes::Lanes;
 use shared::Shared;
-use sidecar::Lane;
 
 /// A running engine. Clones share it.
 #[derive(Clone)]
@@ -81,48 +82,6 @@ pub struct Engine {
     shared: Arc<Shared>,
     lanes: Arc<Lanes>,
     claims: Arc<AtomicU64>,
-}
-
-struct Lanes {
-    open: Lane<message::open::Open>,
-    locate: Lane<message::locate::Locate>,
-    push: Lane<message::append::Parcel>,
-    defer: Lane<message::defer::Request>,
-    defer_ack: Lane<message::defer_ack::DeferredAck>,
-    fetch: Lane<message::fetch::Fetch>,
-    turn: Lane<message::turn::Turn>,
-    renew: Lane<message::renew::Renew>,
-    transaction: Lane<message::transaction::Transaction>,
-}
-
-impl Lanes {
-    fn counts(&self) -> Vec<(&'static str, LaneCounts)> {
-        vec![
-            ("open", self.open.counts()),
-            ("push", self.push.counts()),
-            ("defer", self.defer.counts()),
-            ("defer_ack", self.defer_ack.counts()),
-            ("pop", self.turn.counts_of(message::turn::CLAIM)),
-            ("fetch", self.fetch.counts()),
-            ("ack", self.turn.counts_of(message::turn::ACK)),
-            ("locate", self.locate.counts()),
-            ("renew", self.renew.counts()),
-            ("transaction", self.transaction.counts()),
-        ]
-    }
-
-    /// Entries that have not left yet.
-    fn waiting(&self, now: Instant) -> usize {
-        self.open.pressure(now).waiting
-            + self.push.pressure(now).waiting
-            + self.defer.pressure(now).waiting
-            + self.defer_ack.pressure(now).waiting
-            + self.turn.pressure(now).waiting
-            + self.fetch.pressure(now).waiting
-            + self.locate.pressure(now).waiting
-            + self.renew.pressure(now).waiting
-            + self.transaction.pressure(now).waiting
-    }
 }
 
 /// One reading of what the engine counts.
@@ -236,34 +195,12 @@ impl Engine {
 
     /// How the flights of each lane were spread.
     pub fn spreads(&self) -> Vec<(&'static str, LaneSpread)> {
-        vec![
-            ("open", self.lanes.open.spread()),
-            ("push", self.lanes.push.spread()),
-            ("defer", self.lanes.defer.spread()),
-            ("defer_ack", self.lanes.defer_ack.spread()),
-            ("pop", self.lanes.turn.spread_of(message::turn::CLAIM)),
-            ("fetch", self.lanes.fetch.spread()),
-            ("ack", self.lanes.turn.spread_of(message::turn::ACK)),
-            ("locate", self.lanes.locate.spread()),
-            ("renew", self.lanes.renew.spread()),
-            ("transaction", self.lanes.transaction.spread()),
-        ]
+        self.lanes.spreads()
     }
 
     /// Entries that wait for a flight, by lane. Pops and acks share theirs.
-    pub fn waiting(&self) -> [(&'static str, usize); 9] {
-        let now = clock::now();
-        [
-            ("open", self.lanes.open.pressure(now).waiting),
-            ("push", self.lanes.push.pressure(now).waiting),
-            ("defer", self.lanes.defer.pressure(now).waiting),
-            ("defer_ack", self.lanes.defer_ack.pressure(now).waiting),
-            ("fetch", self.lanes.fetch.pressure(now).waiting),
-            ("turn", self.lanes.turn.pressure(now).waiting),
-            ("locate", self.lanes.locate.pressure(now).waiting),
-            ("renew", self.lanes.renew.pressure(now).waiting),
-            ("transaction", self.lanes.transaction.pressure(now).waiting),
-        ]
+    pub fn waiting(&self) -> Vec<(&'static str, usize)> {
+        self.lanes.waiting(clock::now())
     }
 
     /// Answers parked pops at once, and lets none park any more. Everything else goes on.
@@ -281,7 +218,8 @@ impl Engine {
         let (done, result) = tokio::sync::oneshot::channel();
         let shared = self.shared.clone();
         self.shared.tasks.spawn(async move { _ = done.send(shared.acts.run(work).await) });
-        result.await.unwrap_or_else(|_| Err(db::Error::Lost("the task has panicked".to_owned()).into()))
+        // The task has panicked.
+        result.await.unwrap_or_else(|_| Err(db::Error::Unknown.into()))
     }
 
     fn check_open(&self) -> Result<(), db::Error> {

@@ -1,19 +1,18 @@
 //! Starting: find out what database this is, bring its schema up to date, open the lanes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
+use crate::Engine;
 use crate::config::Config;
 use crate::db::{ConnectError, Connections, Connector, control, error_chain, migrate};
 use crate::error::StartError;
 use crate::jobs;
+use crate::lanes::Lanes;
 use crate::shared::Shared;
-use crate::sidecar::{Lane, LaneSettings, Operation};
 use crate::spool::Spool;
 use crate::tasks::Tasks;
-use crate::{Engine, Lanes};
 
 /// `server_version_num` of the oldest release we test on.
 const VERSION_MIN: i32 = 150_000;
@@ -60,7 +59,7 @@ impl Engine {
         };
         let shared = Arc::new(Shared::new(config, connections, reads, tasks, spool));
         let log = Arc::downgrade(&shared);
-        shared.connections.on_new_life(move || {
+        shared.connections.on_new_incarnation(move || {
             if let Some(shared) = log.upgrade() {
                 shared.forget_log();
             }
@@ -75,7 +74,7 @@ impl Engine {
         if shared.config.own_server {
             control::lead_to_public(&shared.connections).await.map_err(refused)?;
         }
-        let lanes = Arc::new(lanes(&shared));
+        let lanes = Arc::new(Lanes::new(&shared));
         let spawn = &shared.tasks;
         spawn.spawn_until_stop({
             let shared = shared.clone();
@@ -160,33 +159,4 @@ pub fn explain(connector: &Connector, error: ConnectError) -> StartError {
         },
         timeout @ ConnectError::Timeout(_) => StartError::Unreachable { at, cause: timeout.to_string() },
     }
-}
-
-fn lanes(shared: &Arc<Shared>) -> Lanes {
-    let slots = shared.config.slots;
-    Lanes {
-        open: lane(shared, slots.push),
-        locate: lane(shared, slots.ack),
-        push: lane(shared, slots.push),
-        defer: lane(shared, slots.push),
-        defer_ack: lane(shared, slots.ack),
-        fetch: lane(shared, slots.pop),
-        turn: lane(shared, slots.pop.max(slots.ack)),
-        renew: lane(shared, slots.renew),
-        transaction: lane(shared, slots.transaction),
-    }
-}
-
-fn lane<O: Operation<Context = Shared>>(shared: &Arc<Shared>, slots: usize) -> Lane<O> {
-    let settings = LaneSettings {
-        waiting_max: shared.config.waiting_max,
-        items_max: shared.config.flight_items_max,
-        bytes_max: shared.config.flight_bytes_max,
-        slots,
-        linger: if O::NAME == "transaction" { Duration::ZERO } else { shared.config.linger },
-        retry_for: shared.config.retry_for,
-        // A push has the spool.
-        waits_for_database: shared.spool.is_none() || !matches!(O::NAME, "open" | "push" | "defer"),
-    };
-    Lane::new(shared.clone(), shared.connections.clone(), shared.tasks.clone(), &settings)
 }

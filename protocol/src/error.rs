@@ -21,41 +21,47 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    pub const ALL: [Self; 14] = [
+        Self::BadRequest,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::RequestTimeout,
+        Self::Conflict,
+        Self::PayloadTooLarge,
+        Self::UnsupportedMediaType,
+        Self::RateLimited,
+        Self::HeadersTooLarge,
+        Self::Internal,
+        Self::Unavailable,
+        Self::Timeout,
+    ];
+
     pub fn word(self) -> &'static str {
-        match self {
-            Self::BadRequest => "bad_request",
-            Self::Unauthorized => "unauthorized",
-            Self::Forbidden => "forbidden",
-            Self::NotFound => "not_found",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::RequestTimeout => "request_timeout",
-            Self::Conflict => "conflict",
-            Self::PayloadTooLarge => "payload_too_large",
-            Self::UnsupportedMediaType => "unsupported_media_type",
-            Self::RateLimited => "rate_limited",
-            Self::HeadersTooLarge => "headers_too_large",
-            Self::Internal => "internal",
-            Self::Unavailable => "unavailable",
-            Self::Timeout => "timeout",
-        }
+        self.entry().0
     }
 
     pub fn status(self) -> u16 {
+        self.entry().1
+    }
+
+    fn entry(self) -> (&'static str, u16) {
         match self {
-            Self::BadRequest => 400,
-            Self::Unauthorized => 401,
-            Self::Forbidden => 403,
-            Self::NotFound => 404,
-            Self::MethodNotAllowed => 405,
-            Self::RequestTimeout => 408,
-            Self::Conflict => 409,
-            Self::PayloadTooLarge => 413,
-            Self::UnsupportedMediaType => 415,
-            Self::RateLimited => 429,
-            Self::HeadersTooLarge => 431,
-            Self::Internal => 500,
-            Self::Unavailable => 503,
-            Self::Timeout => 504,
+            Self::BadRequest => ("bad_request", 400),
+            Self::Unauthorized => ("unauthorized", 401),
+            Self::Forbidden => ("forbidden", 403),
+            Self::NotFound => ("not_found", 404),
+            Self::MethodNotAllowed => ("method_not_allowed", 405),
+            Self::RequestTimeout => ("request_timeout", 408),
+            Self::Conflict => ("conflict", 409),
+            Self::PayloadTooLarge => ("payload_too_large", 413),
+            Self::UnsupportedMediaType => ("unsupported_media_type", 415),
+            Self::RateLimited => ("rate_limited", 429),
+            Self::HeadersTooLarge => ("headers_too_large", 431),
+            Self::Internal => ("internal", 500),
+            Self::Unavailable => ("unavailable", 503),
+            Self::Timeout => ("timeout", 504),
         }
     }
 }

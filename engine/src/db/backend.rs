@@ -15,8 +15,8 @@ use tracing::debug;
 
 use super::connect::Connector;
 use super::connections::Connection;
-use super::control;
 use super::error::Error;
+use super::server;
 
 /// How long PostgreSQL waits for a process to end before it says that it has not.
 pub const ENDS_WITHIN: Duration = Duration::from_secs(5);
@@ -36,15 +36,15 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// With the life of its server.
+    /// With the incarnation of its server.
     pub async fn of(client: &Client) -> Result<(String, Self), Error> {
-        tokio::try_join!(control::life(client), control::backend(client))
+        tokio::try_join!(server::incarnation(client), server::backend(client))
     }
 
     /// Returns once this process can no longer change anything.
     pub async fn end(&self, db: &Connection) -> Result<(), Error> {
-        let ended = db.within("pg_terminate_backend", control::end_backends(&db.client, &[*self])).await?;
-        ended.then_some(()).ok_or_else(|| Error::Lost("the previous try is still running".to_owned()))
+        let ended = db.within("pg_terminate_backend", server::end_backends(&db.client, &[*self])).await?;
+        ended.then_some(()).ok_or(Error::StillRunning)
     }
 }
 
@@ -104,10 +104,10 @@ async fn run(waiting: &Mutex<Waiting>, connector: &Connector) {
 
 async fn end_all(connector: &Connector, backends: &[Backend]) -> Result<(), Error> {
     let client = connector.client().await?;
-    let ended = tokio::time::timeout(2 * ENDS_WITHIN, control::end_backends(&client, backends)).await;
-    match ended {
-        Ok(ended) => ended.map(drop).map_err(|error| Error::from_postgres("pg_terminate_backend", error)),
-        Err(_) => Err(Error::Lost("no answer".to_owned())),
+    let (procedure, after) = ("pg_terminate_backend", 2 * ENDS_WITHIN);
+    match tokio::time::timeout(after, server::end_backends(&client, backends)).await {
+        Ok(ended) => ended.map(drop).map_err(|error| Error::from_postgres(procedure, error)),
+        Err(_) => Err(Error::NoAnswer { procedure, after }),
     }
 }
 

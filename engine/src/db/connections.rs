@@ -1,15 +1,23 @@
-//! The message plane's own connections: prepared once, and shared by the flights that leave at the same time.
+//! The pool: connections that are prepared once, opened when they are needed, and handed out idle.
+//! [`convoys`] decides who gets which, [`incarnation`] whether the server is still the one that it was.
 
-use std::collections::VecDeque;
+mod connection;
+mod convoys;
+mod incarnation;
+
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
+use tokio_postgres::Client;
 
+pub use self::connection::Connection;
+pub use self::convoys::Priority;
+use self::convoys::{Next, Place, Schedule};
+use self::incarnation::Incarnations;
 use super::backend::{Backend, Enders};
 use super::connect::{Connector, error_chain};
 use super::error::Error;
@@ -26,128 +34,12 @@ const CONVOY_PATIENCE: Duration = Duration::from_millis(2);
 /// Most calls take a tenth of that, and a new connection costs a hundred of them.
 const SETTLES_WITHIN: Duration = Duration::from_millis(100);
 
-/// After so many abandoned calls a connection is replaced: one that is abandoned while it is prepared leaves its prepared
-/// statement in the session, some kilobytes, and nothing knows its name.
-const ABANDONED_MAX: u32 = 100;
-
-/// Flights that wait for a convoy. With more, those that have lost patience are dropped.
-const WAITING_FLIGHTS: usize = 64;
-
-/// Who goes first: finishing work before taking more on, and what may take long last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Priority {
-    Turn,
-    Push,
-    Fetch,
-}
-
-pub struct Connection {
-    pub client: tokio_postgres::Client,
-    pub statements: Statements,
-    /// Of the server. A connection ends with it, so it is asked for once.
-    pub life: String,
-    /// The process that serves this connection.
-    pub backend: Backend,
-    /// How many lives came before it, and how many are known by now.
-    number: u64,
-    newest: Arc<AtomicU64>,
-    deadline: Duration,
-    broken: AtomicBool,
-    /// A call has no answer and never gets one here. The backend may still be at work on it, or not have begun.
-    unsettled: Arc<AtomicBool>,
-    /// The caller has gone away without the answer to its call. It may be on its way.
-    abandoned: AtomicBool,
-    /// How often that has happened.
-    abandonments: u32,
-    /// Between `begin` and the answer to `commit` or `rollback`.
-    in_transaction: AtomicBool,
-}
-
-impl Connection {
-    /// Waits no longer than the deadline; a connection that missed one is not used again.
-    ///
-    /// # Cancel safety
-    /// Dropped before the answer came, it leaves a connection that serves others once it has come to rest
-    /// ([`SETTLES_WITHIN`]), and is closed if it does not.
-    pub async fn within<T>(
-        &self,
-        procedure: &'static str,
-        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, Error> {
-        let answer = Outstanding(self);
-        let result = match tokio::time::timeout(self.deadline, call).await {
-            Ok(result) => result.map_err(|error| Error::from_postgres(procedure, error)),
-            Err(_) => Err(Error::Lost(format!("{procedure}: no answer within {:?}", self.deadline))),
-        };
-        match &result {
-            Err(error) if error.is_outcome_unknown() => self.give_up(),
-            Err(error) if error.ends_connection() => self.broken.store(true, Relaxed),
-            _ => {}
-        }
-        std::mem::forget(answer);
-        result
-    }
-
-    /// No answer comes, and others must not wait behind it.
-    fn give_up(&self) {
-        self.unsettled.store(true, Relaxed);
-        self.broken.store(true, Relaxed);
-    }
-
-    /// Called before the statement that begins a transaction is sent.
-    pub(super) fn enter_transaction(&self) {
-        self.in_transaction.store(true, Relaxed);
-    }
-
-    /// PostgreSQL has answered that it is in no transaction any more.
-    pub(super) fn leave_transaction(&self) {
-        self.in_transaction.store(false, Relaxed);
-    }
-
-    pub fn is_usable(&self) -> bool {
-        !self.broken.load(Relaxed) && !self.client.is_closed() && self.is_current()
-    }
-
-    /// The backend, if it may still be at work on a call that gets no answer any more.
-    pub fn unsettled(&self) -> Option<Backend> {
-        self.unsettled.load(Relaxed).then_some(self.backend)
-    }
-
-    /// Whether the next caller would find it as a new one is: no call without its answer, and in no transaction.
-    fn is_idle(&self) -> bool {
-        self.is_usable() && !self.in_transaction.load(Relaxed)
-    }
-
-    /// Whether it leads to the server that was met last. What another one has answered must not be kept: ask under the lock
-    /// of whatever keeps it, because the number changes before that is emptied.
-    pub fn is_current(&self) -> bool {
-        self.number == self.newest.load(Acquire)
-    }
-}
-
-/// A call without its answer. It is dropped by a panic, or when its caller goes away.
-struct Outstanding<'a>(&'a Connection);
-
-impl Drop for Outstanding<'_> {
-    fn drop(&mut self) {
-        match std::thread::panicking() {
-            true => self.0.give_up(),
-            false => self.0.abandoned.store(true, Relaxed),
-        }
-    }
-}
-
-/// The set of connections. Clones share it.
-///
-/// The database spends a quarter of a millisecond on a flight before it looks at the first item, most of it waiting for
-/// the disk and for the next message to arrive. So flights of different lanes leave as a convoy: one after the other on
-/// one connection, without a pause in between, while everything that arrives meanwhile collects for the next convoy.
-/// With `flights` in the air a further one waits, but not for long: one slow flight must not hold up the others.
+/// A set of connections. Clones share it.
 ///
 /// # Invariants
 /// - At most `size` connections are open or being opened.
 /// - A connection is used by one convoy, or by one caller of `acquire`, at a time.
-/// - Whoever gets one finds it idle: in no transaction, with no call outstanding. One that comes back in any other state, and
+/// - It is handed out idle: in no transaction, with no call outstanding. One that comes back in any other state, and
 ///   does not come to rest within a moment, is closed, and a backend that may still be at work for it is ended.
 #[derive(Clone)]
 pub struct Connections(Arc<Inner>);
@@ -155,67 +47,13 @@ pub struct Connections(Arc<Inner>);
 struct Inner {
     connector: Connector,
     size: usize,
-    flights: usize,
     deadline: Duration,
     patience: Duration,
-    waiting_max: usize,
-    state: Mutex<State>,
+    schedule: Mutex<Schedule<Connection, Checkout>>,
     /// Since when no connection could be opened, while none that was open has been of use.
     down: Mutex<Option<Instant>>,
-    lives: Mutex<Lives>,
-    /// Beside the lock and not under it: who asks holds the lock of a cache, and who empties caches holds that of the lives.
-    newest: Arc<AtomicU64>,
+    incarnations: Incarnations,
     enders: Enders,
-}
-
-/// The server as it was last met, and what to do when it is another one.
-#[derive(Default)]
-struct Lives {
-    current: Option<String>,
-    ended: Option<Box<dyn Fn() + Send + Sync>>,
-}
-
-#[derive(Default)]
-struct State {
-    idle: Vec<Connection>,
-    open: usize,
-    airborne: usize,
-    /// Flights that wait for the next convoy, by priority.
-    waiting: [VecDeque<oneshot::Sender<Checkout>>; 3],
-    /// Out of patience, or in need of a connection of their own: the next one is theirs alone.
-    alone: VecDeque<oneshot::Sender<Checkout>>,
-}
-
-enum Place {
-    Idle(Box<Connection>),
-    /// Counted as open already.
-    New,
-    Full,
-}
-
-impl State {
-    /// Whether so many wait for a connection of their own. Those that have gone away do not count.
-    fn is_crowded(&mut self, waiting_max: usize) -> bool {
-        if self.alone.len() >= waiting_max {
-            self.alone.retain(|waiter| !waiter.is_closed());
-        }
-        self.alone.len() >= waiting_max
-    }
-
-    /// A connection, or the right to open one.
-    fn take(&mut self, size: usize) -> Place {
-        while let Some(connection) = self.idle.pop() {
-            if connection.is_usable() {
-                return Place::Idle(Box::new(connection));
-            }
-            self.open -= 1;
-        }
-        if self.open >= size {
-            return Place::Full;
-        }
-        self.open += 1;
-        Place::New
-    }
 }
 
 impl Connections {
@@ -231,44 +69,30 @@ impl Connections {
     ) -> Self {
         // The server ends a statement first; this is for when the server itself is gone.
         let deadline = statement_timeout + Duration::from_secs(5);
-        let (size, flights) = (size.max(1), flights.max(1));
+        let size = size.max(1);
         Self(Arc::new(Inner {
             connector,
             size,
-            flights,
             deadline,
             patience,
-            waiting_max,
-            state: Mutex::default(),
-            lives: Mutex::default(),
-            newest: Arc::default(),
-            enders: Enders::default(),
+            schedule: Mutex::new(Schedule::new(size, flights.max(1), waiting_max)),
             down: Mutex::default(),
+            incarnations: Incarnations::default(),
+            enders: Enders::default(),
         }))
     }
 
     /// A place in the next convoy, for a flight of single statements.
     pub async fn join(&self, priority: Priority) -> Result<Checkout, Error> {
-        let receiver = {
-            let mut state = self.lock();
-            let place = if state.airborne < self.0.flights { state.take(self.0.size) } else { Place::Full };
-            match place {
-                Place::Idle(connection) => return Ok(self.flight(&mut state, &self.loan(*connection))),
-                Place::New => None,
-                Place::Full => {
-                    let (sender, receiver) = oneshot::channel();
-                    let waiting = &mut state.waiting[priority as usize];
-                    if waiting.len() >= WAITING_FLIGHTS {
-                        waiting.retain(|flight| !flight.is_closed());
-                    }
-                    waiting.push_back(sender);
-                    Some(receiver)
-                }
+        let place = self.lock().join(priority, Connection::is_usable);
+        let mut receiver = match place {
+            Place::Idle(connection) => return Ok(Checkout { loan: self.loan(*connection), flies: true }),
+            Place::Wait(receiver) => receiver,
+            Place::New => {
+                let loan = self.open().await?;
+                self.lock().took_off();
+                return Ok(Checkout { loan, flies: true });
             }
-        };
-        let Some(mut receiver) = receiver else {
-            let loan = self.open().await?;
-            return Ok(self.flight(&mut self.lock(), &loan));
         };
         if let Ok(Ok(checkout)) = tokio::time::timeout(CONVOY_PATIENCE, &mut receiver).await {
             return Ok(checkout);
@@ -283,23 +107,13 @@ impl Connections {
     /// A connection of one's own.
     pub async fn acquire(&self) -> Result<Checkout, Error> {
         loop {
-            let receiver = {
-                let mut state = self.lock();
-                match state.take(self.0.size) {
-                    Place::Idle(connection) => {
-                        return Ok(Checkout { loan: self.loan(*connection), flies: false });
-                    }
-                    Place::New => None,
-                    Place::Full if state.is_crowded(self.0.waiting_max) => return Err(Error::Full),
-                    Place::Full => {
-                        let (sender, receiver) = oneshot::channel();
-                        state.alone.push_back(sender);
-                        Some(receiver)
-                    }
+            let place = self.lock().acquire(Connection::is_usable);
+            let receiver = match place.ok_or(Error::Full)? {
+                Place::Idle(connection) => {
+                    return Ok(Checkout { loan: self.loan(*connection), flies: false });
                 }
-            };
-            let Some(receiver) = receiver else {
-                return Ok(Checkout { loan: self.open().await?, flies: false });
+                Place::New => return Ok(Checkout { loan: self.open().await?, flies: false }),
+                Place::Wait(receiver) => receiver,
             };
             // An error means that a connection was lost and its place is free: try for it.
             if let Ok(checkout) = receiver.await {
@@ -325,7 +139,7 @@ impl Connections {
                     };
                     match ended {
                         Ok(()) => {
-                            let (backend, unsettled) = (connection.backend, connection.unsettled.clone());
+                            let (backend, unsettled) = (connection.backend, connection.unsettled_flag());
                             let result = call(connection).await;
                             before = unsettled.load(Relaxed).then_some(backend);
                             result
@@ -368,31 +182,15 @@ impl Connections {
         self.down_for().is_some()
     }
 
-    /// Before anybody gets a connection to a server that has crashed since, or has taken over from another one: it may not
-    /// have all that was committed.
-    pub fn on_new_life(&self, ended: impl Fn() + Send + Sync + 'static) {
-        self.lives().ended = Some(Box::new(ended));
+    /// `forget` is called before a connection is handed out to a server that has crashed since, or has taken over from another
+    /// one: it may not have all that was committed.
+    pub fn on_new_incarnation(&self, forget: impl Fn() + Send + Sync + 'static) {
+        self.0.incarnations.on_new(forget);
     }
 
-    fn lives(&self) -> MutexGuard<'_, Lives> {
-        self.0.lives.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many lives have ended.
-    pub fn life(&self) -> u64 {
-        self.0.newest.load(Acquire)
-    }
-
-    fn met(&self, life: &str) -> u64 {
-        let mut lives = self.lives();
-        let before = lives.current.replace(life.to_owned());
-        if before.is_some_and(|before| before != life) {
-            self.0.newest.fetch_add(1, Release);
-            if let Some(ended) = &lives.ended {
-                ended();
-            }
-        }
-        self.life()
+    /// Changes with every new incarnation of the server: how many have ended.
+    pub fn incarnation(&self) -> u64 {
+        self.0.incarnations.ended()
     }
 
     async fn try_open(&self) -> Result<Arc<Loan>, Error> {
@@ -403,32 +201,21 @@ impl Connections {
         Ok(self.loan(connection))
     }
 
-    async fn prepared(&self, client: tokio_postgres::Client) -> Result<Connection, Error> {
+    async fn prepared(&self, client: Client) -> Result<Connection, Error> {
+        let deadline = self.0.deadline;
         // Boxed: large, and hardly ever needed.
-        let prepare = tokio::time::timeout(self.0.deadline, Box::pin(Statements::prepare(&client)));
+        let prepare = tokio::time::timeout(deadline, Box::pin(Statements::prepare(&client)));
         let statements = match prepare.await {
             // Nothing was asked of it yet, whatever went wrong.
             Ok(statements) => statements.map_err(|error| Error::Unreachable(error_chain(&error)))?,
             Err(_) => return Err(Error::Unreachable("no answer to prepare".to_owned())),
         };
-        let (life, backend) = match tokio::time::timeout(self.0.deadline, Backend::of(&client)).await {
+        let (name, backend) = match tokio::time::timeout(deadline, Backend::of(&client)).await {
             Ok(known) => known.map_err(|error| Error::Unreachable(error.to_string()))?,
             Err(_) => return Err(Error::Unreachable("no answer".to_owned())),
         };
-        Ok(Connection {
-            client,
-            statements,
-            number: self.met(&life),
-            newest: self.0.newest.clone(),
-            life,
-            backend,
-            deadline: self.0.deadline,
-            broken: AtomicBool::new(false),
-            unsettled: Arc::default(),
-            abandoned: AtomicBool::new(false),
-            abandonments: 0,
-            in_transaction: AtomicBool::new(false),
-        })
+        let incarnation = self.0.incarnations.met(name);
+        Ok(Connection::new(client, statements, incarnation, backend, deadline))
     }
 
     /// A connection beside the others, for one who keeps it. `heard` is told of what it listens to.
@@ -441,13 +228,8 @@ impl Connections {
         Arc::new(Loan { connection: Some(connection), home: self.clone() })
     }
 
-    fn flight(&self, state: &mut State, loan: &Arc<Loan>) -> Checkout {
-        state.airborne += 1;
-        Checkout { loan: loan.clone(), flies: true }
-    }
-
     fn give_back(&self, mut connection: Connection) {
-        if connection.abandoned.swap(false, Relaxed) {
+        if connection.was_abandoned() {
             // At the very end there is nothing left to run a task.
             match connection.is_idle() && tokio::runtime::Handle::try_current().is_ok() {
                 true => return self.settle(connection),
@@ -459,69 +241,57 @@ impl Connections {
                 self.0.enders.end(backend, &self.0.connector);
             }
             drop(connection);
-            return self.free_place();
+            return self.lock().free_place();
         }
         *self.0.down.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let mut state = loop {
-            let mut state = self.lock();
-            let Some(waiter) = state.alone.pop_front() else { break state };
-            drop(state);
-            // Not under the lock, which the end of a checkout takes as well.
-            match waiter.send(Checkout { loan: self.loan(connection), flies: false }) {
-                Ok(()) => return,
-                Err(mut back) => match back.take() {
-                    Some(returned) => connection = returned,
-                    None => return,
-                },
+        loop {
+            // Not handed over under the lock, which the end of a checkout takes as well.
+            let next = self.lock().hand_on(connection);
+            match next {
+                Next::Idle => return,
+                Next::Alone(waiter, own) => {
+                    match waiter.send(Checkout { loan: self.loan(own), flies: false }) {
+                        Ok(()) => return,
+                        Err(mut back) => match back.take() {
+                            Some(returned) => connection = returned,
+                            None => return,
+                        },
+                    }
+                }
+                Next::Convoy(flights, shared) => {
+                    let loan = self.loan(shared);
+                    let checkout = || Checkout { loan: loan.clone(), flies: true };
+                    return flights.into_iter().for_each(|flight| drop(flight.send(checkout())));
+                }
             }
-        };
-        let crowded = state.airborne >= self.0.flights;
-        let waiting = state.waiting.iter_mut().filter(|_| !crowded);
-        let convoy: Vec<_> = waiting.flat_map(|queue| queue.drain(..)).collect();
-        if convoy.is_empty() {
-            return state.idle.push(connection);
-        }
-        let loan = self.loan(connection);
-        let convoy: Vec<_> =
-            convoy.into_iter().map(|waiter| (waiter, self.flight(&mut state, &loan))).collect();
-        drop(state);
-        for (waiter, checkout) in convoy {
-            drop(waiter.send(checkout));
         }
     }
 
     /// Waits for the answer to a call that was abandoned: answers come in order, so for the answer to one behind it.
-    fn settle(&self, mut connection: Connection) {
+    fn settle(&self, connection: Connection) {
         let home = self.clone();
-        connection.abandonments += 1;
         self.0.connector.tasks.spawn(async move {
             let settled = tokio::time::timeout(SETTLES_WITHIN, connection.client.simple_query(""));
             if !matches!(settled.await, Ok(Ok(_))) {
                 connection.give_up();
-            } else if connection.abandonments >= ABANDONED_MAX {
-                connection.broken.store(true, Relaxed);
             }
+            connection.retire_if_worn();
             home.give_back(connection);
         });
     }
 
-    /// Lets every waiter try for the place: the first opens a connection or reports why it cannot.
-    fn free_place(&self) {
-        let mut state = self.lock();
-        state.open -= 1;
-        state.waiting.iter_mut().for_each(VecDeque::clear);
-        state.alone.clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Schedule<Connection, Checkout>> {
+        self.0.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops idle connections, for the end.
     pub fn close(&self) {
-        let mut state = self.lock();
-        state.open -= state.idle.len();
-        state.idle.clear();
+        self.lock().drop_idle();
+    }
+
+    /// How long a call is tried again while connections get lost.
+    pub fn patience(&self) -> Duration {
+        self.0.patience
     }
 
     pub fn size(&self) -> usize {
@@ -530,15 +300,12 @@ impl Connections {
 
     /// Open connections that are carrying a flight right now.
     pub fn busy(&self) -> usize {
-        let state = self.lock();
-        state.open - state.idle.len()
+        self.lock().busy()
     }
 
     /// Callers that wait for a connection.
     pub fn waiting(&self) -> usize {
-        let state = self.lock();
-        let waiting = state.waiting.iter().flatten().chain(&state.alone);
-        waiting.filter(|waiter| !waiter.is_closed()).count()
+        self.lock().waiting()
     }
 
     pub fn connector(&self) -> &Connector {
@@ -551,7 +318,7 @@ struct Reserved<'a>(&'a Connections);
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.0.free_place();
+        self.0.lock().free_place();
     }
 }
 
@@ -585,7 +352,7 @@ impl Deref for Checkout {
 impl Drop for Checkout {
     fn drop(&mut self) {
         if self.flies {
-            self.loan.home.lock().airborne -= 1;
+            self.loan.home.lock().landed();
         }
     }
 }

@@ -9,8 +9,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
-use super::backend::{Backend, ENDS_WITHIN};
-use super::{Checkout, Connection, Connections, Connector, Error, error_chain};
+use super::{Checkout, Connection, Connections, Error, error_chain};
 use crate::clock;
 use crate::doctor::Facts;
 use crate::load::Pulse;
@@ -32,7 +31,7 @@ pub(super) async fn one(
     parameters: &[&(dyn ToSql + Sync)],
 ) -> Result<Row, Error> {
     let rows = many(connections, procedure, sql, parameters).await?;
-    rows.into_iter().next().ok_or_else(|| Error::Lost(format!("{procedure} answered nothing")))
+    rows.into_iter().next().ok_or_else(|| Error::Unexpected { procedure, cause: "no row".to_owned() })
 }
 
 pub struct Configured {
@@ -338,7 +337,7 @@ pub async fn pulse(connections: &Connections) -> Result<Pulse, Error> {
 /// `thorough`: also what takes a while.
 pub async fn diagnose(connections: &Connections, thorough: bool) -> Result<Facts, Error> {
     let row = one(connections, "queen.diagnose", DIAGNOSE, &[&thorough]).await?;
-    facts(&row).map_err(Error::Lost)
+    facts(&row).map_err(|cause| Error::Unexpected { procedure: "queen.diagnose", cause })
 }
 
 /// The same for somebody who has no engine.
@@ -450,51 +449,4 @@ pub async fn now(connections: &Connections) -> Result<i64, Error> {
 pub async fn notify(connections: &Connections, notes: &[String]) -> Result<(), Error> {
     let sql = "select pg_notify('queen', n) from unnest($1::text[]) n";
     many(connections, "pg_notify", sql, &[&notes]).await.map(drop)
-}
-
-/// What became of a transaction that this process had begun (`committed`, `aborted` or `in progress`), and the life of the server that says so. On a
-/// connection of its own: whoever asks still holds the one that broke, and it may be the only one.
-///
-/// It writes a little, so that its own commit waits for the synchronous standby, and with it for all that was committed
-/// before: the wait of the transaction in question may have been cut short.
-pub async fn transaction_status(
-    connector: &Connector,
-    number: &str,
-    backend: Backend,
-) -> Result<(Option<String>, String), Error> {
-    let client = connector.client().await?;
-    let life = life(&client).await?;
-    let ended = end_backends(&client, &[backend]).await;
-    ended.map_err(|error| Error::from_postgres("pg_terminate_backend", error))?;
-    let sql = "select pg_xact_status($1::text::xid8), pg_logical_emit_message(true, 'queen', '')::text";
-    let row = client.query_one(sql, &[&number]).await;
-    row.map(|row| (row.get(0), life)).map_err(|error| Error::from_postgres("pg_xact_status", error))
-}
-
-/// Another text after every crash and every promotion of a standby. The statistics start over with a crash, and each server
-/// has its own; whoever resets them by hand only makes it look like one.
-pub async fn life(client: &Client) -> Result<String, Error> {
-    let sql = "select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || ' ' ||
-        coalesce((select extract(epoch from b.stats_reset)::text from pg_stat_bgwriter b), '')";
-    let row = client.query_one(sql, &[]).await;
-    row.map(|row| row.get(0)).map_err(|error| Error::from_postgres("life", error))
-}
-
-/// The process that serves this client.
-pub async fn backend(client: &Client) -> Result<Backend, Error> {
-    let sql = "select a.pid, a.backend_start from pg_stat_activity a where a.pid = pg_backend_pid()";
-    let row = client.query_one(sql, &[]).await;
-    row.map(|row| Backend { pid: row.get(0), started: row.get(1) })
-        .map_err(|error| Error::from_postgres("pg_stat_activity", error))
-}
-
-/// Whether all of them have ended; one that is not there any more has.
-pub async fn end_backends(client: &Client, backends: &[Backend]) -> Result<bool, tokio_postgres::Error> {
-    let pids: Vec<i32> = backends.iter().map(|backend| backend.pid).collect();
-    let started: Vec<SystemTime> = backends.iter().map(|backend| backend.started).collect();
-    let wait_ms = i64::try_from(ENDS_WITHIN.as_millis()).unwrap_or(i64::MAX);
-    let sql = "select coalesce(bool_and(pg_terminate_backend(a.pid, $3)), true)
-               from unnest($1::int[], $2::timestamptz[]) b (pid, started)
-               join pg_stat_activity a on a.pid = b.pid and a.backend_start = b.started";
-    Ok(client.query_one(sql, &[&pids, &started, &wait_ms]).await?.get(0))
 }

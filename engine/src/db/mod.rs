@@ -16,6 +16,7 @@ pub mod procedures;
 pub mod purge;
 pub mod redrive;
 pub mod resources;
+mod server;
 pub mod statistics;
 mod tls;
 pub mod traces;

@@ -1,19 +1,50 @@
-//! A transaction of several statements on one connection, whose commit is never in doubt for longer than it must.
+//! A transaction of several statements on one connection: [`run`] begins it, and commits or rolls back. Its commit is not
+//! in doubt for longer than it must be.
 
 use std::time::Duration;
 
 use tokio_postgres::SimpleQueryMessage;
 
-use super::connections::Connection;
-use super::control;
-use super::{Connector, Error};
+use super::connections::{Connection, Connections};
+use super::{Connector, Error, server};
 use crate::clock;
 
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The database's name for a transaction. Only within one life of the server: numbers that left no trace on disk are given
-/// away again after a crash, and a standby that takes over counts on its own.
+/// The database's name for a transaction. Only within one incarnation of the server: numbers that left no trace on disk are
+/// given away again after a crash, and a standby that takes over counts on its own.
 pub struct Number(String);
+
+/// Commits what `work` did if it succeeds, and rolls it back if it fails. None of its statements waits longer for a lock than
+/// `lock_wait`; `None`: as long as `DB_LOCK_TIMEOUT` allows.
+///
+/// The error is that of the work, or of a statement around it: [`Error::RolledBack`] if nothing was committed after all,
+/// [`Error::Unknown`] if that could not be found out.
+///
+/// # Cancel safety
+/// Dropped on its way, it leaves a connection that is closed when it is given back. The commit may have been sent by then, so
+/// callers run in tasks that are not dropped.
+pub async fn run<T, E: From<Error>>(
+    connections: &Connections,
+    db: &Connection,
+    lock_wait: Option<Duration>,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let number = match lock_wait {
+        None => begin(db).await?,
+        Some(time) => begin_within(db, time).await?,
+    };
+    match work.await {
+        Ok(done) => {
+            commit(db, connections.connector(), &number, connections.patience()).await?;
+            Ok(done)
+        }
+        Err(error) => {
+            rollback(db).await;
+            Err(error)
+        }
+    }
+}
 
 pub async fn begin(db: &Connection) -> Result<Number, Error> {
     start(db, "").await
@@ -50,8 +81,8 @@ pub async fn rollback(db: &Connection) {
     }
 }
 
-/// `Error::Lost` if it was rolled back, `Error::Unknown` if nobody could be asked for as long as patience lasts, or nobody
-/// knows any more.
+/// `Error::RolledBack` if the connection was lost and nothing was committed, `Error::Unknown` if the database could not be
+/// asked for as long as patience lasts, or does not know anymore.
 pub async fn commit(
     db: &Connection,
     connector: &Connector,
@@ -59,7 +90,7 @@ pub async fn commit(
     patience: Duration,
 ) -> Result<(), Error> {
     match db.within("commit", db.client.batch_execute("commit")).await {
-        Err(Error::Lost(_)) => confirm(connector, &number.0, db, patience).await,
+        Err(error) if error.is_outcome_unknown() => confirm(connector, &number.0, db, patience).await,
         // A commit that is refused rolls back.
         answered => {
             db.leave_transaction();
@@ -69,7 +100,7 @@ pub async fn commit(
 }
 
 /// The connection broke during the commit: only the database knows. Its process is ended, so that the commit cannot come later
-/// and its locks are free. Asked by transaction number, the server then says what became of it as long as it lives.
+/// and its locks are free. Asked by transaction number, the server then says what became of it as long as it runs.
 async fn confirm(
     connector: &Connector,
     number: &str,
@@ -78,14 +109,11 @@ async fn confirm(
 ) -> Result<(), Error> {
     let started = clock::now();
     loop {
-        let asked =
-            tokio::time::timeout(patience, control::transaction_status(connector, number, db.backend));
-        match asked.await.unwrap_or_else(|_| Err(Error::Unreachable("no answer".to_owned()))) {
-            Ok((_, now)) if now != db.life => return Err(Error::Unknown),
-            Ok((Some(status), _)) if status == "committed" => return Ok(()),
-            Ok((Some(status), _)) if status == "aborted" => {
-                return Err(Error::Lost("rolled back".to_owned()));
-            }
+        let asked = tokio::time::timeout(patience, server::transaction_status(connector, number, db.backend));
+        match asked.await {
+            Ok(Ok((_, now))) if now != db.incarnation.name() => return Err(Error::Unknown),
+            Ok(Ok((Some(status), _))) if status == "committed" => return Ok(()),
+            Ok(Ok((Some(status), _))) if status == "aborted" => return Err(Error::RolledBack),
             _ if clock::now() - started > patience => return Err(Error::Unknown),
             _ => tokio::time::sleep(ASK_AGAIN).await,
         }

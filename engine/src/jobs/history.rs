@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tracing::{debug, info, warn};
 
-use crate::Lanes;
 use crate::clock;
 use crate::db::Error;
 use crate::db::history::{self as db, Broker, QueueRate};
 use crate::history::Sample;
 use crate::jobs::statistics::tell;
+use crate::lanes::Lanes;
 use crate::process;
 use crate::shared::Shared;
 
@@ -230,12 +230,13 @@ fn look(shared: &Shared, lanes: &Lanes, now: Instant, late: Duration) -> Sample 
     let connections = &shared.connections;
     let runtime = tokio::runtime::Handle::current().metrics();
     let counts = lanes.counts();
+    let waiting: usize = lanes.waiting(now).iter().map(|(_, entries)| entries).sum();
     Sample {
         loop_lag_us: late.as_micros() as u64,
         usage: process::usage(),
         pool_size: connections.size() as u64,
         pool_busy: connections.busy() as u64,
-        waiting: (lanes.waiting(now) + connections.waiting()) as u64,
+        waiting: (waiting + connections.waiting()) as u64,
         parked: 0,
         threads: runtime.num_workers() as u64,
         tasks: runtime.global_queue_depth() as u64,

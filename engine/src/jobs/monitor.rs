@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use crate::Lanes;
 use crate::clock;
+use crate::lanes::Lanes;
 use crate::load::{Decision, KINDS, Kind, Pressure, Reading};
 use crate::shared::Shared;
 

@@ -60,7 +60,7 @@ pub struct Wake {
 struct Seen {
     position: Position,
     /// Of the server whose transaction numbers these are; empty before the first look.
-    life: String,
+    incarnation: String,
     look: u64,
 }
 
@@ -111,7 +111,7 @@ impl Wake {
             started: AtomicU64::new(0),
             seen: tokio::sync::Mutex::new(Seen {
                 position: Position { xmax: i64::MAX, running: Vec::new() },
-                life: String::new(),
+                incarnation: String::new(),
                 look: 0,
             }),
         }
@@ -164,10 +164,10 @@ impl Wake {
         let from = &seen.position;
         let call = |db: Checkout| async move {
             let found = procedures::discover(&db, from).await?;
-            Ok((found, db.life.clone()))
+            Ok((found, db.incarnation.name().to_owned()))
         };
-        let ((position, written), life) = shared.connections.persist(call).await?;
-        let restarted = !seen.life.is_empty() && seen.life != life;
+        let ((position, written), incarnation) = shared.connections.persist(call).await?;
+        let restarted = !seen.incarnation.is_empty() && seen.incarnation != incarnation;
         let mut marked = Vec::new();
         let mut dedup = shared.dedup();
         for row in written {
@@ -178,7 +178,7 @@ impl Wake {
         }
         drop(dedup);
         shared.watches.pushed(&marked, self.look_at(clock::now()));
-        *seen = Seen { position, life, look };
+        *seen = Seen { position, incarnation, look };
         if restarted {
             // Numbers are given away again after a crash, so this look may have missed some. Lists that are made from now on
             // have everything, and later looks begin where they do.

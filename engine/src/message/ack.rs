@@ -11,7 +11,7 @@ use super::locate::{Locate, Located};
 use super::turn::{Done, Turn};
 use crate::Engine;
 use crate::clock;
-use crate::db::procedures::{self, Acked};
+use crate::db::procedures::{self, Acked, Settlement};
 use crate::error::Error;
 use crate::life::{LookUp, Moved};
 use crate::load::{Kind, Way};
@@ -314,7 +314,7 @@ pub(super) fn ask<'a>(acks: &[(&'a Ack, &'a [Item], i64, &Plan)]) -> procedures:
 
 /// What one ack of a row is told. A row of several is plain completions, so each can be judged by itself.
 pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone: bool) -> AckOutcome {
-    if answer.status == 2 {
+    if answer.status == Settlement::InvalidLease {
         // The same ack sent again after its answer was lost: its lease is over because it was acknowledged.
         let done = |item: &Item| item.status == AckStatus::Completed && item.offset < answer.cursor;
         if !ack.items.iter().all(done) {
@@ -329,18 +329,18 @@ pub(super) fn outcome(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone
             names: Some((answer.queue.clone(), answer.partition.clone())),
         };
     }
-    if answer.status == 4 {
+    if answer.status == Settlement::AppliedBefore {
         return AckOutcome::applied_before(ack, answer);
     }
-    if answer.status == 5 {
+    if answer.status == Settlement::Behind {
         return AckOutcome {
             behind: true,
             ..AckOutcome::refused(ack, "deferred acknowledgements are ahead of it")
         };
     }
     let walk = match answer.status {
-        0 => &plan.with_budget,
-        6 => &plan.first_spent,
+        Settlement::WithBudget => &plan.with_budget,
+        Settlement::FirstSpent => &plan.first_spent,
         _ => &plan.without_budget,
     };
     let verdicts = if alone {
@@ -379,7 +379,8 @@ pub(super) fn count(shared: &Shared, results: &[AckResult]) {
 
 /// After the commit: the lease book moves on, and a freed partition is ready again.
 pub fn settled(shared: &Shared, ack: &Ack, answer: &Acked) {
-    if matches!(answer.status, 2 | 3 | 5) {
+    use Settlement::{Behind, CursorMoved, InvalidLease};
+    if matches!(answer.status, InvalidLease | CursorMoved | Behind) {
         return;
     }
     shared.tally.consumed(&answer.queue, &ack.group, answer.cursor - answer.started);

@@ -251,7 +251,7 @@ async fn rounds(
         round(shared, db, drafts, &order, how, published).await?;
     }
     if drafts.iter().any(Draft::is_open) {
-        return Err(Error::Lost("a partition kept changing under a push".to_owned()));
+        return Err(Error::Changed("the partition kept changing while messages were appended to it"));
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::clock;
 use crate::db::Error;
-use crate::db::procedures::{self, Leased};
+use crate::db::procedures::{self, LeaseStatus, Leased};
 use crate::log::Partition;
 use crate::pop::ready::Claim;
 use crate::pop::watch::Watch;
@@ -106,7 +106,7 @@ impl PopClaim {
             let after = |ms: Option<i64>| now + Duration::from_millis(ms.unwrap_or(0).max(1) as u64);
             let claim = match &outcome {
                 Some(leased) => match leased.status {
-                    0 => {
+                    LeaseStatus::Granted => {
                         claimed.grants.claims.push(Grant {
                             partition: candidate.partition.clone(),
                             watch: candidate.watch.clone(),
@@ -127,30 +127,31 @@ impl PopClaim {
                             Claim::Granted { until: after(leased.wait_ms) }
                         }
                     }
-                    1 => Claim::Nothing,
-                    2 => {
+                    LeaseStatus::Empty => Claim::Nothing,
+                    LeaseStatus::Leased => {
                         // What is known here may be the lease before this one.
                         let ours = shared.wake.is_alone()
                             && shared.leases().knows(&(candidate.partition.id, self.group.clone()));
                         let at = after(leased.wait_ms);
                         Claim::Later { at: if ours { at } else { at.min(now + FOREIGN_LEASE_LOOK) } }
                     }
-                    3 => Claim::Busy { now },
-                    4 => Claim::Gone,
-                    5 => Claim::Later { at: after(leased.wait_ms) },
-                    8 => {
+                    LeaseStatus::Busy => Claim::Busy { now },
+                    LeaseStatus::Gone => Claim::Gone,
+                    LeaseStatus::Delayed => Claim::Later { at: after(leased.wait_ms) },
+                    LeaseStatus::NoReader => {
                         candidate.watch.forget_service(candidate.partition.id);
                         Claim::Busy { now }
                     }
-                    7 => Claim::Window {
+                    LeaseStatus::Window => Claim::Window {
                         pending: self.waiting_for_batch(leased.head - leased.first),
                         at: after(leased.wait_ms),
                     },
-                    _ => Claim::Unused,
+                    LeaseStatus::Unneeded => Claim::Unused,
                 },
                 None => Claim::Unused,
             };
-            claimed.busy |= outcome.is_none_or(|leased| matches!(leased.status, 3 | 8));
+            claimed.busy |= outcome
+                .is_none_or(|leased| matches!(leased.status, LeaseStatus::Busy | LeaseStatus::NoReader));
             if claim == Claim::Gone {
                 claimed.gone = true;
                 shared.directory.forget(&candidate.partition);
@@ -217,13 +218,13 @@ pub struct Grants {
     pub group: Arc<str>,
     pub lease: Option<Uuid>,
     /// Of the server that granted them.
-    pub life: u64,
+    pub incarnation: u64,
 }
 
 impl Grants {
     pub fn none(shared: &Arc<Shared>) -> Self {
-        let life = shared.connections.life();
-        Self { shared: shared.clone(), claims: Vec::new(), group: "".into(), lease: None, life }
+        let incarnation = shared.connections.incarnation();
+        Self { shared: shared.clone(), claims: Vec::new(), group: "".into(), lease: None, incarnation }
     }
 
     pub fn messages(&self) -> i64 {

@@ -50,9 +50,9 @@ impl Engine {
         let mut found = look_up(&mut self.shared.owners.lock().ids, partitions);
         let unknown = unknown(partitions, &found);
         if !unknown.is_empty() {
-            let life = self.shared.connections.life();
+            let incarnation = self.shared.connections.incarnation();
             let rows = keys::owners(&self.shared.connections, &unknown, &[]).await?;
-            let rows = self.learn(rows, life);
+            let rows = self.learn(rows, incarnation);
             let learnt: HashMap<Uuid, Arc<str>> = rows.map(|(id, _, queue)| (id, queue)).collect();
             fill_in(&mut found, partitions, &learnt);
         }
@@ -64,9 +64,9 @@ impl Engine {
         let mut found = look_up(&mut self.shared.owners.lock().numbers, numbers);
         let unknown = unknown(numbers, &found);
         if !unknown.is_empty() {
-            let life = self.shared.connections.life();
+            let incarnation = self.shared.connections.incarnation();
             let rows = keys::owners(&self.shared.connections, &[], &unknown).await?;
-            let rows = self.learn(rows, life);
+            let rows = self.learn(rows, incarnation);
             let learnt: HashMap<i64, Arc<str>> = rows.map(|(_, number, queue)| (number, queue)).collect();
             fill_in(&mut found, numbers, &learnt);
         }
@@ -83,15 +83,15 @@ impl Engine {
         Ok(leases)
     }
 
-    /// `life`: how many lives of the server had ended before it was asked.
+    /// `incarnation`: that of the server when it was asked.
     fn learn(
         &self,
         rows: Vec<(Uuid, i64, String)>,
-        life: u64,
+        incarnation: u64,
     ) -> impl Iterator<Item = (Uuid, i64, Arc<str>)> {
         let rows: Vec<_> = rows.into_iter().map(|(id, number, queue)| (id, number, queue.into())).collect();
         let mut known = self.shared.owners.lock();
-        let current = self.shared.connections.life() == life;
+        let current = self.shared.connections.incarnation() == incarnation;
         for (id, number, queue) in rows.iter().filter(|_| current) {
             known.ids.insert(*id, Arc::clone(queue), 1);
             known.numbers.insert(*number, Arc::clone(queue), 1);

@@ -582,7 +582,10 @@ impl Engine {
         }
         if let Some(lease) = grants.lease {
             let mut book = self.shared.leases();
-            let kept = if grants.life == self.shared.connections.life() { deliveries } else { &[] };
+            let kept = match grants.incarnation == self.shared.connections.incarnation() {
+                true => deliveries,
+                false => &[],
+            };
             for (index, delivery) in kept.iter().enumerate() {
                 let hashes = delivery.segments.iter().flat_map(|segment| {
                     let from = (delivery.first - segment.base_offset).max(0) as usize;

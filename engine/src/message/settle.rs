@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::ack::{self, Ack, AckOutcome, NOT_FOUND};
 use super::ack_plan::{self, Item, Plan};
-use crate::db::procedures::{self, Acked, Completed};
+use crate::db::procedures::{self, Acked, Completed, Settlement};
 use crate::shared::Shared;
 
 /// A cursor that moved under a plan is planned against again; it only ever moves forward.
@@ -134,7 +134,7 @@ impl<'a> Settling<'a> {
             let Some(service) = &row.first.service else { continue };
             let acked = Acked {
                 position: answer.position,
-                status: 1,
+                status: Settlement::WithoutBudget,
                 cursor: row.plan.without_budget.cursor,
                 started: row.cursor,
                 head: service.head,
@@ -171,10 +171,10 @@ impl<'a> Settling<'a> {
     }
 
     fn settled(&mut self, row: &Row<'a>, answer: &Acked) {
-        if answer.status != 2 {
+        if answer.status != Settlement::InvalidLease {
             self.cursors.insert(row.first.key(), answer.cursor);
         }
-        if answer.status == 3 {
+        if answer.status == Settlement::CursorMoved {
             return;
         }
         match self.deferred {
@@ -182,7 +182,8 @@ impl<'a> Settling<'a> {
             false => ack::settled(self.shared, row.first, answer),
         }
         // Only the first is known by its id to have been applied before. Others may have joined it since: they are asked for again.
-        let members = if answer.status == 4 { &row.members[..1] } else { &row.members[..] };
+        let before = answer.status == Settlement::AppliedBefore;
+        let members = if before { &row.members[..1] } else { &row.members[..] };
         let alone = members.len() == 1;
         for &member in members {
             let ack = self.batch[member];

@@ -17,7 +17,7 @@ use super::open;
 use super::push::{self, Absent, Message, Missing};
 use crate::Engine;
 use crate::clock;
-use crate::db::procedures::{self, Acked, Answer, Locked, Refusal};
+use crate::db::procedures::{self, Acked, Answer, Locked, Refusal, Settlement};
 use crate::db::{Connection, Error as DbError, Priority, RETRY_PAUSE, transaction};
 use crate::directory::Known;
 use crate::error::Error;
@@ -271,6 +271,18 @@ struct Prepared {
     acked: Vec<(usize, Acked)>,
 }
 
+/// Why a transaction is rolled back.
+enum Undone {
+    Settled(Settled),
+    Failed(DbError),
+}
+
+impl From<DbError> for Undone {
+    fn from(error: DbError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Operation for Transaction {
     const NAME: &'static str = "transaction";
     const PRIORITY: Priority = Priority::Turn;
@@ -326,19 +338,13 @@ async fn run(
 impl Transaction {
     async fn run(&self, shared: &Shared, db: &Connection, lock_wait: Duration) -> Result<Settled, DbError> {
         let changes = shared.directory.changes();
-        let number = transaction::begin_within(db, lock_wait).await?;
-        let prepared = match self.prepare(shared, db).await {
-            Ok(Ok(prepared)) => prepared,
-            Ok(Err(settled)) => {
-                transaction::rollback(db).await;
-                return Ok(settled);
-            }
-            Err(error) => {
-                transaction::rollback(db).await;
-                return if error.is_lock_timeout() { Ok(Settled::Busy) } else { Err(error) };
-            }
+        let work = async { self.prepare(shared, db).await?.map_err(Undone::Settled) };
+        let prepared = match transaction::run(&shared.connections, db, Some(lock_wait), work).await {
+            Ok(prepared) => prepared,
+            Err(Undone::Settled(settled)) => return Ok(settled),
+            Err(Undone::Failed(error)) if error.is_lock_timeout() => return Ok(Settled::Busy),
+            Err(Undone::Failed(error)) => return Err(error),
         };
-        transaction::commit(db, shared.connections.connector(), &number, shared.config.retry_for).await?;
         let mut dedup = shared.dedup();
         for (known, _) in prepared.opened.iter().filter(|_| db.is_current()) {
             dedup.opened(known.partition.id, known.head);
@@ -550,7 +556,7 @@ impl Transaction {
             let (cursor, plan) = &plans[answer.position];
             let outcome = ack::outcome(&self.acks[index], *cursor, plan, &answer, true);
             // A dead lease is refused here even if the message is done: a transaction sent again must not push again.
-            let dead = (answer.status == 2).then_some("Invalid or expired lease");
+            let dead = (answer.status == Settlement::InvalidLease).then_some("Invalid or expired lease");
             if outcome.behind {
                 return Ok(Err(Settled::Behind));
             }

@@ -14,9 +14,9 @@ use crate::db::{Connection, Error, Priority};
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
-/// The kinds of entries, for who counts them.
-pub const ACK: usize = 0;
-pub const CLAIM: usize = 1;
+/// The kinds of entries, by their places in `KINDS`.
+const ACK: usize = 0;
+const CLAIM: usize = 1;
 
 /// An entry of the lane.
 pub enum Turn {
@@ -61,7 +61,7 @@ pub enum Key {
 
 impl Operation for Turn {
     const NAME: &'static str = "turn";
-    const KINDS: usize = 2;
+    const KINDS: &'static [&'static str] = &["ack", "pop"];
     const PRIORITY: Priority = Priority::Turn;
     const MERGED_MAX: usize = usize::MAX;
     /// Of five hundred pops at once, the first are answered while the database still works on the last.
@@ -175,7 +175,7 @@ async fn settle(
         Err(error) if settling.is_untouched() => return Err(error),
         Err(error) => Err(error),
     };
-    let moved = || Error::Lost("a cursor kept moving under an ack".to_owned());
+    let moved = || Error::Changed("the cursor kept moving while messages were acknowledged");
     let mut acked = settling.outcomes().into_iter();
     let mut claimed = claimed.map(Vec::into_iter);
     let done = batch.iter().map(|turn| match turn {

@@ -3,8 +3,10 @@
 
 mod batcher;
 mod lane;
+mod operation;
 mod slots;
 mod stats;
 
-pub use lane::{Lane, LaneSettings, Operation, landed};
+pub use lane::{Lane, LaneSettings, landed};
+pub use operation::Operation;
 pub use stats::{LaneCounts, LaneSpread};

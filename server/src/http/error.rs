@@ -169,11 +169,11 @@ impl From<queen_engine::Error> for ApiError {
         if let queen_engine::Error::Overloaded { depth, retry_after } = error {
             return Self { queue_depth: Some(depth), retry_after, ..Self::new(code, error.to_string()) };
         }
-        // Published consumers poll on only after an error that says `timeout` (JavaScript) or `connection`
-        // (Python); any other text ends them for good, long before the database is back.
+        // Published consumers keep polling only after an error that contains `timeout` (JavaScript) or `connection`
+        // (Python). Any other text ends them for good, long before the database is back.
         let text = match error {
             queen_engine::Error::Database(_) if code == ErrorCode::Unavailable => {
-                format!("database connection timeout: {}", error.public_text())
+                format!("{} (connection timeout)", error.public_text())
             }
             other => other.public_text(),
         };
@@ -234,11 +234,24 @@ mod tests {
 
     #[test]
     fn every_code_becomes_its_status_and_a_body_of_two_strings() {
-        for code in [ErrorCode::BadRequest, ErrorCode::PayloadTooLarge, ErrorCode::RateLimited] {
+        for code in ErrorCode::ALL {
             let response = ApiError::new(code, "why").into_response();
             assert_eq!(response.status().as_u16(), code.status());
             assert_eq!(response.headers()["content-type"], "application/json");
-            assert_eq!(response.headers().contains_key("retry-after"), code == ErrorCode::RateLimited);
+            let comes_back = matches!(code, ErrorCode::RateLimited | ErrorCode::Unavailable);
+            assert_eq!(response.headers().contains_key("retry-after"), comes_back, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn every_code_is_documented_with_its_status() {
+        let guide = include_str!("../../../docs/http-api.md");
+        let openapi = include_str!("../../../docs/openapi.json");
+        for code in ErrorCode::ALL {
+            let (word, status) = (format!("`{}`", code.word()), code.status().to_string());
+            let is_row = |line: &str| line.starts_with('|') && line.contains(&word) && line.contains(&status);
+            assert!(guide.lines().any(is_row), "docs/http-api.md does not explain {status} {word}");
+            assert!(openapi.contains(&word), "docs/openapi.json does not list {word}");
         }
     }
 
