@@ -90,7 +90,7 @@ struct Lanes {
     defer: Lane<message::defer::Request>,
     defer_ack: Lane<message::defer_ack::DeferredAck>,
     fetch: Lane<message::fetch::Fetch>,
-    turn: Lane<message::turn::Turn>,
+    consume: Lane<message::consume::Consume>,
     renew: Lane<message::renew::Renew>,
     transaction: Lane<message::transaction::Transaction>,
 }
@@ -102,9 +102,9 @@ impl Lanes {
             ("push", self.push.counts()),
             ("defer", self.defer.counts()),
             ("defer_ack", self.defer_ack.counts()),
-            ("pop", self.turn.counts_of(message::turn::CLAIM)),
+            ("pop", self.consume.counts_of(message::consume::CLAIM)),
             ("fetch", self.fetch.counts()),
-            ("ack", self.turn.counts_of(message::turn::ACK)),
+            ("ack", self.consume.counts_of(message::consume::ACK)),
             ("locate", self.locate.counts()),
             ("renew", self.renew.counts()),
             ("transaction", self.transaction.counts()),
@@ -117,7 +117,7 @@ impl Lanes {
             + self.push.pressure(now).waiting
             + self.defer.pressure(now).waiting
             + self.defer_ack.pressure(now).waiting
-            + self.turn.pressure(now).waiting
+            + self.consume.pressure(now).waiting
             + self.fetch.pressure(now).waiting
             + self.locate.pressure(now).waiting
             + self.renew.pressure(now).waiting
@@ -233,9 +233,9 @@ impl Engine {
             ("push", self.lanes.push.spread()),
             ("defer", self.lanes.defer.spread()),
             ("defer_ack", self.lanes.defer_ack.spread()),
-            ("pop", self.lanes.turn.spread_of(message::turn::CLAIM)),
+            ("pop", self.lanes.consume.spread_of(message::consume::CLAIM)),
             ("fetch", self.lanes.fetch.spread()),
-            ("ack", self.lanes.turn.spread_of(message::turn::ACK)),
+            ("ack", self.lanes.consume.spread_of(message::consume::ACK)),
             ("locate", self.lanes.locate.spread()),
             ("renew", self.lanes.renew.spread()),
             ("transaction", self.lanes.transaction.spread()),
@@ -251,7 +251,7 @@ impl Engine {
             ("defer", self.lanes.defer.pressure(now).waiting),
             ("defer_ack", self.lanes.defer_ack.pressure(now).waiting),
             ("fetch", self.lanes.fetch.pressure(now).waiting),
-            ("turn", self.lanes.turn.pressure(now).waiting),
+            ("turn", self.lanes.consume.pressure(now).waiting),
             ("locate", self.lanes.locate.pressure(now).waiting),
             ("renew", self.lanes.renew.pressure(now).waiting),
             ("transaction", self.lanes.transaction.pressure(now).waiting),

@@ -171,7 +171,7 @@ fn lanes(shared: &Arc<Shared>) -> Lanes {
         defer: lane(shared, slots.push),
         defer_ack: lane(shared, slots.ack),
         fetch: lane(shared, slots.pop),
-        turn: lane(shared, slots.pop.max(slots.ack)),
+        consume: lane(shared, slots.pop.max(slots.ack)),
         renew: lane(shared, slots.renew),
         transaction: lane(shared, slots.transaction),
     }
