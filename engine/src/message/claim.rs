@@ -301,8 +301,9 @@ async fn give_back(shared: &Shared, claims: &[Grant], group: &str, lease: Option
                 if lease.is_none() {
                     shared.tally.consumed(&claim.partition.queue, &group.into(), claim.first - claim.last);
                 }
-                claim.watch.released(claim.partition.id, &claim.partition.name, true);
-                claim.watch.mark(&claim.partition, None);
+                let partition = &claim.partition;
+                claim.watch.released(partition.id, &partition.name, true, Some(partition));
+                claim.watch.mark(partition, None);
             }
         }
         Err(error) => warn!(%error, consumer.group = group, "an undelivered lease runs until it expires"),

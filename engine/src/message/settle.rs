@@ -292,7 +292,8 @@ pub fn publish(shared: &Shared, ack: &Ack, answer: &Acked) {
     if answer.released {
         let more = answer.cursor < answer.head;
         if let Some(watch) = shared.watches.find(&answer.queue, &ack.group) {
-            watch.released(ack.partition, &answer.partition, more);
+            let known = ack.service.as_ref().map(|service| &service.partition);
+            watch.released(ack.partition, &answer.partition, more, known);
         }
         if !ours {
             shared.wake.released(ack.partition, &ack.group, &answer.queue, &answer.partition, more);

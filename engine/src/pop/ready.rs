@@ -258,8 +258,9 @@ impl ReadyList {
         self.hold(partition.clone(), until, false, ASIDE);
     }
 
-    /// A lease ended before its time. True if the partition is ready by this.
-    pub fn released(&mut self, partition: Uuid, more: bool) -> bool {
+    /// A lease ended before its time. True if the partition is ready by this. `known`: the lease was served here. Its partition
+    /// may have left the list meanwhile, when a hint came late that an earlier lease had ended with nothing more to read.
+    pub fn released(&mut self, partition: Uuid, more: bool, known: Option<&Arc<Partition>>) -> bool {
         match self.partitions.get_mut(&partition) {
             Some((_, State::Claiming(news))) => {
                 news.released = true;
@@ -274,6 +275,10 @@ impl ReadyList {
                 }
                 ready
             }
+            None if more => known.is_some_and(|known| {
+                self.make_ready(known.clone());
+                true
+            }),
             // What waits for its batch or is set aside was found after that lease.
             Some((_, State::Held { .. } | State::Ready(_))) | None => false,
         }

@@ -201,7 +201,7 @@ impl World {
         }
         for granted in pop.granted {
             self.rows[granted.number as usize].leased = false;
-            self.watch.released(granted.id, &granted.name, true);
+            self.watch.released(granted.id, &granted.name, true, Some(&granted));
             self.watch.mark(&granted, None);
         }
     }
@@ -219,7 +219,8 @@ impl World {
         let row = &mut self.rows[number];
         if row.leased && !on_its_way {
             (row.leased, row.cursor) = (false, row.cursor + 1);
-            self.watch.released(partition(number).id, NAMES[number], row.cursor < row.head);
+            let known = partition(number);
+            self.watch.released(known.id, &known.name, row.cursor < row.head, Some(&known));
         }
     }
 

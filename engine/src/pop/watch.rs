@@ -229,9 +229,10 @@ impl Watch {
         self.arm(&mut state);
     }
 
-    pub fn released(&self, partition: Uuid, name: &str, more: bool) {
+    /// See `ReadyList::released`.
+    pub fn released(&self, partition: Uuid, name: &str, more: bool, known: Option<&Arc<Partition>>) {
         let mut state = self.lock();
-        if state.ready.released(partition, more) || (more && !state.parked_by_name.is_empty()) {
+        if state.ready.released(partition, more, known) || (more && !state.parked_by_name.is_empty()) {
             state.wake_for(name);
         }
     }

@@ -45,6 +45,19 @@ fn a_partition_being_claimed_is_not_handed_out_twice() {
 }
 
 #[test]
+fn a_late_hint_about_an_earlier_lease_loses_no_partition() {
+    let now = clock::now();
+    let mut list = ReadyList::default();
+    let p = partition(1);
+    list.mark(&p, None);
+    list.take(now, 1, 1);
+    list.finish(&p, Claim::Granted { until: now + Duration::from_secs(5) });
+    assert!(!list.released(p.id, false, None), "another broker's lease, before this one");
+    assert!(list.released(p.id, true, Some(&p)));
+    assert_eq!(names(&list.take(now, 1, 1)), [1]);
+}
+
+#[test]
 fn a_lease_comes_back_when_it_ends_by_ack_or_by_time() {
     let now = clock::now();
     let mut list = ReadyList::default();
@@ -55,8 +68,8 @@ fn a_lease_comes_back_when_it_ends_by_ack_or_by_time() {
         list.finish(&taken, Claim::Granted { until: now + Duration::from_secs(5) });
     }
     assert!(list.take(now, 3, 1).is_empty());
-    assert!(list.released(partition(1).id, true));
-    assert!(!list.released(partition(2).id, false));
+    assert!(list.released(partition(1).id, true, None));
+    assert!(!list.released(partition(2).id, false, None));
     assert_eq!(names(&list.take(now, 3, 1)), [1]);
     assert_eq!(names(&list.take(now + Duration::from_secs(6), 3, 1)), [3]);
 }
@@ -129,7 +142,7 @@ fn a_locked_partition_is_looked_at_ever_less_often_and_keeps_nobody_from_the_oth
     assert!(list.has_busy());
     list.mark(&free, None);
     assert_eq!(list.take(now, 9, 1)[0].id, free.id);
-    assert!(list.released(locked.id, false), "an ack of ours means that it is free");
+    assert!(list.released(locked.id, false, None), "an ack of ours means that it is free");
     let taken = list.take(now, 1, 1).remove(0);
     list.finish(&taken, Claim::Nothing);
     assert!(!list.has_busy());
@@ -154,10 +167,12 @@ struct Lease {
     end: u32,
     /// The partition's, when it was granted.
     head: u32,
+    /// It was granted through another broker.
+    foreign: bool,
 }
 
 impl Shadow {
-    fn claim(&mut self, partition: &Partition, auto: bool) -> Claim {
+    fn claim(&mut self, partition: &Partition, auto: bool, foreign: bool) -> Claim {
         let row = &mut self.rows[partition.number as usize];
         match row.lease {
             Some(lease) if lease.until > self.now => Claim::Later { at: lease.until },
@@ -168,7 +183,7 @@ impl Shadow {
             }
             _ => {
                 let until = self.now + Duration::from_secs(3);
-                row.lease = Some(Lease { until, end: row.cursor + 1, head: row.head });
+                row.lease = Some(Lease { until, end: row.cursor + 1, head: row.head, foreign });
                 Claim::Granted { until }
             }
         }
@@ -190,7 +205,7 @@ proptest! {
         let mut list = ReadyList::default();
         let mut shadow = Shadow { now: clock::now(), rows: [Row::default(); 3] };
         let mut claiming: Vec<(Arc<Partition>, Option<Claim>)> = Vec::new();
-        let mut releases: Vec<(Uuid, bool)> = Vec::new();
+        let mut releases: Vec<(Arc<Partition>, bool, bool)> = Vec::new();
         let mut seeded = true;
         for (action, number, flag) in steps {
             let p = partition(number);
@@ -202,7 +217,7 @@ proptest! {
                 2 => if list.begin(&p) { claiming.push((p, None)); },
                 // The claim's statement, and some time later its answer.
                 3 => if let Some((p, claim @ None)) = claiming.iter_mut().find(|(_, claim)| claim.is_none()) {
-                    *claim = Some(shadow.claim(p, flag));
+                    *claim = Some(shadow.claim(p, flag, false));
                 },
                 4 => if let Some(at) = claiming.iter().position(|(_, claim)| claim.is_some()) {
                     let (p, claim) = claiming.remove(at);
@@ -211,15 +226,15 @@ proptest! {
                 // An ack or a nack that ends the lease, and what is told of it.
                 5 => if let Some(lease) = row.lease.take_if(|lease| lease.until > *now) {
                     if flag { row.cursor = lease.end; }
-                    releases.push((p.id, row.cursor < lease.head));
+                    releases.push((p, row.cursor < lease.head, lease.foreign));
                 },
                 6 => if !releases.is_empty() {
-                    let (id, more) = releases.remove(0);
-                    list.released(id, more);
+                    let (p, more, foreign) = releases.remove(0);
+                    list.released(p.id, more, (!foreign).then_some(&p));
                 },
                 7 => if let Some(lease) = &mut row.lease { lease.until = *now + Duration::from_secs(3); },
                 // Another broker's claim.
-                8 => { shadow.claim(&p, flag); }
+                8 => { shadow.claim(&p, flag, true); }
                 9 => {
                     if flag { (row.cursor, row.lease) = (0, None); }
                     list.clear();
@@ -236,8 +251,8 @@ proptest! {
         for (p, claim) in claiming {
             list.finish(&p, claim.unwrap_or(Claim::Unused));
         }
-        for (id, more) in releases {
-            list.released(id, more);
+        for (p, more, foreign) in releases {
+            list.released(p.id, more, (!foreign).then_some(&p));
         }
         if !seeded {
             shadow.seed(&mut list);
