@@ -56,7 +56,7 @@ lanes! {
     defer: message::defer::Request, |slots| slots.push, Away::Spools;
     defer_ack: message::defer_ack::DeferredAck, |slots| slots.ack, Away::Waits;
     fetch: message::fetch::Fetch, |slots| slots.pop, Away::Waits;
-    turn: message::turn::Turn, |slots| slots.pop.max(slots.ack), Away::Waits;
+    consume: message::consume::Consume, |slots| slots.pop.max(slots.ack), Away::Waits;
     locate: message::locate::Locate, |slots| slots.ack, Away::Waits;
     renew: message::renew::Renew, |slots| slots.renew, Away::Waits;
     transaction: message::transaction::Transaction, |slots| slots.transaction, Away::Waits;

@@ -227,7 +227,8 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::clock;
-    use crate::pop::watch::{Interest, Waiter};
+    use crate::pop::waiter::Waiter;
+    use crate::pop::watch::Interest;
 
     fn partitions(count: u32) -> Vec<Arc<Partition>> {
         let partition = |number: u32| Partition {

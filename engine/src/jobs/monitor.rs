@@ -30,7 +30,7 @@ pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
                 // What is deferred waits for a lane as well; otherwise deferring would look like calm.
                 let ways = match kind {
                     Kind::Push => [lanes.push.pressure(now), lanes.defer.pressure(now)],
-                    Kind::Ack => [lanes.turn.pressure(now), lanes.defer_ack.pressure(now)],
+                    Kind::Ack => [lanes.consume.pressure(now), lanes.defer_ack.pressure(now)],
                 };
                 let reading = Reading {
                     pool,

@@ -18,10 +18,10 @@ use crate::db::{Connection, Error, transaction};
 use crate::log::Partition;
 use crate::log::frames::{Frame, read_string};
 use crate::log::ids::TransactionHash;
-use crate::message::ack::{self, Ack};
 use crate::message::append::{self, Landed, Parcel, Placed, Turn};
 use crate::message::defer_ack::Body;
-use crate::message::settle::Settling;
+use crate::message::locate::Ack;
+use crate::message::settle::{self, Settling};
 use crate::shared::Shared;
 
 /// How often a broker without work asks whether another has left some behind.
@@ -179,7 +179,7 @@ impl Processor {
         transaction::commit(db, connector, &number, self.shared.config.retry_for).await?;
         append::publish(&self.shared, db, &landing.published);
         for (ack, answer) in &landing.acked {
-            ack::settled(&self.shared, ack, answer);
+            settle::publish(&self.shared, ack, answer);
         }
         self.shared.load.drained(landing.lanes.iter().map(|lane| lane.partition), landing.operations);
         Ok(landing.lanes)
@@ -240,7 +240,7 @@ impl Processor {
         let acked = settling.take_landed();
         for ((body, ack), outcome) in bodies.iter().zip(settling.outcomes()) {
             let moved = || Error::Lost("a cursor kept moving under an ack".to_owned());
-            told.push((ack.id, body.result(ack, &outcome.ok_or_else(moved)?)));
+            told.push((ack.id, body.result(&outcome.ok_or_else(moved)?)));
         }
         Ok((told, acked))
     }

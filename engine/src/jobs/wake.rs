@@ -344,7 +344,7 @@ impl Wake {
             Hint::Released { partition, group, queue, name, more } => {
                 shared.leases().acked(&(partition, group.as_str().into()), i64::MAX, true);
                 if let Some(watch) = shared.watches.find(&queue, &group) {
-                    watch.released(partition, &name, more);
+                    watch.released(partition, &name, more, None);
                 }
             }
             Hint::Reset { queue, group } => forget(shared, queue.as_deref(), group.as_deref()),

@@ -1,4 +1,4 @@
-//! Claim: the LEASING step of many pops as one statement. What a claim takes is given back unless it is delivered.
+//! Claim: the claims of many pops as one statement. What a claim takes is given back unless it is delivered.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::pop::watch::Watch;
 use crate::shared::Shared;
 use crate::sidecar::landed;
 
-/// Somebody else's lease may end at any time without us hearing of it.
+/// How soon a lease of another broker is looked at again: it may end at any time without a hint.
 pub const FOREIGN_LEASE_LOOK: Duration = Duration::from_secs(1);
 
 /// How soon it is tried again to read a message that could not be read.
@@ -42,7 +42,8 @@ pub struct Claimed {
     pub grants: Grants,
     /// A row was locked just for the moment.
     pub busy: bool,
-    pub gone: bool,
+    /// A partition was deleted.
+    pub deleted: bool,
 }
 
 /// The claims of one flight as rows of a statement.
@@ -93,15 +94,15 @@ impl<'a> Claiming<'a> {
         }
         let now = clock::now();
         let claimed = self.batch.iter().zip(outcomes);
-        claimed.map(|(entry, outcomes)| entry.settle(shared, now, outcomes)).collect()
+        claimed.map(|(entry, outcomes)| entry.landed(shared, now, outcomes)).collect()
     }
 }
 
 impl PopClaim {
-    fn settle(&self, shared: &Arc<Shared>, now: Instant, outcomes: Vec<Option<Leased>>) -> Claimed {
+    fn landed(&self, shared: &Arc<Shared>, now: Instant, outcomes: Vec<Option<Leased>>) -> Claimed {
         let mut grants = Grants::none(shared);
         (grants.group, grants.lease) = (self.group.clone(), (!self.auto).then_some(self.lease));
-        let mut claimed = Claimed { grants, busy: false, gone: false };
+        let mut claimed = Claimed { grants, busy: false, deleted: false };
         for (candidate, outcome) in self.candidates.iter().zip(outcomes) {
             let after = |ms: Option<i64>| now + Duration::from_millis(ms.unwrap_or(0).max(1) as u64);
             let claim = match &outcome {
@@ -153,7 +154,7 @@ impl PopClaim {
             claimed.busy |= outcome
                 .is_none_or(|leased| matches!(leased.status, LeaseStatus::Busy | LeaseStatus::NoReader));
             if claim == Claim::Gone {
-                claimed.gone = true;
+                claimed.deleted = true;
                 shared.directory.forget(&candidate.partition);
             }
             candidate.finish(claim);
@@ -301,8 +302,9 @@ async fn give_back(shared: &Shared, claims: &[Grant], group: &str, lease: Option
                 if lease.is_none() {
                     shared.tally.consumed(&claim.partition.queue, &group.into(), claim.first - claim.last);
                 }
-                claim.watch.released(claim.partition.id, &claim.partition.name, true);
-                claim.watch.mark(&claim.partition, None);
+                let partition = &claim.partition;
+                claim.watch.released(partition.id, &partition.name, true, Some(partition));
+                claim.watch.mark(partition, None);
             }
         }
         Err(error) => warn!(%error, consumer.group = group, "an undelivered lease runs until it expires"),

@@ -7,8 +7,10 @@ use queen_protocol::{AckItem, AckResult, AckStatus, Ticket};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::ack::{Ack, AckOutcome, refusal};
+use super::ack::AckOf;
+use super::ack_outcome::{AckOutcome, unanswered};
 use super::ack_plan::Item;
+use super::locate::Ack;
 use crate::Engine;
 use crate::db::procedures::{Locked, deferred};
 use crate::db::{Connection, Error as DbError, Priority};
@@ -57,10 +59,10 @@ impl Engine {
     pub(super) async fn defer_acks(
         &self,
         items: &[AckItem],
-        acks: Vec<(Vec<usize>, Ack)>,
+        acks: Vec<AckOf>,
         reason: Reason,
         results: &mut [AckResult],
-    ) -> Result<Vec<(Vec<usize>, Ack)>, Error> {
+    ) -> Result<Vec<AckOf>, Error> {
         let kind = if items.len() == 1 { SINGLE } else { BATCH };
         let mut waiting = Vec::with_capacity(acks.len());
         for (members, mut ack) in acks {
@@ -140,22 +142,11 @@ impl Body {
     }
 
     /// What the direct call would have answered.
-    pub fn result(&self, ack: &Ack, outcome: &AckOutcome) -> String {
-        let mut results = Vec::with_capacity(self.items.len());
-        for (index, (item, verdict)) in self.items.iter().zip(&outcome.verdicts).enumerate() {
-            let asked = AckItem {
-                transaction_id: item.transaction_id.clone(),
-                message_id: None,
-                partition_id: ack.partition,
-                lease_id: None,
-                status: AckStatus::Completed,
-                group: String::new(),
-                error: None,
-            };
-            let mut result = refusal(index, &asked);
-            outcome.tell(&mut result, *verdict);
-            results.push(result);
-        }
+    pub fn result(&self, outcome: &AckOutcome) -> String {
+        let items = self.items.iter().enumerate();
+        let mut results: Vec<AckResult> =
+            items.map(|(index, item)| unanswered(index, &item.transaction_id)).collect();
+        outcome.write(0..results.len(), &mut results);
         serde_json::to_string(&results).unwrap_or_default()
     }
 }

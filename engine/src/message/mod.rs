@@ -1,10 +1,12 @@
-//! The message plane: push, pop, ack, renew and transaction. Each has one file, which turns a request into entries of a
-//! lane and the lane's results into the response.
+//! The message plane: push, pop, ack, renew and transaction. The file with the name of the operation is the path of its
+//! requests, which it turns into entries of lanes, and the results of those into the response.
 
 pub mod ack;
+pub mod ack_outcome;
 pub mod ack_plan;
 pub mod append;
 pub mod claim;
+pub mod consume;
 pub mod defer;
 pub mod defer_ack;
 pub mod fetch;
@@ -17,4 +19,3 @@ pub mod renew;
 pub mod settle;
 pub mod spool;
 pub mod transaction;
-pub mod turn;

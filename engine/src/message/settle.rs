@@ -1,4 +1,4 @@
-//! Settle: the acks of one flight, in as many statements as it takes; hardly ever more than one.
+//! Settle: applies the acks of one flight, in as many statements as it takes; hardly ever more than one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -6,9 +6,12 @@ use std::sync::Arc;
 use queen_protocol::AckStatus;
 use uuid::Uuid;
 
-use super::ack::{self, Ack, AckOutcome, NOT_FOUND};
+use super::ack_outcome::{AckOutcome, NOT_FOUND};
 use super::ack_plan::{self, Item, Plan};
+use super::locate::Ack;
+use crate::clock;
 use crate::db::procedures::{self, Acked, Completed, Settlement};
+use crate::life::{LookUp, Moved};
 use crate::shared::Shared;
 
 /// A cursor that moved under a plan is planned against again; it only ever moves forward.
@@ -23,7 +26,7 @@ pub struct Settling<'a> {
     /// Cursors that another session has locked: their acks are left for another flight.
     busy: HashSet<(Uuid, Arc<str>)>,
     rounds: usize,
-    /// These were deferred, and it is their turn. They are part of a transaction: what they did is told after its commit.
+    /// These were deferred, and are executed now. They are part of a transaction: what they did is published after its commit.
     deferred: bool,
     landed: Vec<(Ack, Acked)>,
 }
@@ -179,7 +182,7 @@ impl<'a> Settling<'a> {
         }
         match self.deferred {
             true => self.landed.push((row.first.clone(), answer.clone())),
-            false => ack::settled(self.shared, row.first, answer),
+            false => publish(self.shared, row.first, answer),
         }
         // Only the first is known by its id to have been applied before. Others may have joined it since: they are asked for again.
         let before = answer.status == Settlement::AppliedBefore;
@@ -187,7 +190,7 @@ impl<'a> Settling<'a> {
         let alone = members.len() == 1;
         for &member in members {
             let ack = self.batch[member];
-            self.outcomes[member] = Some(ack::outcome(ack, row.cursor, &row.plan, answer, alone));
+            self.outcomes[member] = Some(AckOutcome::new(ack, row.cursor, &row.plan, answer, alone));
         }
     }
 
@@ -200,7 +203,7 @@ impl<'a> Settling<'a> {
         !self.busy.is_empty() && self.busy.contains(&ack.key())
     }
 
-    /// What has to be made known after the commit.
+    /// What has to be published after the commit.
     pub fn take_landed(&mut self) -> Vec<(Ack, Acked)> {
         std::mem::take(&mut self.landed)
     }
@@ -215,7 +218,7 @@ impl Round<'_> {
     pub fn ask(&self) -> procedures::Ack<'_> {
         let acks: Vec<_> =
             self.rows.iter().map(|row| (row.first, row.items.as_slice(), row.cursor, &row.plan)).collect();
-        procedures::Ack { deferred: self.deferred, ..ack::ask(&acks) }
+        procedures::Ack { deferred: self.deferred, ..ask(&acks) }
     }
 
     pub fn completions(&self) -> procedures::Complete<'_> {
@@ -229,5 +232,73 @@ impl Round<'_> {
             ask.to.push(row.plan.without_budget.cursor);
         }
         ask
+    }
+}
+
+/// The statement's parameters for planned acks.
+pub(super) fn ask<'a>(acks: &[(&'a Ack, &'a [Item], i64, &Plan)]) -> procedures::Ack<'a> {
+    let mut ask = procedures::Ack::default();
+    for (index, (ack, items, cursor, plan)) in acks.iter().enumerate() {
+        ask.ids.push(ack.id);
+        ask.partitions.push(ack.partition);
+        ask.groups.push(&ack.group);
+        ask.leases.push(ack.lease);
+        ask.expected.push(*cursor);
+        for walk in plan.ways() {
+            ask.to.push(walk.cursor);
+            ask.stops.push(walk.stops);
+            ask.failed_from.push(walk.failed.as_ref().map(|failed| failed.start));
+            ask.failed_to.push(walk.failed.as_ref().map(|failed| failed.end));
+        }
+        for (place, &dead) in plan.without_budget.dead.iter().enumerate() {
+            // Each way goes as far as the one before it, or further.
+            let shorter = plan.ways().into_iter().filter(|walk| walk.dead.len() <= place).count();
+            ask.dead.push(index as i32 + 1);
+            ask.dead_way.push(shorter as i32);
+            ask.dead_offsets.push(items[dead].offset);
+            ask.dead_errors.push(items[dead].error.as_deref());
+        }
+    }
+    ask
+}
+
+/// After the commit: the lease book moves on, and a freed partition is ready again.
+pub fn publish(shared: &Shared, ack: &Ack, answer: &Acked) {
+    use Settlement::{Behind, CursorMoved, InvalidLease};
+    if matches!(answer.status, InvalidLease | CursorMoved | Behind) {
+        return;
+    }
+    shared.tally.consumed(&answer.queue, &ack.group, answer.cursor - answer.started);
+    if ack.items.iter().any(|item| matches!(item.status, AckStatus::Failed | AckStatus::Dlq)) {
+        // It may have been dead-lettered.
+        shared.tally.doubt(&answer.queue);
+    }
+    let key = (ack.partition, ack.group.clone());
+    let mut leases = shared.leases();
+    let ours = ack.lease.is_some_and(|lease| leases.is_of(&key, lease));
+    let traced = leases.acked(&key, answer.cursor, answer.released);
+    drop(leases);
+    if traced.is_some() || ack.look_up {
+        let look_up = LookUp {
+            at: clock::now(),
+            partition: ack.partition,
+            group: ack.group.clone(),
+            items: ack.items.clone(),
+            moved: Moved { from: answer.started, to: answer.cursor, kept: answer.kept },
+        };
+        match traced {
+            Some(traced) => shared.life.note(look_up.events(&traced)),
+            None => shared.life.look_up(look_up),
+        }
+    }
+    if answer.released {
+        let more = answer.cursor < answer.head;
+        if let Some(watch) = shared.watches.find(&answer.queue, &ack.group) {
+            let known = ack.service.as_ref().map(|service| &service.partition);
+            watch.released(ack.partition, &answer.partition, more, known);
+        }
+        if !ours {
+            shared.wake.released(ack.partition, &ack.group, &answer.queue, &answer.partition, more);
+        }
     }
 }

@@ -6,4 +6,8 @@ pub mod leases;
 pub mod machine;
 pub mod ready;
 pub mod timers;
+pub mod waiter;
 pub mod watch;
+
+#[cfg(test)]
+mod tests;

@@ -21,11 +21,11 @@ const BUSY_MAX: Duration = Duration::from_secs(1);
 const ASIDE: i64 = -1;
 
 /// Never served sorts before any service; then in order of arrival.
-type Turn = (u64, u64);
+type Order = (u64, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Ready(Turn),
+    Ready(Order),
     /// Some pop of this broker is asking the database for it. What it will say may be out of date by then: see `News`.
     Claiming(News),
     /// Leased, or not visible yet: worth another look at that time. `windowed` messages wait for a batch to fill up;
@@ -76,13 +76,13 @@ pub enum Claim {
 }
 
 /// # Invariants
-/// - A partition is in at most one state; `turns` and `due` list exactly those in `Ready` and `Held`, and `windows`
+/// - A partition is in at most one state; `order` and `due` list exactly those in `Ready` and `Held`, and `windows`
 ///   those of the latter whose batch is filling up.
 /// - A partition being claimed is not handed out again before `finish`.
 /// - A push that arrives while a partition is claimed or held is not forgotten.
 pub struct ReadyList {
     partitions: HashMap<Uuid, (Arc<Partition>, State)>,
-    turns: BTreeMap<Turn, Uuid>,
+    order: BTreeMap<Order, Uuid>,
     due: BTreeSet<(Instant, Uuid)>,
     windows: BTreeSet<(i64, Uuid)>,
     /// How often in a row each was found locked.
@@ -96,7 +96,7 @@ impl Default for ReadyList {
     fn default() -> Self {
         Self {
             partitions: HashMap::new(),
-            turns: BTreeMap::new(),
+            order: BTreeMap::new(),
             due: BTreeSet::new(),
             windows: BTreeSet::new(),
             busy: HashMap::new(),
@@ -158,7 +158,7 @@ impl ReadyList {
         self.expire(now);
         let mut taken = Vec::new();
         while taken.len() < count {
-            let ready = self.turns.first_key_value().map(|(_, id)| *id);
+            let ready = self.order.first_key_value().map(|(_, id)| *id);
             let full = || match batch {
                 ..=1 => None,
                 _ => self.windows.range((batch, Uuid::nil())..).next().map(|(_, id)| *id),
@@ -258,8 +258,9 @@ impl ReadyList {
         self.hold(partition.clone(), until, false, ASIDE);
     }
 
-    /// A lease ended before its time. True if the partition is ready by this.
-    pub fn released(&mut self, partition: Uuid, more: bool) -> bool {
+    /// A lease ended before its time. True if the partition is ready by this. `known`: the lease was served here. Its partition
+    /// may have left the list meanwhile, when a hint came late that an earlier lease had ended with nothing more to read.
+    pub fn released(&mut self, partition: Uuid, more: bool, known: Option<&Arc<Partition>>) -> bool {
         match self.partitions.get_mut(&partition) {
             Some((_, State::Claiming(news))) => {
                 news.released = true;
@@ -274,6 +275,10 @@ impl ReadyList {
                 }
                 ready
             }
+            None if more => known.is_some_and(|known| {
+                self.make_ready(known.clone());
+                true
+            }),
             // What waits for its batch or is set aside was found after that lease.
             Some((_, State::Held { .. } | State::Ready(_))) | None => false,
         }
@@ -300,7 +305,7 @@ impl ReadyList {
     }
 
     pub fn ready(&self) -> usize {
-        self.turns.len()
+        self.order.len()
     }
 
     /// Some were locked when they were last looked at.
@@ -308,10 +313,10 @@ impl ReadyList {
         !self.busy.is_empty()
     }
 
-    /// Of the partitions that are ready, in turn.
+    /// Of the partitions that are ready, in the order in which they are taken.
     pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         let listed = |id: &Uuid| self.partitions.get(id).map(|(partition, _)| &partition.name);
-        self.turns.values().filter_map(listed)
+        self.order.values().filter_map(listed)
     }
 
     pub fn is_ready(&self, partition: Uuid) -> bool {
@@ -351,7 +356,7 @@ impl ReadyList {
         });
         let partitions = &self.partitions;
         self.busy.retain(|id, _| partitions.contains_key(id));
-        self.turns.clear();
+        self.order.clear();
         self.due.clear();
         self.windows.clear();
         self.served = Cache::new(SERVED_MAX);
@@ -359,9 +364,9 @@ impl ReadyList {
 
     fn make_ready(&mut self, partition: Arc<Partition>) {
         self.arrivals += 1;
-        let turn = (self.served.get(&partition.id).copied().unwrap_or(0), self.arrivals);
-        self.turns.insert(turn, partition.id);
-        self.partitions.insert(partition.id, (partition, State::Ready(turn)));
+        let order = (self.served.get(&partition.id).copied().unwrap_or(0), self.arrivals);
+        self.order.insert(order, partition.id);
+        self.partitions.insert(partition.id, (partition, State::Ready(order)));
     }
 
     fn hold(&mut self, partition: Arc<Partition>, until: Instant, pushed: bool, windowed: i64) {
@@ -379,7 +384,7 @@ impl ReadyList {
 
     fn remove(&mut self, partition: Uuid) {
         match self.partitions.remove(&partition) {
-            Some((_, State::Ready(turn))) => drop(self.turns.remove(&turn)),
+            Some((_, State::Ready(order))) => drop(self.order.remove(&order)),
             Some((_, State::Held { until, windowed, .. })) => {
                 self.due.remove(&(until, partition));
                 self.windows.remove(&(windowed, partition));
@@ -390,254 +395,4 @@ impl ReadyList {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock;
-    use proptest::prelude::*;
-
-    fn partition(number: u8) -> Arc<Partition> {
-        Arc::new(Partition {
-            id: Uuid::from_u128(u128::from(number)),
-            number: i64::from(number),
-            queue: "q".into(),
-            name: number.to_string().into(),
-        })
-    }
-
-    fn names(taken: &[Arc<Partition>]) -> Vec<i64> {
-        taken.iter().map(|partition| partition.number).collect()
-    }
-
-    #[test]
-    fn never_served_goes_first_and_then_the_longest_unserved() {
-        let now = clock::now();
-        let mut list = ReadyList::default();
-        for number in [1, 2] {
-            list.mark(&partition(number), None);
-        }
-        for taken in list.take(now, 2, 1) {
-            list.finish(&taken, Claim::Committed { more: true });
-        }
-        list.mark(&partition(3), None);
-        assert_eq!(names(&list.take(now, 3, 1)), [3, 1, 2]);
-    }
-
-    #[test]
-    fn a_partition_being_claimed_is_not_handed_out_twice() {
-        let mut list = ReadyList::default();
-        let p = partition(1);
-        list.mark(&p, None);
-        assert_eq!(list.take(clock::now(), 5, 1).len(), 1);
-        assert!(!list.mark(&p, None));
-        assert!(list.take(clock::now(), 5, 1).is_empty());
-        assert!(!list.begin(&p));
-        assert!(list.finish(&p, Claim::Nothing), "a push came while it was claimed");
-        assert_eq!(list.ready(), 1);
-    }
-
-    #[test]
-    fn a_lease_comes_back_when_it_ends_by_ack_or_by_time() {
-        let now = clock::now();
-        let mut list = ReadyList::default();
-        for number in [1, 2, 3] {
-            list.mark(&partition(number), None);
-        }
-        for taken in list.take(now, 3, 1) {
-            list.finish(&taken, Claim::Granted { until: now + Duration::from_secs(5) });
-        }
-        assert!(list.take(now, 3, 1).is_empty());
-        assert!(list.released(partition(1).id, true));
-        assert!(!list.released(partition(2).id, false));
-        assert_eq!(names(&list.take(now, 3, 1)), [1]);
-        assert_eq!(names(&list.take(now + Duration::from_secs(6), 3, 1)), [3]);
-    }
-
-    #[test]
-    fn a_window_holds_back_only_batches_it_cannot_fill() {
-        let now = clock::now();
-        let mut list = ReadyList::default();
-        let p = partition(1);
-        let window = Claim::Window { pending: 5, at: now + Duration::from_secs(60) };
-        list.mark(&p, None);
-        list.take(now, 1, 6);
-        list.finish(&p, window);
-        assert!(list.take(now, 1, 6).is_empty());
-        assert!(list.take(now, 1, 1).is_empty(), "a batch of one is never full");
-        assert_eq!(names(&list.take(now, 1, 5)), [1]);
-        list.finish(&p, window);
-        assert!(list.mark(&p, None), "one more message may fill it");
-    }
-
-    #[test]
-    fn what_is_set_aside_is_left_alone_until_its_time() {
-        let now = clock::now();
-        let until = now + Duration::from_secs(10);
-        let mut list = ReadyList::default();
-        let (aside, leased) = (partition(1), partition(2));
-        list.mark(&aside, None);
-        list.set_aside(&aside, until);
-        list.mark(&leased, None);
-        list.take(now, 1, 1);
-        list.finish(&leased, Claim::Granted { until: until + Duration::from_secs(1) });
-        assert!(!list.mark(&aside, Some(now)), "a push does not help");
-        assert_eq!(list.next_due(), Some(until));
-        assert_eq!(names(&list.take_leased(2)), [2]);
-        assert!(list.take(now, 2, 1).is_empty());
-        assert_eq!(names(&list.take(until, 2, 1)), [1]);
-    }
-
-    #[test]
-    fn a_claim_that_began_before_the_list_was_cleared_is_looked_at_again() {
-        let now = clock::now();
-        let mut list = ReadyList::default();
-        let (claimed, waiting) = (partition(1), partition(2));
-        list.mark(&claimed, None);
-        list.take(now, 1, 1);
-        list.mark(&waiting, None);
-        list.clear();
-        assert_eq!((list.len(), list.ready()), (1, 0));
-        assert!(!list.begin(&claimed), "it is still claimed");
-        assert!(list.finish(&claimed, Claim::Nothing));
-        assert_eq!(names(&list.take(now, 2, 1)), [1]);
-    }
-
-    #[test]
-    fn a_locked_partition_is_looked_at_ever_less_often_and_keeps_nobody_from_the_others() {
-        let (mut list, mut now) = (ReadyList::default(), clock::now());
-        let (locked, free) = (partition(1), partition(2));
-        list.mark(&locked, None);
-        let mut looks = 0;
-        let end = now + Duration::from_secs(4);
-        while now < end {
-            for taken in list.take(now, 9, 1) {
-                assert_eq!(taken.id, locked.id);
-                assert!(!list.finish(&taken, Claim::Busy { now }));
-                looks += 1;
-            }
-            now += Duration::from_millis(1);
-        }
-        assert!((10..=15).contains(&looks), "{looks} looks");
-        assert!(list.has_busy());
-        list.mark(&free, None);
-        assert_eq!(list.take(now, 9, 1)[0].id, free.id);
-        assert!(list.released(locked.id, false), "an ack of ours means that it is free");
-        let taken = list.take(now, 1, 1).remove(0);
-        list.finish(&taken, Claim::Nothing);
-        assert!(!list.has_busy());
-    }
-
-    /// Partitions as the database has them.
-    struct Shadow {
-        now: Instant,
-        rows: [Row; 3],
-    }
-
-    #[derive(Clone, Copy, Default)]
-    struct Row {
-        cursor: u32,
-        head: u32,
-        lease: Option<Lease>,
-    }
-
-    #[derive(Clone, Copy)]
-    struct Lease {
-        until: Instant,
-        end: u32,
-        /// The partition's, when it was granted.
-        head: u32,
-    }
-
-    impl Shadow {
-        fn claim(&mut self, partition: &Partition, auto: bool) -> Claim {
-            let row = &mut self.rows[partition.number as usize];
-            match row.lease {
-                Some(lease) if lease.until > self.now => Claim::Later { at: lease.until },
-                _ if row.cursor == row.head => Claim::Nothing,
-                _ if auto => {
-                    (row.cursor, row.lease) = (row.cursor + 1, None);
-                    Claim::Committed { more: row.cursor < row.head }
-                }
-                _ => {
-                    let until = self.now + Duration::from_secs(3);
-                    row.lease = Some(Lease { until, end: row.cursor + 1, head: row.head });
-                    Claim::Granted { until }
-                }
-            }
-        }
-
-        fn seed(&self, list: &mut ReadyList) {
-            for (number, row) in self.rows.iter().enumerate().filter(|(_, row)| row.cursor < row.head) {
-                let held = row.lease.map(|lease| lease.until).filter(|until| *until > self.now);
-                list.seed(partition(number as u8), true, held);
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_partition_with_messages_and_no_lease_is_always_ready(
-            steps in prop::collection::vec((0u8..11, 0u8..3, any::<bool>()), 0..200)
-        ) {
-            let mut list = ReadyList::default();
-            let mut shadow = Shadow { now: clock::now(), rows: [Row::default(); 3] };
-            let mut claiming: Vec<(Arc<Partition>, Option<Claim>)> = Vec::new();
-            let mut releases: Vec<(Uuid, bool)> = Vec::new();
-            let mut seeded = true;
-            for (action, number, flag) in steps {
-                let p = partition(number);
-                let Shadow { now, rows } = &mut shadow;
-                let row = &mut rows[number as usize];
-                match action {
-                    0 => { row.head += 1; list.mark(&p, None); }
-                    1 if seeded => claiming.extend(list.take(*now, 1, 1).into_iter().map(|p| (p, None))),
-                    2 => if list.begin(&p) { claiming.push((p, None)); },
-                    // The claim's statement, and some time later its answer.
-                    3 => if let Some((p, claim @ None)) = claiming.iter_mut().find(|(_, claim)| claim.is_none()) {
-                        *claim = Some(shadow.claim(p, flag));
-                    },
-                    4 => if let Some(at) = claiming.iter().position(|(_, claim)| claim.is_some()) {
-                        let (p, claim) = claiming.remove(at);
-                        list.finish(&p, claim.unwrap());
-                    },
-                    // An ack or a nack that ends the lease, and what is told of it.
-                    5 => if let Some(lease) = row.lease.take_if(|lease| lease.until > *now) {
-                        if flag { row.cursor = lease.end; }
-                        releases.push((p.id, row.cursor < lease.head));
-                    },
-                    6 => if !releases.is_empty() {
-                        let (id, more) = releases.remove(0);
-                        list.released(id, more);
-                    },
-                    7 => if let Some(lease) = &mut row.lease { lease.until = *now + Duration::from_secs(3); },
-                    // Another broker's claim.
-                    8 => { shadow.claim(&p, flag); }
-                    9 => {
-                        if flag { (row.cursor, row.lease) = (0, None); }
-                        list.clear();
-                        seeded = false;
-                    }
-                    _ => *now += Duration::from_secs(1),
-                }
-                if action == 10 && !seeded {
-                    shadow.seed(&mut list);
-                    seeded = true;
-                }
-                prop_assert_eq!(list.turns.len() + list.due.len() + claiming.len(), list.len());
-            }
-            for (p, claim) in claiming {
-                list.finish(&p, claim.unwrap_or(Claim::Unused));
-            }
-            for (id, more) in releases {
-                list.released(id, more);
-            }
-            if !seeded {
-                shadow.seed(&mut list);
-            }
-            let taken: Vec<i64> = names(&list.take(shadow.now, 10, 1));
-            for (n, row) in shadow.rows.iter().enumerate() {
-                let leased = row.lease.is_some_and(|lease| lease.until > shadow.now);
-                prop_assert!(row.cursor == row.head || leased || taken.contains(&(n as i64)), "{n} is lost");
-            }
-        }
-    }
-}
+mod tests;

@@ -6,15 +6,16 @@
 //! pops, and a pop that looked in an earlier one does not park.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::ready::{Claim, ReadyList};
 use super::timers::Timers;
+use super::waiter::{Handover, Waiter};
 use crate::clock;
 use crate::log::Partition;
 
@@ -54,9 +55,9 @@ struct State {
     noted_partitions: usize,
     parked: VecDeque<Arc<Waiter>>,
     parked_by_name: HashMap<Arc<str>, VecDeque<Arc<Waiter>>>,
-    /// Pops by name waiting for this broker's own claim on the partition to end.
-    turns: HashMap<Uuid, VecDeque<oneshot::Sender<Handover>>>,
-    gone: usize,
+    /// Pops by name waiting for this broker's own claim on the partition to end, in order.
+    handovers: HashMap<Uuid, VecDeque<oneshot::Sender<Handover>>>,
+    left: usize,
     armed: Option<Instant>,
 }
 
@@ -65,55 +66,6 @@ struct State {
 pub struct Pushed {
     pub partitions: Arc<[Arc<Partition>]>,
     pub look_at: Option<Instant>,
-}
-
-const WAITING: u8 = 0;
-const WOKEN: u8 = 1;
-const GONE: u8 = 2;
-
-/// A parked pop. It may wait in several watches at once.
-#[derive(Default)]
-pub struct Waiter {
-    state: AtomicU8,
-    notify: Notify,
-}
-
-impl Waiter {
-    /// False if it was woken before or has gone away.
-    fn wake(&self) -> bool {
-        let woken = self.state.compare_exchange(WAITING, WOKEN, AcqRel, Acquire).is_ok();
-        if woken {
-            self.notify.notify_one();
-        }
-        woken
-    }
-
-    pub async fn woken(&self) {
-        self.notify.notified().await;
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.state.load(Acquire) == WAITING
-    }
-}
-
-/// A partition that is handed from the claim that has ended to the pop that has waited longest for it: nobody gets ahead of
-/// that one. If it has gone away meanwhile, the next one gets it.
-pub struct Handover(Option<(Arc<Watch>, Arc<Partition>)>);
-
-impl Handover {
-    /// It is being claimed from now on, until `Watch::finish`.
-    pub fn accept(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Handover {
-    fn drop(&mut self) {
-        if let Some((watch, partition)) = self.0.take() {
-            watch.finish(&partition, Claim::Unused);
-        }
-    }
 }
 
 /// What a pop is parked for.
@@ -219,14 +171,14 @@ impl Watch {
             return Ok(());
         }
         let (sender, receiver) = oneshot::channel();
-        state.turns.entry(partition.id).or_default().push_back(sender);
+        state.handovers.entry(partition.id).or_default().push_back(sender);
         Err(receiver)
     }
 
     pub fn finish(self: &Arc<Self>, partition: &Arc<Partition>, claim: Claim) {
         let mut state = self.lock();
         let ready = state.ready.finish(partition, claim);
-        if state.next_turn(self, partition) {
+        if state.hand_over(self, partition) {
             state.ready.begin(partition);
         } else if ready {
             state.wake_for(&partition.name);
@@ -277,9 +229,10 @@ impl Watch {
         self.arm(&mut state);
     }
 
-    pub fn released(&self, partition: Uuid, name: &str, more: bool) {
+    /// See `ReadyList::released`.
+    pub fn released(&self, partition: Uuid, name: &str, more: bool, known: Option<&Arc<Partition>>) {
         let mut state = self.lock();
-        if state.ready.released(partition, more) || (more && !state.parked_by_name.is_empty()) {
+        if state.ready.released(partition, more, known) || (more && !state.parked_by_name.is_empty()) {
             state.wake_for(name);
         }
     }
@@ -323,19 +276,16 @@ impl Watch {
         true
     }
 
-    /// A parked pop ends. If it was woken but leaves without looking, the next one is woken in its place.
-    pub fn leave(&self, interest: Interest<'_>, waiter: &Waiter, looked: bool) {
-        let before = waiter.state.swap(GONE, AcqRel);
+    /// A parked pop ends. If it was woken and does not look, the next one is woken in its place.
+    pub fn leave(&self, interest: Interest<'_>, woken: bool, looks: bool) {
         let mut state = self.lock();
         state.used_at = clock::now();
-        if before == WAITING {
-            state.gone += 1;
-        } else if before == WOKEN && !looked {
-            match interest {
-                Interest::Any if state.ready.ready() > 0 => drop(state.wake_any()),
-                Interest::Any => {}
-                Interest::Partition(name) => state.wake_for(name),
-            }
+        match interest {
+            _ if !woken => state.left += 1,
+            _ if looks => {}
+            Interest::Any if state.ready.ready() == 0 => {}
+            Interest::Any => drop(state.wake_any()),
+            Interest::Partition(name) => state.wake_for(name),
         }
     }
 
@@ -398,8 +348,8 @@ impl State {
             noted_partitions: 0,
             parked: VecDeque::new(),
             parked_by_name: HashMap::new(),
-            turns: HashMap::new(),
-            gone: 0,
+            handovers: HashMap::new(),
+            left: 0,
             armed: None,
         }
     }
@@ -422,7 +372,7 @@ impl State {
         for waiter in self.parked.drain(..).chain(named.into_values().flatten()) {
             waiter.wake();
         }
-        self.turns.clear();
+        self.handovers.clear();
     }
 
     /// A pop by name goes first: nothing else can serve it.
@@ -448,194 +398,30 @@ impl State {
     }
 
     /// True if a pop gets the partition. It may go away at once, but can say so only when the lock is free.
-    fn next_turn(&mut self, watch: &Arc<Watch>, partition: &Arc<Partition>) -> bool {
-        let Some(queue) = self.turns.get_mut(&partition.id) else { return false };
-        while let Some(turn) = queue.pop_front() {
-            match turn.send(Handover(Some((watch.clone(), partition.clone())))) {
+    fn hand_over(&mut self, watch: &Arc<Watch>, partition: &Arc<Partition>) -> bool {
+        let Some(queue) = self.handovers.get_mut(&partition.id) else { return false };
+        while let Some(waiting) = queue.pop_front() {
+            match waiting.send(Handover::new(watch, partition)) {
                 Ok(()) => return true,
                 Err(handover) => handover.accept(),
             }
         }
-        self.turns.remove(&partition.id);
+        self.handovers.remove(&partition.id);
         false
     }
 
     /// Pops that went away are dropped in bulk, once they are the majority.
     fn compact(&mut self) {
-        if self.gone > 64 && self.gone > self.parked.len() / 2 {
+        if self.left > 64 && self.left > self.parked.len() / 2 {
             self.parked.retain(|waiter| waiter.is_waiting());
             self.parked_by_name.retain(|_, queue| {
                 queue.retain(|waiter| waiter.is_waiting());
                 !queue.is_empty()
             });
-            self.gone = 0;
+            self.left = 0;
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    fn watch() -> Arc<Watch> {
-        Watch::new("q".into(), "g".into(), Arc::default())
-    }
-
-    fn partition(number: u8) -> Arc<Partition> {
-        let id = Uuid::from_u128(u128::from(number));
-        Arc::new(Partition {
-            id,
-            number: i64::from(number),
-            queue: "q".into(),
-            name: number.to_string().into(),
-        })
-    }
-
-    fn park(watch: &Arc<Watch>, interest: Interest<'_>) -> Arc<Waiter> {
-        let waiter = Arc::default();
-        assert!(watch.park(interest, None, 0, &waiter));
-        waiter
-    }
-
-    fn woken(waiter: &Waiter) -> bool {
-        waiter.state.load(Acquire) == WOKEN
-    }
-
-    #[test]
-    fn a_partition_goes_to_the_pop_that_has_waited_longest_for_it_and_past_those_that_went_away() {
-        let (watch, wanted) = (watch(), partition(1));
-        assert!(watch.begin(&wanted).is_ok());
-        let [gone, early, late] = [(); 3].map(|()| watch.begin(&wanted).unwrap_err());
-        drop(gone);
-        watch.finish(&wanted, Claim::Nothing);
-        let mut last = watch.begin(&wanted).expect_err("nobody gets ahead of those that wait");
-        let mut late = late;
-        assert!(late.try_recv().is_err());
-        drop(early);
-        late.try_recv().expect("the one before went away with the partition in its hands").accept();
-        assert!(last.try_recv().is_err(), "it is being claimed");
-        watch.finish(&wanted, Claim::Committed { more: true });
-        last.try_recv().unwrap().accept();
-        let parked = park(&watch, Interest::Partition("1"));
-        watch.finish(&wanted, Claim::Committed { more: true });
-        assert!(woken(&parked), "nobody waits for it any more");
-        assert!(watch.begin(&wanted).is_ok());
-    }
-
-    #[test]
-    fn what_a_woken_pop_has_left_behind_wakes_the_next_one() {
-        let watch = watch();
-        let (first, second) = (park(&watch, Interest::Any), park(&watch, Interest::Any));
-        let (third, fourth) =
-            (park(&watch, Interest::Partition("2")), park(&watch, Interest::Partition("3")));
-        watch.wake_for_ready();
-        watch.mark(&partition(1), None);
-        watch.mark(&partition(2), None);
-        assert_eq!([&first, &second, &third, &fourth].map(|pop| woken(pop)), [true, false, true, false]);
-        watch.leave(Interest::Any, &first, true);
-        watch.leave(Interest::Partition("2"), &third, true);
-        watch.wake_for_ready();
-        assert!(woken(&second) && !woken(&fourth));
-    }
-
-    #[test]
-    fn one_partition_wakes_one_pop_in_order_of_arrival() {
-        let watch = watch();
-        let (first, second) = (park(&watch, Interest::Any), park(&watch, Interest::Any));
-        watch.mark(&partition(1), None);
-        assert!(woken(&first) && !woken(&second));
-        watch.mark(&partition(1), None);
-        assert!(!woken(&second), "the same partition feeds nobody else");
-        watch.mark(&partition(2), None);
-        assert!(woken(&second));
-    }
-
-    #[test]
-    fn a_pop_by_name_is_woken_before_any_other() {
-        let watch = watch();
-        let (any, named) = (park(&watch, Interest::Any), park(&watch, Interest::Partition("7")));
-        watch.mark(&partition(7), None);
-        assert!(woken(&named) && !woken(&any));
-        watch.mark(&partition(8), None);
-        assert!(woken(&any));
-    }
-
-    #[test]
-    fn a_wake_up_is_not_lost_with_the_pop_that_left() {
-        let watch = watch();
-        let (first, second) = (park(&watch, Interest::Any), park(&watch, Interest::Any));
-        watch.mark(&partition(1), None);
-        watch.leave(Interest::Any, &first, false);
-        assert!(woken(&second));
-    }
-
-    #[test]
-    fn nobody_parks_beside_something_ready() {
-        let watch = watch();
-        watch.mark(&partition(1), None);
-        assert!(!watch.park(Interest::Any, None, 0, &Arc::default()));
-        assert!(!watch.park(Interest::Partition("1"), Some(partition(1).id), 0, &Arc::default()));
-        assert!(!watch.park(Interest::Partition("1"), None, 0, &Arc::default()), "it exists by now");
-        assert!(watch.park(Interest::Partition("2"), Some(partition(2).id), 0, &Arc::default()));
-    }
-
-    #[test]
-    fn a_reset_wakes_parked_pops_and_lets_none_park_that_looked_before_it() {
-        let watch = watch();
-        let looked_in = watch.begin_look();
-        let (any, named) = (park(&watch, Interest::Any), park(&watch, Interest::Partition("1")));
-        watch.reset();
-        assert!(woken(&any) && woken(&named));
-        for interest in [Interest::Any, Interest::Partition("1")] {
-            assert!(!watch.park(interest, None, looked_in, &Arc::default()));
-            assert!(watch.park(interest, None, watch.begin_look(), &Arc::default()));
-        }
-    }
-
-    #[tokio::test]
-    async fn a_reset_while_the_list_is_read_makes_the_next_pop_read_it_again() {
-        let watch = watch();
-        let mut seeding = watch.seeding().await;
-        watch.reset();
-        (seeding.registered, seeding.started) = (true, true);
-        drop(seeding);
-        let again = watch.seeding().await;
-        assert!(!again.registered && !again.started);
-    }
-
-    #[test]
-    fn pops_that_left_do_not_pile_up() {
-        let watch = watch();
-        for _ in 0..10_000 {
-            let waiter = park(&watch, Interest::Any);
-            watch.leave(Interest::Any, &waiter, false);
-        }
-        assert!(watch.lock().parked.len() < 200);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lease_that_runs_out_wakes_the_next_pop() {
-        let timers: Arc<Timers> = Arc::default();
-        let watch = Watch::new("q".into(), "g".into(), timers.clone());
-        let p = partition(1);
-        assert!(watch.begin(&p).is_ok());
-        watch.finish(&p, Claim::Granted { until: clock::now() + Duration::from_millis(20) });
-        let waiter = park(&watch, Interest::Any);
-        tokio::select! {
-            () = timers.run() => {}
-            () = waiter.woken() => {}
-        }
-        assert!(woken(&waiter));
-    }
-
-    #[test]
-    fn a_batch_asks_for_as_many_partitions_as_the_last_one_needed() {
-        let watch = watch();
-        assert_eq!(watch.likely(100, 10), 10, "nothing is known yet");
-        watch.yielded(100, 1);
-        assert_eq!((watch.likely(100, 10), watch.likely(101, 10)), (1, 2));
-        watch.yielded(7, 7);
-        assert_eq!(watch.likely(100, 10), 10);
-    }
-}
+mod tests;

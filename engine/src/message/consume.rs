@@ -1,4 +1,4 @@
-//! Turn: what consumers ask for. Acks and claims share their flights, because who acknowledges is about to claim, and a
+//! The lane of consumers. Acks and claims share its flights, because a consumer that acknowledges is about to claim, and a
 //! flight less is a commit less.
 
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::ack::{Ack, AckOutcome};
+use super::ack_outcome::AckOutcome;
 use super::claim::{Claimed, Claiming, PopClaim};
+use super::locate::Ack;
 use super::settle::Settling;
 use crate::db::procedures::{self, Locked};
 use crate::db::{Connection, Error, Priority};
@@ -19,21 +20,21 @@ const ACK: usize = 0;
 const CLAIM: usize = 1;
 
 /// An entry of the lane.
-pub enum Turn {
+pub enum Consume {
     Ack(Ack),
     Claim(PopClaim),
 }
 
-pub enum Done {
+pub enum Consumed {
     Ack(AckOutcome),
-    /// Not settled, although others of its flight are: it flies again.
+    /// Nothing was done about it, although other entries of its flight are done: it flies again.
     Left(Error),
-    /// Not settled, because deferred acks are ahead of it.
+    /// Not applied, because deferred acks are ahead of it.
     Behind(Box<Ack>),
     Claim(Claimed),
 }
 
-impl Done {
+impl Consumed {
     pub fn into_ack(self) -> Result<AckOutcome, Error> {
         match self {
             Self::Ack(outcome) => Ok(outcome),
@@ -59,7 +60,8 @@ pub enum Key {
     Claim(u64),
 }
 
-impl Operation for Turn {
+impl Operation for Consume {
+    /// As in the label of its metrics.
     const NAME: &'static str = "turn";
     const KINDS: &'static [&'static str] = &["ack", "pop"];
     const PRIORITY: Priority = Priority::Turn;
@@ -67,7 +69,7 @@ impl Operation for Turn {
     /// Of five hundred pops at once, the first are answered while the database still works on the last.
     const ITEMS_MAX: usize = 128;
     type Key = Key;
-    type Output = Done;
+    type Output = Consumed;
     type Context = Shared;
 
     fn kind(&self) -> usize {
@@ -98,15 +100,15 @@ impl Operation for Turn {
         }
     }
 
-    fn left(done: &Done) -> Option<Error> {
-        match done {
-            Done::Left(error) => Some(error.clone()),
+    fn left(consumed: &Consumed) -> Option<Error> {
+        match consumed {
+            Consumed::Left(error) => Some(error.clone()),
             _ => None,
         }
     }
 
-    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Done>, Error> {
-        settle(shared, db, batch, Locked::Skip).await
+    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Consumed>, Error> {
+        fly(shared, db, batch, Locked::Skip).await
     }
 
     async fn call_waiting(
@@ -114,23 +116,23 @@ impl Operation for Turn {
         db: &Connection,
         batch: &[Self],
         patience: Duration,
-    ) -> Result<Vec<Done>, Error> {
-        settle(shared, db, batch, Locked::WaitFor(patience)).await
+    ) -> Result<Vec<Consumed>, Error> {
+        fly(shared, db, batch, Locked::WaitFor(patience)).await
     }
 }
 
-/// Each statement is committed by itself. Once one is, the flight is not repeated: what could not be settled is left.
-async fn settle(
+/// Each statement is committed by itself. Once one is, the flight is not repeated: what could not be done is left.
+async fn fly(
     shared: &Arc<Shared>,
     db: &Connection,
-    batch: &[Turn],
+    batch: &[Consume],
     locked: Locked,
-) -> Result<Vec<Done>, Error> {
+) -> Result<Vec<Consumed>, Error> {
     let (mut acks, mut claims) = (Vec::new(), Vec::new());
-    for turn in batch {
-        match turn {
-            Turn::Ack(ack) => acks.push(ack),
-            Turn::Claim(claim) => claims.push(claim),
+    for entry in batch {
+        match entry {
+            Consume::Ack(ack) => acks.push(ack),
+            Consume::Claim(claim) => claims.push(claim),
         }
     }
     let (mut settling, claiming) = (Settling::new(shared, acks), Claiming::new(shared, claims));
@@ -178,17 +180,17 @@ async fn settle(
     let moved = || Error::Changed("the cursor kept moving while messages were acknowledged");
     let mut acked = settling.outcomes().into_iter();
     let mut claimed = claimed.map(Vec::into_iter);
-    let done = batch.iter().map(|turn| match turn {
-        Turn::Ack(ack) => acked.next().map(|outcome| match outcome {
-            Some(outcome) if outcome.behind => Done::Behind(Box::new(ack.clone())),
-            Some(outcome) => Done::Ack(outcome),
-            None if settling.is_busy(ack) => Done::Left(Error::Busy),
-            None => Done::Left(failure.clone().unwrap_or_else(moved)),
+    let consumed = batch.iter().map(|entry| match entry {
+        Consume::Ack(ack) => acked.next().map(|outcome| match outcome {
+            Some(outcome) if outcome.behind => Consumed::Behind(Box::new(ack.clone())),
+            Some(outcome) => Consumed::Ack(outcome),
+            None if settling.is_busy(ack) => Consumed::Left(Error::Busy),
+            None => Consumed::Left(failure.clone().unwrap_or_else(moved)),
         }),
-        Turn::Claim(_) => match &mut claimed {
-            Ok(claimed) => claimed.next().map(Done::Claim),
-            Err(error) => Some(Done::Left(error.clone())),
+        Consume::Claim(_) => match &mut claimed {
+            Ok(claimed) => claimed.next().map(Consumed::Claim),
+            Err(error) => Some(Consumed::Left(error.clone())),
         },
     });
-    Ok(done.flatten().collect())
+    Ok(consumed.flatten().collect())
 }
