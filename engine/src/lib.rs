@@ -16,6 +16,7 @@ mod error;
 pub mod fuzzing;
 mod histogram;
 mod history;
+mod intake;
 mod jobs;
 mod life;
 mod load;
@@ -86,7 +87,7 @@ pub struct Engine {
 struct Lanes {
     open: Lane<message::open::Open>,
     locate: Lane<message::locate::Locate>,
-    push: Lane<message::append::Parcel>,
+    push: Lane<message::parcel::Parcel>,
     defer: Lane<message::defer::Request>,
     defer_ack: Lane<message::defer_ack::DeferredAck>,
     fetch: Lane<message::fetch::Fetch>,

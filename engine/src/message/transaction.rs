@@ -12,9 +12,10 @@ use uuid::Uuid;
 
 use super::ack::{self, Ack, AckOutcome};
 use super::ack_plan;
-use super::append::{self, Landed, Parcel, Placed, Publication};
+use super::append::{self, Behind, Publication};
 use super::open;
-use super::push::{self, Absent, Message, Missing};
+use super::parcel::{Absent, Message, Missing, Outcome, Parcel, Placed};
+use super::push;
 use crate::Engine;
 use crate::clock;
 use crate::db::procedures::{self, Acked, Answer, Locked, Refusal};
@@ -166,7 +167,7 @@ impl Engine {
                     index,
                     success: true,
                     transaction_id: messages[push].transaction_id.to_owned(),
-                    message_id: message.message_id(partition.number),
+                    message_id: message.id,
                     partition_id: partition.id,
                     queue_name: partition.queue.to_string(),
                     duplicate: message.duplicate,
@@ -382,8 +383,8 @@ impl Transaction {
             children.extend(new.filter_map(|(line, placed)| {
                 Some(Named {
                     partition: partition.clone(),
-                    offset: placed.offset,
-                    message_id: placed.message_id(partition.number),
+                    offset: placed.offset?,
+                    message_id: placed.id,
                     transaction_id: read_string(Frame::parse(line)?.transaction_id).into(),
                 })
             }));
@@ -456,11 +457,11 @@ impl Transaction {
         let partitions = parcels.iter().map(|parcel| parcel.partition.clone()).collect();
         let mut published = Vec::new();
         let mut placed = Vec::with_capacity(parcels.len());
-        for landed in append::append(shared, db, &parcels, append::Turn::Direct, &mut published).await? {
+        for landed in append::append(shared, db, &parcels, Behind::Report, &mut published).await? {
             match landed {
-                Landed::Placed(messages) => placed.push(messages),
-                Landed::Behind(_) => return Ok(Err(Settled::Behind)),
-                Landed::Gone => return Ok(Err(Settled::PartitionGone)),
+                Outcome::Stored(messages) => placed.push(messages),
+                Outcome::Behind(_) => return Ok(Err(Settled::Behind)),
+                _ => return Ok(Err(Settled::PartitionGone)),
             }
         }
         let mut acked = Vec::new();
