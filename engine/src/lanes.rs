@@ -52,7 +52,7 @@ macro_rules! lanes {
 
 lanes! {
     open: message::open::Open, |slots| slots.push, Away::Spools;
-    push: message::append::Parcel, |slots| slots.push, Away::Spools;
+    push: message::parcel::Parcel, |slots| slots.push, Away::Spools;
     defer: message::defer::Request, |slots| slots.push, Away::Spools;
     defer_ack: message::defer_ack::DeferredAck, |slots| slots.ack, Away::Waits;
     fetch: message::fetch::Fetch, |slots| slots.pop, Away::Waits;

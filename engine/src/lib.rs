@@ -16,6 +16,7 @@ mod error;
 pub mod fuzzing;
 mod histogram;
 mod history;
+mod intake;
 mod jobs;
 mod lanes;
 mod life;

@@ -8,6 +8,7 @@ use crate::Engine;
 use crate::config::Config;
 use crate::db::{ConnectError, Connections, Connector, control, error_chain, migrate};
 use crate::error::StartError;
+use crate::intake;
 use crate::jobs;
 use crate::lanes::Lanes;
 use crate::shared::Shared;
@@ -93,7 +94,6 @@ impl Engine {
             async move { timers.run().await }
         });
         jobs::monitor::start(&shared, &lanes);
-        jobs::processor::start(&shared);
         jobs::retention::start(&shared);
         jobs::extents::start(&shared);
         jobs::statistics::start(&shared);
@@ -101,9 +101,7 @@ impl Engine {
         jobs::life::start(&shared);
         jobs::history::start(&shared, &lanes);
         let engine = Self { shared, lanes, claims: Arc::default() };
-        jobs::replay::start(&engine);
-        jobs::inbox::start(&engine);
-        jobs::redrive::start(&engine);
+        intake::start(&engine);
         Ok(engine)
     }
 }

@@ -1,5 +1,5 @@
 -- Pushes from SQL. An application calls queen.push in its own transaction; the row waits in queen.inbox, invisible until
--- the commit and gone with a rollback. One broker moves what is committed into the log (engine/src/jobs/inbox.rs).
+-- the commit and gone with a rollback. One broker moves what is committed into the log (engine/src/intake/inbox.rs).
 --
 -- How the broker learns of it. While there is traffic it looks every 10 ms, by transaction number, as
 -- discover.sql does: a look costs what was committed since the last one, however many old rows a forgotten transaction

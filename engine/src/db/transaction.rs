@@ -46,12 +46,12 @@ pub async fn run<T, E: From<Error>>(
     }
 }
 
-pub async fn begin(db: &Connection) -> Result<Number, Error> {
+async fn begin(db: &Connection) -> Result<Number, Error> {
     start(db, "").await
 }
 
 /// None of its statements waits longer than this for a lock.
-pub async fn begin_within(db: &Connection, lock_wait: Duration) -> Result<Number, Error> {
+async fn begin_within(db: &Connection, lock_wait: Duration) -> Result<Number, Error> {
     start(db, &format!("set local lock_timeout = {}; ", lock_wait.as_millis().max(1))).await
 }
 
@@ -75,7 +75,7 @@ async fn start(db: &Connection, settings: &str) -> Result<Number, Error> {
 }
 
 /// A connection that cannot even roll back stays in its transaction, and is closed when it is given back.
-pub async fn rollback(db: &Connection) {
+async fn rollback(db: &Connection) {
     if db.within("rollback", db.client.batch_execute("rollback")).await.is_ok() {
         db.leave_transaction();
     }
@@ -83,7 +83,7 @@ pub async fn rollback(db: &Connection) {
 
 /// `Error::RolledBack` if the connection was lost and nothing was committed, `Error::Unknown` if the database could not be
 /// asked for as long as patience lasts, or does not know anymore.
-pub async fn commit(
+async fn commit(
     db: &Connection,
     connector: &Connector,
     number: &Number,

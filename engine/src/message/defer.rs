@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use queen_protocol::Ticket;
 use uuid::Uuid;
 
-use super::append::{Parcel, Placed};
+use super::parcel::{Outcome, Parcel, Placed};
+use crate::Engine;
 use crate::db::procedures::{Locked, deferred};
 use crate::db::{Connection, Error, Priority};
 use crate::load::{Kind, Reason, Way};
@@ -17,60 +19,39 @@ use crate::shared::Shared;
 use crate::sidecar::Operation;
 
 /// As in the contract: acknowledgements before pushes.
-pub const PUSH_PRIORITY: i32 = 5;
+const PUSH_PRIORITY: i32 = 5;
 
 /// The part of a parcel that is not stored yet, as one entry of the deferred queue.
 #[derive(Debug)]
 pub struct Deferral {
-    pub id: Uuid,
+    id: Uuid,
     partition: Arc<Partition>,
     count: usize,
     transactions: Vec<u8>,
     frames: String,
-    /// Of all the parcel's messages.
-    messages: Vec<Accepted>,
-}
-
-/// What the sender of a message is told when its push was deferred.
-#[derive(Debug, Clone, Copy)]
-pub enum Accepted {
-    /// It was in the log before.
-    Stored(Placed),
-    Promised {
-        id: Uuid,
-        /// By an earlier message of the same push.
-        repeats: bool,
-    },
-}
-
-/// An entry of the deferred queue, as its sender knows it.
-#[derive(Debug, Clone)]
-pub struct Deferred {
-    pub operation: Uuid,
-    pub position: u64,
-    pub reason: Reason,
-    pub messages: Vec<Accepted>,
+    /// All of the parcel's messages.
+    placed: Vec<Placed>,
 }
 
 impl Deferral {
-    /// `placed`: what of the parcel is stored already.
-    pub fn new(parcel: &Parcel, placed: &[Option<Placed>]) -> Self {
+    /// `stored`: what of the parcel is in the log already.
+    fn new(parcel: &Parcel, stored: &[Option<Placed>]) -> Self {
         let mut first: HashMap<TransactionHash, Uuid> = HashMap::new();
-        let mut messages = Vec::with_capacity(parcel.hashes.len());
+        let mut placed = Vec::with_capacity(parcel.hashes.len());
         let (mut lines, mut ids, mut transactions) = (Vec::new(), Vec::new(), Vec::new());
-        let parts = parcel.hashes.iter().zip(parcel.frames.split('\n')).zip(placed);
-        for (index, ((&hash, line), placed)) in parts.enumerate() {
+        let parts = parcel.hashes.iter().zip(parcel.frames.split('\n')).zip(stored);
+        for (index, ((&hash, line), stored)) in parts.enumerate() {
             let repeated = first.get(&hash).filter(|_| hash.is_chosen() && parcel.dedup_seconds > 0);
-            messages.push(match (placed, repeated) {
-                (Some(placed), _) => Accepted::Stored(*placed),
-                (None, Some(&id)) => Accepted::Promised { id, repeats: true },
+            placed.push(match (stored, repeated) {
+                (Some(stored), _) => *stored,
+                (None, Some(&id)) => Placed { id, offset: None, duplicate: true },
                 (None, None) => {
                     let id = parcel.promised.get(index).copied().unwrap_or_else(Uuid::now_v7);
                     first.insert(hash, id);
                     lines.push(line);
                     ids.push(id);
                     transactions.extend_from_slice(&hash.to_bytes());
-                    Accepted::Promised { id, repeats: false }
+                    Placed { id, offset: None, duplicate: false }
                 }
             });
         }
@@ -81,43 +62,61 @@ impl Deferral {
             count: ids.len(),
             transactions,
             frames: if parcel.promised.is_empty() { with_ids(&frames, &ids) } else { frames },
-            messages,
+            placed,
         }
     }
 
-    pub fn told(&self, shared: &Shared, reason: Reason) -> Deferred {
-        Deferred {
-            operation: self.id,
-            position: shared.load.depth().max(1),
-            reason,
-            messages: self.messages.clone(),
-        }
+    fn accepted(&self, shared: &Shared, reason: Reason) -> Outcome {
+        let ticket = Ticket::new(self.id, shared.load.depth().max(1), reason.word());
+        Outcome::Deferred(ticket, self.placed.clone())
     }
 }
 
-/// Puts entries behind all that is put aside for their partitions. Answers which of them have no partition any more.
-pub async fn store(shared: &Shared, db: &Connection, deferrals: &[&Deferral]) -> Result<Vec<bool>, Error> {
-    let entries: Vec<(i32, &Deferral)> = deferrals.iter().map(|deferral| (0, *deferral)).collect();
-    let stored = store_all(shared, db, &entries, Locked::Wait).await?;
-    Ok(stored.into_iter().map(|stored| stored == Aside::Gone).collect())
+impl Engine {
+    /// Defers parcels that were not sent yet, all in one transaction.
+    pub(super) async fn defer(
+        &self,
+        parcels: Vec<(Vec<usize>, Parcel)>,
+        reason: Reason,
+    ) -> Result<Vec<(Vec<usize>, Arc<Partition>, Outcome)>, Error> {
+        // One operation for each partition, however large.
+        let mut merged: Vec<(Vec<usize>, Parcel)> = Vec::with_capacity(parcels.len());
+        for (members, parcel) in parcels {
+            match merged.last_mut() {
+                Some((last, whole)) if whole.partition.id == parcel.partition.id => {
+                    last.extend(members);
+                    whole.frames.push('\n');
+                    whole.frames.push_str(&parcel.frames);
+                    whole.hashes.extend(parcel.hashes);
+                    whole.promised.extend(parcel.promised);
+                }
+                _ => merged.push((members, parcel)),
+            }
+        }
+        let new = |parcel: &Parcel| Deferral::new(parcel, &vec![None; parcel.hashes.len()]);
+        let deferrals = merged.iter().map(|(_, parcel)| new(parcel)).collect();
+        let outcomes = self.lanes.defer.submit(Request { deferrals, reason }).await?;
+        let parcels = merged.into_iter().map(|(members, parcel)| (members, parcel.partition));
+        Ok(parcels
+            .zip(outcomes)
+            .map(|((members, partition), outcome)| (members, partition, outcome))
+            .collect())
+    }
 }
 
-/// What became of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Aside {
-    Stored,
-    Gone,
-    /// A partition of its request is locked.
-    Busy,
-}
+/// An entry of the deferred queue on its way there. Those of one request are stored together or not at all.
+type Entry<'a> = (i32, &'a Deferral, Reason);
 
-/// Entries, each with the number of its request: those of one are stored together or not at all.
-async fn store_all(
+/// Puts entries behind everything that is deferred for their partitions.
+async fn store(
     shared: &Shared,
     db: &Connection,
-    entries: &[(i32, &Deferral)],
+    entries: &[Entry<'_>],
     locked: Locked,
-) -> Result<Vec<Aside>, Error> {
+) -> Result<Vec<Outcome>, Error> {
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
     let settings = shared.load.settings();
     let mut ask = deferred::DeferPushes {
         timeout: i32::try_from(settings.timeout.as_secs()).unwrap_or(i32::MAX).max(1),
@@ -126,7 +125,7 @@ async fn store_all(
         locked,
         ..Default::default()
     };
-    for (request, deferral) in entries {
+    for (request, deferral, _) in entries {
         ask.requests.push(*request);
         ask.ids.push(deferral.id);
         ask.partitions.push(deferral.partition.id);
@@ -134,23 +133,24 @@ async fn store_all(
         ask.transactions.push(&deferral.transactions);
         ask.bodies.push(&deferral.frames);
     }
-    let mut stored = vec![Aside::Stored; entries.len()];
     let answer = deferred::defer_pushes(db, &ask).await?;
+    shared.load.deferred(entries.len() - answer.refused.len() - answer.busy.len());
+    let mut outcomes: Vec<Outcome> =
+        entries.iter().map(|(_, deferral, reason)| deferral.accepted(shared, *reason)).collect();
     for position in answer.refused {
-        stored[position] = Aside::Gone;
+        outcomes[position] = Outcome::Gone;
         shared.directory.forget(&entries[position].1.partition);
     }
     for position in answer.busy {
-        stored[position] = Aside::Busy;
+        outcomes[position] = Outcome::Left(Error::Busy);
     }
-    shared.load.deferred(stored.iter().filter(|stored| **stored == Aside::Stored).count());
-    Ok(stored)
+    Ok(outcomes)
 }
 
-/// Everything one request has put aside: stored in one transaction.
+/// Everything that one request defers: stored in one transaction.
 pub struct Request {
-    pub deferrals: Vec<Deferral>,
-    pub reason: Reason,
+    deferrals: Vec<Deferral>,
+    reason: Reason,
 }
 
 impl Operation for Request {
@@ -159,8 +159,8 @@ impl Operation for Request {
     const MERGED_MAX: usize = usize::MAX;
     /// Requests for one partition are stored in the order they came.
     type Key = Option<Uuid>;
-    /// By entry: what its sender is told, or `None` if the partition is gone. `None` for all: one of them is locked.
-    type Output = Option<Vec<Option<Deferred>>>;
+    /// By deferral.
+    type Output = Vec<Outcome>;
     type Context = Shared;
 
     fn key(&self) -> Self::Key {
@@ -175,11 +175,11 @@ impl Operation for Request {
         self.deferrals.iter().map(|deferral| deferral.frames.len()).sum()
     }
 
-    fn left(output: &Self::Output) -> Option<Error> {
-        output.is_none().then_some(Error::Busy)
+    fn left(outcomes: &Vec<Outcome>) -> Option<Error> {
+        outcomes.iter().find_map(Parcel::left)
     }
 
-    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Self::Output>, Error> {
+    async fn call(shared: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Vec<Outcome>>, Error> {
         store_requests(shared, db, batch, Locked::Skip).await
     }
 
@@ -188,7 +188,7 @@ impl Operation for Request {
         db: &Connection,
         batch: &[Self],
         patience: Duration,
-    ) -> Result<Vec<Self::Output>, Error> {
+    ) -> Result<Vec<Vec<Outcome>>, Error> {
         store_requests(shared, db, batch, Locked::WaitFor(patience)).await
     }
 }
@@ -198,66 +198,85 @@ async fn store_requests(
     db: &Connection,
     batch: &[Request],
     locked: Locked,
-) -> Result<Vec<Option<Vec<Option<Deferred>>>>, Error> {
-    let mut entries = Vec::new();
-    for (request, number) in batch.iter().zip(0..) {
-        entries.extend(request.deferrals.iter().map(|deferral| (number, deferral)));
-    }
-    let mut stored = store_all(shared, db, &entries, locked).await?.into_iter();
-    let mut outputs = Vec::with_capacity(batch.len());
-    for Request { deferrals, reason } in batch {
-        let own: Vec<Aside> = stored.by_ref().take(deferrals.len()).collect();
-        let told = deferrals.iter().zip(&own);
-        let told =
-            told.map(|(deferral, aside)| (*aside == Aside::Stored).then(|| deferral.told(shared, *reason)));
-        outputs.push((!own.contains(&Aside::Busy)).then(|| told.collect()));
-    }
-    Ok(outputs)
+) -> Result<Vec<Vec<Outcome>>, Error> {
+    let entries = (0..).zip(batch).flat_map(|(number, request)| {
+        request.deferrals.iter().map(move |deferral| (number, deferral, request.reason))
+    });
+    let entries: Vec<Entry<'_>> = entries.collect();
+    let mut outcomes = store(shared, db, &entries, locked).await?.into_iter();
+    Ok(batch.iter().map(|request| outcomes.by_ref().take(request.deferrals.len()).collect()).collect())
 }
 
-/// Puts aside what a flight found behind deferred pushes, before any later push to the same partition may fly.
+/// Defers what a flight found behind deferred pushes, before any later push to the same partition may fly.
 pub async fn behind(
     shared: &Shared,
     db: &Connection,
-    parcels: &[(&Parcel, Vec<Option<Placed>>)],
+    parcels: &[&Parcel],
+    outcomes: &mut [Outcome],
     locked: Locked,
-) -> Result<Vec<Behind>, Error> {
-    shared.load.seen(parcels.iter().map(|(parcel, _)| parcel.partition.id));
+) {
+    let mut found = Vec::new();
+    for (parcel, outcome) in parcels.iter().zip(outcomes) {
+        if matches!(outcome, Outcome::Behind(_)) {
+            found.push((*parcel, outcome));
+        }
+    }
+    if found.is_empty() {
+        return;
+    }
+    shared.load.seen(found.iter().map(|(parcel, _)| parcel.partition.id));
     let way = shared.load.behind(Kind::Push);
-    for _ in parcels {
+    let mut entries: Vec<Entry<'_>> = Vec::with_capacity(found.len());
+    let mut places = Vec::with_capacity(found.len());
+    for (parcel, outcome) in found {
         shared.load.count(Kind::Push, way);
+        let deferral = match (way, &*outcome) {
+            // Sent again after a lost response it is the same entry, and has its place already if there was one.
+            (Way::Reject, _) => parcel.deferral.get(),
+            (_, Outcome::Behind(stored)) => {
+                Some(parcel.deferral.get_or_init(|| Box::new(Deferral::new(parcel, stored))))
+            }
+            _ => None,
+        };
+        match deferral.map(Box::as_ref) {
+            Some(deferral) => {
+                // Parcels of one partition are locked out together.
+                entries.push((entries.len() as i32, deferral, Reason::MaintainingOrder));
+                places.push(outcome);
+            }
+            None => {
+                parcel.fail_next(&Error::Full);
+                *outcome = Outcome::Refused;
+            }
+        }
     }
-    let mut deferrals = Vec::with_capacity(parcels.len());
-    for (parcel, placed) in parcels {
-        deferrals.push(match way {
-            // Sent again after a lost answer it is the same entry, and has its place already if there was one.
-            Way::Reject => parcel.deferral.get().map(Box::as_ref),
-            _ => Some(parcel.deferral.get_or_init(|| Box::new(Deferral::new(parcel, placed))).as_ref()),
-        });
+    let stored = store(shared, db, &entries, locked).await;
+    // If it fails, the rest of the flight has landed nevertheless.
+    let stored =
+        stored.unwrap_or_else(|error| vec![error; entries.len()].into_iter().map(Outcome::Left).collect());
+    for (place, outcome) in places.into_iter().zip(stored) {
+        *place = outcome;
     }
-    // Parcels of one partition are locked out together.
-    let entries: Vec<(i32, &Deferral)> = (0..).zip(deferrals.iter().copied().flatten()).collect();
-    let mut stored = match entries.is_empty() {
-        true => Vec::new(),
-        false => store_all(shared, db, &entries, locked).await?,
-    }
-    .into_iter();
-    let told = deferrals.iter().map(|deferral| match deferral {
-        None => Behind::Refused,
-        Some(deferral) => match stored.next() {
-            Some(Aside::Gone) => Behind::Gone,
-            Some(Aside::Busy) => Behind::Busy,
-            _ => Behind::Deferred(deferral.told(shared, Reason::MaintainingOrder)),
-        },
-    });
-    Ok(told.collect())
 }
 
-pub enum Behind {
-    Deferred(Deferred),
-    Gone,
-    /// There is no room in the deferred queue.
-    Refused,
-    /// The partition is locked.
-    Busy,
+/// The same in a transaction that holds the partitions.
+pub async fn behind_within(
+    shared: &Shared,
+    db: &Connection,
+    parcels: &[&Parcel],
+    outcomes: &mut [Outcome],
+) -> Result<(), Error> {
+    let mut deferrals = Vec::new();
+    for (parcel, outcome) in parcels.iter().zip(outcomes) {
+        if let Outcome::Behind(stored) = outcome {
+            deferrals.push((Deferral::new(parcel, stored), outcome));
+        }
+    }
+    let entries: Vec<Entry<'_>> =
+        deferrals.iter().map(|(deferral, _)| (0, deferral, Reason::MaintainingOrder)).collect();
+    let stored = store(shared, db, &entries, Locked::Wait).await?;
+    for ((_, place), outcome) in deferrals.into_iter().zip(stored) {
+        *place = outcome;
+    }
+    Ok(())
 }

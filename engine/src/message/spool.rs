@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-use queen_protocol::PushStatus;
+use queen_protocol::{PushResult, PushStatus};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::push::{Message, Told};
+use super::parcel::Message;
+use super::push::result;
 use crate::Engine;
 use crate::error::Error;
 use crate::spool::{SpoolError, SpoolStats, Spooled, SpooledItem};
@@ -29,7 +30,7 @@ impl Engine {
         &self,
         messages: &[Message<'_>],
         indexes: &[usize],
-        told: &mut [Option<Told>],
+        results: &mut [Option<PushResult>],
     ) -> Result<(), Error> {
         let Some(spool) = &self.shared.spool else { return Err(Error::Spool(SpoolError::None)) };
         let chosen = || indexes.iter().map(|&index| &messages[index]);
@@ -75,11 +76,10 @@ impl Engine {
         let producer_sub = messages.first().and_then(|message| message.producer_sub).map(Cow::Borrowed);
         spool.append(&Spooled { producer_sub, items }).await.map_err(Error::Spool)?;
         for ((&index, message_id), known) in indexes.iter().zip(ids).zip(known) {
-            told[index] = Some(Told {
+            results[index] = Some(PushResult {
                 message_id,
                 partition_id: known.map_or(Uuid::nil(), |known| known.partition.id),
-                status: PushStatus::Buffered,
-                ticket: None,
+                ..result(index, &messages[index], PushStatus::Buffered)
             });
         }
         Ok(())

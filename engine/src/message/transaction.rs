@@ -15,8 +15,8 @@ use uuid::Uuid;
 use self::flight::{Committed, Ended};
 use super::ack;
 use super::ack_outcome::{BAD_LEASE, unanswered};
-use super::append::Placed;
-use super::push::{self, Message, Missing};
+use super::parcel::{Message, Missing, Placed};
+use super::push;
 use crate::Engine;
 use crate::clock;
 use crate::db::procedures::Refusal;
@@ -244,7 +244,7 @@ fn report(
                         index: results.len(),
                         success: true,
                         transaction_id: message.transaction_id.to_owned(),
-                        message_id: placed.message_id(partition.number),
+                        message_id: placed.id,
                         partition_id: partition.id,
                         queue_name: partition.queue.to_string(),
                         duplicate: placed.duplicate,

@@ -2,7 +2,7 @@
 //! records are in the database. It knows bytes and numbers, and nothing of messages.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use tracing::{error, warn};
@@ -43,7 +43,7 @@ struct Current {
 }
 
 /// A record that was read back.
-pub struct Found {
+pub struct Read {
     pub number: u64,
     pub body: Vec<u8>,
 }
@@ -135,7 +135,7 @@ impl Files {
     }
 
     /// Records from a number on, all of one file, at most about `READ_BYTES` but at least one.
-    pub fn read(&self, from: u64) -> io::Result<Vec<Found>> {
+    pub fn read(&self, from: u64) -> io::Result<Vec<Read>> {
         let Some(stored) = self.files.iter().find(|stored| stored.end > from) else { return Ok(Vec::new()) };
         let mut bytes = Vec::with_capacity(stored.bytes as usize);
         File::open(&stored.path)?.take(stored.bytes).read_to_end(&mut bytes)?;
@@ -146,7 +146,7 @@ impl Files {
             if total > READ_BYTES && !found.is_empty() {
                 break;
             }
-            found.push(Found { number: record.number, body: record.body.to_vec() });
+            found.push(Read { number: record.number, body: record.body.to_vec() });
         }
         Ok(found)
     }
@@ -222,7 +222,7 @@ mod tests {
         (files.unwrap(), found)
     }
 
-    fn texts(found: &[Found]) -> Vec<(u64, String)> {
+    fn texts(found: &[Read]) -> Vec<(u64, String)> {
         found.iter().map(|found| (found.number, String::from_utf8(found.body.clone()).unwrap())).collect()
     }
 

@@ -1,5 +1,5 @@
-//! The spool: pushes that are accepted while the database cannot be asked, on the local disk. Synced before the answer,
-//! handed in by `jobs/replay.rs` in the order they came.
+//! The spool: pushes that are accepted while the database cannot be reached, on the local disk. Each is synced before it is
+//! answered; `intake/spool.rs` moves them into the log in the order they came.
 
 pub mod files;
 pub mod record;
@@ -21,7 +21,8 @@ use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::SpoolConfig;
-use files::{Files, Found};
+use files::Files;
+pub use files::Read;
 
 /// Requests that wait for the disk. More, and the caller is told that there is no room.
 const WAITING_MAX: usize = 10_000;
@@ -133,7 +134,7 @@ struct Load {
 
 enum Job {
     Append { body: Vec<u8>, load: Load, reply: oneshot::Sender<io::Result<()>> },
-    Read { from: u64, reply: oneshot::Sender<io::Result<Vec<Found>>> },
+    Read { from: u64, reply: oneshot::Sender<io::Result<Vec<Read>>> },
     Done { below: u64 },
 }
 
@@ -148,12 +149,6 @@ pub struct SpoolStats {
     pub oldest: Option<u64>,
     /// The last write worked.
     pub healthy: bool,
-}
-
-/// A record that was read back.
-pub struct Read {
-    pub number: u64,
-    pub body: Vec<u8>,
 }
 
 impl Spool {
@@ -282,8 +277,7 @@ impl Spool {
         let (reply, answer) = oneshot::channel();
         let full = || io::Error::other("too many requests wait for the disk");
         self.0.jobs.try_send(Job::Read { from, reply }).map_err(|_| full())?;
-        let found = answer.await.unwrap_or_else(|_| Err(io::Error::other("the spool has ended")))?;
-        Ok(found.into_iter().map(|found| Read { number: found.number, body: found.body }).collect())
+        answer.await.unwrap_or_else(|_| Err(io::Error::other("the spool has ended")))
     }
 
     /// These records are in the database, and so is everything before them. Once for each record.

@@ -17,10 +17,10 @@ use crate::log::Partition;
 use crate::log::frames::{Frame, read_string};
 use crate::message::ack_outcome::AckOutcome;
 use crate::message::ack_plan::{self, Verdict};
-use crate::message::append::{self, Landed, Parcel, Placed, Publication};
+use crate::message::append::{self, Behind, Publication};
 use crate::message::locate::Ack;
 use crate::message::open;
-use crate::message::push::Absent;
+use crate::message::parcel::{Absent, Outcome, Parcel, Placed};
 use crate::message::settle;
 use crate::shared::Shared;
 use crate::sidecar::Operation;
@@ -187,8 +187,8 @@ impl Transaction {
             children.extend(new.filter_map(|(line, placed)| {
                 Some(Named {
                     partition: partition.clone(),
-                    offset: placed.offset,
-                    message_id: placed.message_id(partition.number),
+                    offset: placed.offset?,
+                    message_id: placed.id,
                     transaction_id: read_string(Frame::parse(line)?.transaction_id).into(),
                 })
             }));
@@ -261,11 +261,11 @@ impl Transaction {
         let partitions = parcels.iter().map(|parcel| parcel.partition.clone()).collect();
         let mut published = Vec::new();
         let mut placed = Vec::with_capacity(parcels.len());
-        for landed in append::append(shared, db, &parcels, append::Turn::Direct, &mut published).await? {
+        for landed in append::append(shared, db, &parcels, Behind::Report, &mut published).await? {
             match landed {
-                Landed::Placed(messages) => placed.push(messages),
-                Landed::Behind(_) => return Ok(Err(Ended::Behind)),
-                Landed::Gone => return Ok(Err(Ended::PartitionGone)),
+                Outcome::Stored(messages) => placed.push(messages),
+                Outcome::Behind(_) => return Ok(Err(Ended::Behind)),
+                _ => return Ok(Err(Ended::PartitionGone)),
             }
         }
         let mut acked = Vec::new();
