@@ -150,9 +150,12 @@ bench-nats bench-rabbitmq bench-pgboss: bench-%: setup-run ## Queen beside anoth
 	cargo build --release --locked -p queen-server
 	bench/peers/run queen $* --json target/peers-$*.json
 
-docs: ## write the generated pages in docs/
+# The test of options writes the files that are out of date, and then fails; the second run passes.
+docs: ## write everything that is generated from settings, routes and options of queues
+	cargo test -q --locked -p queen-protocol --test options || cargo test -q --locked -p queen-protocol --test options
 	cargo run -q --locked -p queen-server -- config --markdown > docs/configuration.md
 	cargo run -q --locked -p queen-server -- openapi > docs/openapi.json
+	python3 clients/python/tools/shapes.py > clients/python/src/queen_client/shapes.py
 	dashboard/run types
 
 setup-run:

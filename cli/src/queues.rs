@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use queen_client::admin::{Admin, QueueDetail, QueueInfo, QueueOptions};
-use queen_protocol::{BadRequest, check_option};
+use queen_protocol::{BadRequest, OPTIONS, check_option};
 use serde_json::{Map, Value, json};
 
 use super::confirm::Confirm;
@@ -54,11 +54,7 @@ enum Action {
         limit: u32,
     },
     /// Changes options of a queue, and creates it if need be. Without any, prints those of one that exists.
-    #[command(after_help = "Examples:
-  queen queues configure orders leaseTime=60 retryLimit=5
-  queen queues configure orders retentionEnabled=true retentionSeconds=86400 priority=null
-
-Options and their meaning are in docs/http-api.md. `null` returns one to its default.")]
+    #[command(after_help = configure_help())]
     Configure {
         queue: String,
         #[arg(value_name = "OPTION=VALUE", value_parser = option)]
@@ -85,6 +81,21 @@ Options and their meaning are in docs/http-api.md. `null` returns one to its def
         #[command(flatten)]
         confirm: Confirm,
     },
+}
+
+fn configure_help() -> String {
+    let mut help = String::from(
+        "Examples:
+  queen queues configure orders leaseTime=60 retryLimit=5
+  queen queues configure orders retentionEnabled=true retentionSeconds=86400 priority=null
+
+Options, with their defaults; `null` returns one to its default:
+",
+    );
+    for option in OPTIONS.iter() {
+        help += &format!("  {} ({})\n      {}\n", option.name, option.default_text(), option.description());
+    }
+    help + "  namespace, task\n      Labels for a pop by label."
 }
 
 pub async fn run(queues: Queues, connect: &Connect) -> Result<Exit> {
@@ -255,7 +266,7 @@ fn in_force(options: &QueueOptions) -> Result<Table> {
     Ok(table)
 }
 
-/// Earlier brokers ignore options that they do not know; a slip of the pen should not be.
+/// Earlier brokers ignore options that they do not know, and so a typo.
 fn check(options: &[(String, Value)]) -> Result<()> {
     let mut names = options.iter().map(|(name, _)| name);
     names.try_for_each(|name| check_option(name)).map_err(|BadRequest(text)| Refused::usage(text))
@@ -281,7 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn an_option_nobody_knows_is_wrong_usage() {
+    fn the_help_names_every_option_with_its_default() {
+        let help = configure_help();
+        assert!(OPTIONS.iter().all(|option| help.contains(&format!("  {} (", option.name))), "{help}");
+        assert!(help.contains("  leaseTime (300 s)\n      How long a lease lasts"), "{help}");
+    }
+
+    #[test]
+    fn an_unknown_option_is_wrong_usage() {
         assert!(check(&[option("leaseTime=1").unwrap(), option("task=x").unwrap()]).is_ok());
         let error = check(&[option("leasetime=1").unwrap()]).unwrap_err();
         assert_eq!(Exit::of(&error), Exit::Usage);

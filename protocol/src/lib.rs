@@ -3,9 +3,11 @@
 
 mod ack;
 mod bounded;
+mod configure;
 mod error;
 mod lease;
 mod names;
+mod nearest;
 mod object;
 mod operation;
 mod options;
@@ -17,12 +19,14 @@ mod transaction;
 pub mod units;
 
 pub use ack::{AckBatchBody, AckBody, AckItem, AckResult, AckStatus};
+pub use configure::Configure;
 pub use error::{BadRequest, ErrorCode};
 pub use lease::{LeaseId, RenewBody, Renewed};
 pub use names::{QUEUE_MODE, check_name, check_new_name, check_transaction_id};
+pub use nearest::nearest;
 pub use object::read_object;
 pub use operation::{OperationStats, OperationStatus, Queued, QueuedOperation, SystemHealth, Ticket};
-pub use options::{Configure, QueueOptions, check_option, nearest};
+pub use options::{OPTIONS, QueueOption, QueueOptions, Section, Unit, check_option};
 pub use pop::{Holder, PopFilter, PopRequest, Subscription};
 pub use push::{PushBody, PushItem, PushResult, PushStatus};
 pub use time::{format_micros, format_millis, parse_time};

@@ -1,117 +1,226 @@
-//! `POST /api/v1/configure`: a queue's options, and how a request changes them.
+//! The options of a queue, in one table that everything about them is made from or compared with.
+//!
+//! An entry is a column of `queen.queues` and a field of [`QueueOptions`]. Through [`OPTIONS`] it also is what the API
+//! accepts and its OpenAPI document describes, the help of `queen queues configure`, the table in `docs/http-api.md`,
+//! a field in the form of the dashboard, and a field in the types of all clients.
+//!
+//! To add an option: an entry here, a migration that adds its column, and the code that uses it. Then run `make docs`,
+//! which writes the generated files.
 
-use serde::Serialize;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{BadRequest, check_name, check_new_name};
+use crate::BadRequest;
+use crate::nearest::nearest;
+
+use Section::{DeadLetters, Delivery, NoEffect, Retention, Storage};
+use Unit::{Count, Flag, Milliseconds, Seconds};
+
+/// An option of a queue, as an entry of the table declares it.
+#[derive(Debug, Clone, Serialize)]
+pub struct QueueOption {
+    /// Its name in the API: the column in camelCase.
+    pub name: &'static str,
+    /// Its name in SQL, Rust and Python.
+    pub column: &'static str,
+    /// Its name in the dashboard.
+    pub label: &'static str,
+    pub section: Section,
+    pub unit: Unit,
+    pub default: Value,
+    pub min: i64,
+    pub max: i64,
+    /// Numbers out of range become the nearest that is in range. Otherwise they are refused.
+    pub clamped: bool,
+    pub meaning: &'static str,
+    /// The first release that has it.
+    pub since: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Section {
+    Delivery,
+    #[serde(rename = "Dead letters")]
+    DeadLetters,
+    Retention,
+    Storage,
+    #[serde(rename = "No effect")]
+    NoEffect,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    Flag,
+    Count,
+    Seconds,
+    Milliseconds,
+}
+
+const FIRST_RELEASE: &str = "0.1.0";
 
 macro_rules! options {
-    ($($(#[$doc:meta])* $field:ident: $kind:ty = $default:expr, $wire:literal;)*) => {
-        /// Every option of a queue with its value in force. Seconds unless the name says otherwise.
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-        pub struct QueueOptions { $($(#[$doc])* #[serde(rename = $wire)] pub $field: $kind,)* }
+    ($(
+        $(#[doc = $meaning:literal])+
+        $column:ident: $kind:ty = $default:expr, $name:literal, $label:literal, $section:ident, $unit:ident
+        $(, $key:ident: $value:expr)*;
+    )*) => {
+        /// The value of every option of a queue. It is read from a row of `queen.queues` and written as the API
+        /// returns it.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct QueueOptions { $(
+            $(#[doc = $meaning])+
+            #[serde(rename(serialize = $name))]
+            pub $column: $kind,
+        )* }
 
         impl Default for QueueOptions {
-            fn default() -> Self { Self { $($field: $default,)* } }
+            fn default() -> Self { Self { $($column: $default,)* } }
         }
-
-        const NAMES: &[&str] = &[$($wire),*];
 
         impl QueueOptions {
             /// Merges: an absent key stays, `null` returns to the default, anything else must have the right type.
             pub fn merge(&mut self, changes: &Map<String, Value>) -> Result<(), BadRequest> {
-                $(match changes.get($wire) {
-                    None => {}
-                    Some(Value::Null) => self.$field = $default,
-                    Some(value) => self.$field = <$kind as OptionValue>::read($wire, value)?,
-                })*
+                for option in OPTIONS.iter() {
+                    let Some(value) = changes.get(option.name) else { continue };
+                    let value = if value.is_null() { &option.default } else { value };
+                    match option.name {
+                        $($name => self.$column = OptionValue::read(option, value)?,)*
+                        _ => {}
+                    }
+                }
                 Ok(())
             }
+
+            pub fn get(&self, option: &QueueOption) -> Value {
+                match option.name {
+                    $($name => self.$column.into(),)*
+                    _ => Value::Null,
+                }
+            }
         }
+
+        /// The table.
+        pub static OPTIONS: LazyLock<Vec<QueueOption>> = LazyLock::new(|| vec![$(
+            QueueOption {
+                label: $label,
+                section: $section,
+                unit: $unit,
+                default: QueueOptions::default().$column.into(),
+                $($key: $value,)*
+                ..QueueOption::new::<$kind>($name, stringify!($column), concat!($($meaning),+))
+            },
+        )*]);
     };
 }
 
+// column: type = default, name, label, section, unit; where they are not the usual ones also min, max, clamped, since
 options! {
-    lease_time: i32 = 300, "leaseTime";
-    retry_limit: i32 = 3, "retryLimit";
-    /// Milliseconds. Stored and echoed; a nacked batch is available at once.
-    retry_delay: i32 = 1000, "retryDelay";
-    /// Stored and echoed only.
-    ttl: i32 = 3600, "ttl";
-    /// Cap on messages pending in queue mode; 0 = none.
-    max_size: i64 = 0, "maxSize";
-    priority: i32 = 0, "priority";
-    delayed_processing: i32 = 0, "delayedProcessing";
-    window_buffer: i32 = 0, "windowBuffer";
-    dead_letter_queue: bool = true, "deadLetterQueue";
-    dlq_after_max_retries: bool = true, "dlqAfterMaxRetries";
-    retention_enabled: bool = false, "retentionEnabled";
-    retention_seconds: i32 = 0, "retentionSeconds";
-    completed_retention_seconds: i32 = 0, "completedRetentionSeconds";
-    max_wait_time_seconds: i32 = 0, "maxWaitTimeSeconds";
-    encryption_enabled: bool = false, "encryptionEnabled";
-    dedup_window_seconds: i32 = 3600, "dedupWindowSeconds";
-    /// Milliseconds, brought into the range from 0 to `MIN_POP_WAIT_TIME_MAX`.
-    min_pop_wait_time: i32 = 0, "minPopWaitTime";
+    /// How long a lease lasts if the pop does not set a time; 0 means 60 seconds.
+    lease_time: i32 = 300, "leaseTime", "Lease time", Delivery, Seconds;
+    /// How many times a failed message is delivered again before it becomes a dead letter.
+    retry_limit: i32 = 3, "retryLimit", "Retry limit", Delivery, Count;
+    /// Deliver a message only when it is this old.
+    delayed_processing: i32 = 0, "delayedProcessing", "Delivery delay", Delivery, Seconds;
+    /// Hold a partition back until it has a full batch or its oldest waiting message is this old. A pop with `batch=1`
+    /// always waits for the age.
+    window_buffer: i32 = 0, "windowBuffer", "Batch window", Delivery, Seconds;
+    /// The order in which a pop by label tries queues, highest first. It can be negative.
+    priority: i32 = 0, "priority", "Priority", Delivery, Count, min: i32::MIN.into();
+
+    /// Keep dead letters. They are dropped only if `dlqAfterMaxRetries` is false as well.
+    dead_letter_queue: bool = true, "deadLetterQueue", "Keep dead letters", DeadLetters, Flag;
+    /// Keep dead letters. They are dropped only if `deadLetterQueue` is false as well.
+    dlq_after_max_retries: bool = true, "dlqAfterMaxRetries", "Keep after the last retry", DeadLetters, Flag;
+
+    /// Enable `retentionSeconds` and `completedRetentionSeconds`. While this is false they have no effect, and messages
+    /// are kept forever unless `maxWaitTimeSeconds` removes them.
+    retention_enabled: bool = false, "retentionEnabled", "Remove old messages", Retention, Flag;
+    /// Remove messages older than this, read or not; 0 keeps them.
+    retention_seconds: i32 = 0, "retentionSeconds", "Keep at most", Retention, Seconds;
+    /// Remove messages older than this once every group that reads the partition has passed them; 0 keeps them.
+    completed_retention_seconds: i32 = 0, "completedRetentionSeconds", "Keep when read", Retention, Seconds;
+    /// Remove messages that at least one group has not read by this age, also without `retentionEnabled`; 0 keeps them.
+    max_wait_time_seconds: i32 = 0, "maxWaitTimeSeconds", "Give up unread", Retention, Seconds;
+
+    /// How long a `transactionId` is remembered; 0 turns deduplication off.
+    dedup_window_seconds: i32 = 3600, "dedupWindowSeconds", "Deduplication window", Storage, Seconds;
+    /// Store payloads pushed from now on encrypted, if the broker has a key.
+    encryption_enabled: bool = false, "encryptionEnabled", "Encrypt payloads", Storage, Flag;
+
+    /// No effect: a failed message is available again at once.
+    retry_delay: i32 = 1000, "retryDelay", "Retry delay", NoEffect, Milliseconds;
+    /// No effect: the retention options remove old messages.
+    ttl: i32 = 3600, "ttl", "Time to live", NoEffect, Seconds;
+    /// No effect: queues have no size limit.
+    max_size: i64 = 0, "maxSize", "Size limit", NoEffect, Count;
+    /// No effect: a pop waits as long as it asks to. Numbers out of range become 0 or 60000.
+    min_pop_wait_time: i32 = 0, "minPopWaitTime", "Minimum pop wait", NoEffect, Milliseconds, max: 60_000, clamped: true;
 }
 
 /// They may stand among the options.
-const LABELS: [&str; 2] = ["namespace", "task"];
+pub(crate) const LABELS: [&str; 2] = ["namespace", "task"];
 
 /// Whether there is such an option. The error names one that is nearly the same.
 pub fn check_option(name: &str) -> Result<(), BadRequest> {
-    if NAMES.contains(&name) || LABELS.contains(&name) {
+    let known = || OPTIONS.iter().map(|option| option.name).chain(LABELS);
+    if known().any(|known| known == name) {
         return Ok(());
     }
-    Err(BadRequest(match nearest(name, NAMES.iter().chain(&LABELS).copied()) {
+    Err(BadRequest(match nearest(name, known()) {
         Some(nearest) => format!("unknown option {name:?}; the nearest there is: {nearest:?}"),
         None => format!("unknown option {name:?}"),
     }))
 }
 
-/// The known name with the least edits between the two, if they are few, no matter how it is capitalized and what joins its words.
-pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let letters = |text: &str| -> Vec<char> {
-        text.chars()
-            .filter(|c| c.is_alphanumeric())
-            .take(NAME_CHARS_MAX)
-            .flat_map(char::to_lowercase)
-            .collect()
-    };
-    let unknown = letters(unknown);
-    let distances = known.into_iter().map(|name| (edits(&unknown, &letters(name)), name));
-    let (edits, nearest) = distances.min_by_key(|(edits, _)| *edits)?;
-    // Further away it is another word, unless this is its beginning.
-    (3 * edits <= unknown.len() || letters(nearest).starts_with(&unknown)).then_some(nearest)
-}
-
-/// Longer than any option or setting.
-const NAME_CHARS_MAX: usize = 64;
-
-fn edits(one: &[char], other: &[char]) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, a) in one.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (to, b) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(a != b);
-            diagonal = row[to + 1];
-            row[to + 1] = changed.min(diagonal + 1).min(row[to] + 1);
+impl QueueOption {
+    fn new<T: OptionValue>(name: &'static str, column: &'static str, meaning: &'static str) -> Self {
+        Self {
+            name,
+            column,
+            meaning: meaning.trim_start(),
+            label: "",
+            section: NoEffect,
+            unit: Flag,
+            default: Value::Null,
+            min: T::MIN,
+            max: T::MAX,
+            clamped: false,
+            since: FIRST_RELEASE,
         }
     }
-    row[other.len()]
-}
 
-trait OptionValue: Sized {
-    fn read(name: &str, value: &Value) -> Result<Self, BadRequest>;
-}
+    /// The default with its unit: `300 s`.
+    pub fn default_text(&self) -> String {
+        match self.unit {
+            Flag | Count => self.default.to_string(),
+            Seconds => format!("{} s", self.default),
+            Milliseconds => format!("{} ms", self.default),
+        }
+    }
 
-impl OptionValue for bool {
-    fn read(name: &str, value: &Value) -> Result<Self, BadRequest> {
-        value.as_bool().ok_or_else(|| BadRequest(format!("option {name} must be true or false")))
+    /// The meaning, and since when there is such an option unless it was always there.
+    pub fn description(&self) -> String {
+        match self.since {
+            FIRST_RELEASE => self.meaning.to_owned(),
+            since => format!("{} Since {since}.", self.meaning),
+        }
+    }
+
+    fn number(&self, value: &Value) -> Result<i64, BadRequest> {
+        let refused = |why: &str| BadRequest(format!("option {} {why}", self.name));
+        let signed = self.clamped || self.min < 0 && value.is_i64();
+        let number = whole(value).filter(|number| signed || *number >= 0);
+        let number = number.ok_or_else(|| refused("must be a whole number, 0 or more"))?;
+        match number {
+            _ if self.clamped => Ok(number.clamp(self.min, self.max)),
+            _ if (self.min..=self.max).contains(&number) => Ok(number),
+            _ => Err(refused("is out of range")),
+        }
     }
 }
-
-const MIN_POP_WAIT_TIME_MAX: i64 = 60_000;
 
 /// JavaScript clients may send 60.0 for 60.
 fn whole(value: &Value) -> Option<i64> {
@@ -120,79 +229,38 @@ fn whole(value: &Value) -> Option<i64> {
     })
 }
 
+trait OptionValue: Sized {
+    const MIN: i64;
+    const MAX: i64;
+
+    fn read(option: &QueueOption, value: &Value) -> Result<Self, BadRequest>;
+}
+
+impl OptionValue for bool {
+    const MIN: i64 = 0;
+    const MAX: i64 = 1;
+
+    fn read(option: &QueueOption, value: &Value) -> Result<Self, BadRequest> {
+        value.as_bool().ok_or_else(|| BadRequest(format!("option {} must be true or false", option.name)))
+    }
+}
+
 impl OptionValue for i64 {
-    fn read(name: &str, value: &Value) -> Result<Self, BadRequest> {
-        match whole(value) {
-            Some(number) if number >= 0 => Ok(number),
-            _ => Err(BadRequest(format!("option {name} must be a whole number, 0 or more"))),
-        }
+    const MIN: i64 = 0;
+    const MAX: i64 = i64::MAX;
+
+    fn read(option: &QueueOption, value: &Value) -> Result<Self, BadRequest> {
+        option.number(value)
     }
 }
 
 impl OptionValue for i32 {
-    fn read(name: &str, value: &Value) -> Result<Self, BadRequest> {
-        if name == "priority"
-            && let Some(number) = value.as_i64()
-        {
-            return Self::try_from(number).map_err(|_| BadRequest(format!("option {name} is out of range")));
-        }
-        if name == "minPopWaitTime"
-            && let Some(number) = whole(value)
-        {
-            return Ok(number.clamp(0, MIN_POP_WAIT_TIME_MAX) as Self);
-        }
-        let number = i64::read(name, value)?;
-        Self::try_from(number).map_err(|_| BadRequest(format!("option {name} is out of range")))
-    }
-}
+    const MIN: i64 = 0;
+    const MAX: i64 = i32::MAX as i64;
 
-#[derive(Debug, Clone)]
-pub struct Configure {
-    pub queue: String,
-    /// `None` leaves what is stored.
-    pub namespace: Option<String>,
-    pub task: Option<String>,
-    pub changes: Map<String, Value>,
-    /// Start from the defaults instead of from what is stored.
-    pub replace: bool,
-}
-
-impl Configure {
-    pub fn parse(body: &[u8]) -> Result<Self, BadRequest> {
-        let Value::Object(mut body) = serde_json::from_slice(body)? else {
-            return Err(BadRequest::new("the body must be an object"));
-        };
-        let Some(Value::String(queue)) = body.remove("queue") else {
-            return Err(BadRequest::new("queue must be a string"));
-        };
-        check_new_name("queue", &queue)?;
-        let replace = body.remove("mode").as_ref().and_then(Value::as_str) == Some("replace");
-        let mut changes = match body.remove("options") {
-            None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(options)) => options,
-            Some(_) => return Err(BadRequest::new("options must be an object")),
-        };
-        let namespace = Self::label("namespace", &body, &changes)?;
-        let task = Self::label("task", &body, &changes)?;
-        for (key, value) in body {
-            changes.entry(key).or_insert(value);
-        }
-        changes.retain(|key, _| !LABELS.contains(&key.as_str()));
-        changes.keys().try_for_each(|key| check_option(key))?;
-        QueueOptions::default().merge(&changes)?;
-        Ok(Self { queue, namespace, task, changes, replace })
-    }
-
-    fn label(
-        name: &str,
-        body: &Map<String, Value>,
-        options: &Map<String, Value>,
-    ) -> Result<Option<String>, BadRequest> {
-        match body.get(name).filter(|value| !value.is_null()).or_else(|| options.get(name)) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(label)) => check_name(name, label).map(|()| Some(label.clone())),
-            Some(_) => Err(BadRequest(format!("{name} must be a string"))),
-        }
+    fn read(option: &QueueOption, value: &Value) -> Result<Self, BadRequest> {
+        // No option of this type has a wider range.
+        option.number(value).map(|number| number as Self)
     }
 }
 
@@ -201,57 +269,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absent_stays_null_resets_and_a_wrong_type_is_refused() {
-        let mut options = QueueOptions { lease_time: 7, retry_limit: 9, ..QueueOptions::default() };
-        let configure =
-            Configure::parse(br#"{"queue":"","options":{"retryLimit":null,"ttl":36},"priority":-2}"#)
-                .unwrap();
-        options.merge(&configure.changes).unwrap();
-        assert_eq!((options.lease_time, options.retry_limit, options.ttl, options.priority), (7, 3, 36, -2));
-        for (sent, kept) in [("-1", 0), ("-1e12", 0), ("60001", 60_000), ("1e12", 60_000), ("7.0", 7)] {
-            let body = format!(r#"{{"queue":"q","minPopWaitTime":{sent}}}"#);
-            options.merge(&Configure::parse(body.as_bytes()).unwrap().changes).unwrap();
-            assert_eq!(options.min_pop_wait_time, kept, "{sent}");
-        }
-        for body in [
-            r#"{"queue":"q","options":{"leaseTime":"long"}}"#,
-            r#"{"queue":"q","options":{"leaseTime":-1}}"#,
-            r#"{"queue":"q","options":{"leaseTime":1e12}}"#,
-            r#"{"queue":"q","options":{"minPopWaitTime":0.5}}"#,
-            r#"{"queue":"q","options":{"retentionEnabled":1}}"#,
-            r#"{"queue":null}"#,
-            r#"{"queue":"q","namespace":5}"#,
-            r#"{"queue":".."}"#,
-            r#"{"queue":"q","a\u0000":1}"#,
-            r#"[]"#,
-        ] {
-            assert!(Configure::parse(body.as_bytes()).is_err(), "{body}");
+    fn an_entry_has_a_label_a_sentence_and_a_default_of_its_own_type_and_range() {
+        for option in OPTIONS.iter() {
+            assert!(!option.label.is_empty() && option.meaning.ends_with('.'), "{}", option.name);
+            assert_eq!(option.default.is_boolean(), option.unit == Flag, "{}", option.name);
+            let number = option.default.as_i64().unwrap_or_default();
+            assert!((option.min..=option.max).contains(&number), "{}", option.name);
         }
     }
 
     #[test]
-    fn an_unknown_option_is_refused_with_the_nearest_known_one() {
-        for (body, unknown, near) in [
-            (r#"{"queue":"q","options":{"leasetime":60}}"#, "leasetime", "leaseTime"),
-            (r#"{"queue":"q","options":{"lease_time":60}}"#, "lease_time", "leaseTime"),
-            (r#"{"queue":"q","retentionSecond":60}"#, "retentionSecond", "retentionSeconds"),
-            (r#"{"queue":"q","options":{"encryption":true}}"#, "encryption", "encryptionEnabled"),
-            (r#"{"queue":"q","name_space":"n"}"#, "name_space", "namespace"),
-        ] {
-            let BadRequest(text) = Configure::parse(body.as_bytes()).unwrap_err();
-            assert_eq!(text, format!("unknown option {unknown:?}; the nearest there is: {near:?}"));
+    fn a_name_is_its_column_in_camel_case() {
+        for option in OPTIONS.iter() {
+            let mut words = option.column.split('_');
+            let first = words.next().unwrap().to_owned();
+            let name = words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..]);
+            assert_eq!(option.name, name);
         }
     }
 
     #[test]
-    fn all_that_published_clients_send_is_known() {
-        let body = br#"{"queue":"q","namespace":null,"task":null,"mode":"replace","options":{"leaseTime":300,"retryLimit":3,
-            "retryDelay":1000,"ttl":36,"maxSize":1000,"priority":0,"delayedProcessing":0,"windowBuffer":100,
-            "deadLetterQueue":true,"dlqAfterMaxRetries":true,"retentionEnabled":false,"retentionSeconds":0,
-            "completedRetentionSeconds":0,"maxWaitTimeSeconds":0,"encryptionEnabled":false,"dedupWindowSeconds":3600,
-            "minPopWaitTime":0,"namespace":"n","task":"t"}}"#;
-        let configure = Configure::parse(body).unwrap();
-        assert_eq!((configure.changes.len(), configure.namespace.as_deref()), (17, Some("n")));
-        assert!(configure.replace);
+    fn a_row_of_the_table_of_queues_is_read_and_answered_by_the_names_of_the_api() {
+        let columns = OPTIONS.iter().map(|option| (option.column.to_owned(), option.default.clone()));
+        let mut row: Map<String, Value> = columns.collect();
+        row.insert("lease_time".to_owned(), 7.into());
+        row.insert("created_at".to_owned(), "now".into());
+        let options: QueueOptions = serde_json::from_value(row.into()).unwrap();
+        assert_eq!(options, QueueOptions { lease_time: 7, ..QueueOptions::default() });
+        let answer = serde_json::to_value(&options).unwrap();
+        assert_eq!(answer.as_object().unwrap().len(), OPTIONS.len());
+        for option in OPTIONS.iter() {
+            assert_eq!(answer[option.name], options.get(option), "{}", option.name);
+        }
     }
 }

@@ -1,12 +1,13 @@
 /** The admin plane: queues, groups, messages, operations, and how the brokers are. One method per route. */
 
 import type * as types from './adminTypes.js';
-import { checkName, checkNoMore, checkTime } from './checks.js';
+import { checkKnown, checkName, checkTime } from './checks.js';
 import { Redrive } from './deadLetters.js';
 import type { RedriveProgress } from './deadLetters.js';
 import { badUse } from './errors.js';
 import type { CallOptions, Http } from './http.js';
 import type { PushResult } from './push.js';
+import { QUEUE_OPTIONS } from './queueOptions.js';
 import type { MessageKey, Page } from './traces.js';
 import type { WirePushResult } from './wire.js';
 import { path, query, time } from './wire.js';
@@ -103,7 +104,7 @@ export class Queues extends Part {
     more: { namespace?: string; task?: string; replace?: boolean } & CallOptions = {},
   ): Promise<types.ConfiguredQueue> {
     const { namespace, task, replace, ...call } = more;
-    checkQueueOptions(options);
+    checkKnown(options, QUEUE_OPTIONS);
     const mode = replace ? 'replace' : undefined;
     const body = { queue: checkName('queue', queue), namespace, task, mode, options };
     return this.http.ask('POST', '/api/v1/configure', call, { body });
@@ -389,14 +390,6 @@ export class MaintenanceSwitches extends Part {
   pop(enabled: boolean, options?: CallOptions): Promise<Pick<types.Maintenance, 'popMaintenanceMode'>> {
     return this.http.ask('POST', '/api/v1/system/maintenance/pop', options, { body: { enabled } });
   }
-}
-
-/** Here, because the broker passes over what it does not know. */
-function checkQueueOptions(options: types.QueueOptions): void {
-  const { leaseTime, retryLimit, delayedProcessing, windowBuffer, deadLetterQueue, dlqAfterMaxRetries, ...more } = options;
-  const { retentionEnabled, retentionSeconds, completedRetentionSeconds, maxWaitTimeSeconds, ...others } = more;
-  const { dedupWindowSeconds, encryptionEnabled, priority, retryDelay, ttl, maxSize, minPopWaitTime, ...rest } = others;
-  checkNoMore(rest);
 }
 
 function named(base: string, what: string, name: string): string {

@@ -1,26 +1,8 @@
 /** What the admin plane tells, in the words of the HTTP API. Times are ISO 8601 texts, spans of time are seconds. */
 
-/** Of a queue. Seconds where it is a time; `null` returns an option to its default. */
-export interface QueueOptions {
-  leaseTime?: number | null;
-  retryLimit?: number | null;
-  delayedProcessing?: number | null;
-  windowBuffer?: number | null;
-  deadLetterQueue?: boolean | null;
-  dlqAfterMaxRetries?: boolean | null;
-  retentionEnabled?: boolean | null;
-  retentionSeconds?: number | null;
-  completedRetentionSeconds?: number | null;
-  maxWaitTimeSeconds?: number | null;
-  dedupWindowSeconds?: number | null;
-  encryptionEnabled?: boolean | null;
-  priority?: number | null;
-  /** Without effect, as are the next three. */
-  retryDelay?: number | null;
-  ttl?: number | null;
-  maxSize?: number | null;
-  minPopWaitTime?: number | null;
-}
+import type { QueueOptions } from './queueOptions.js';
+
+export type { QueueOptions };
 
 /** What a seek would do. */
 export interface SeekForecast {

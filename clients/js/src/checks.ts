@@ -25,7 +25,11 @@ export function checkName(what: string, name: unknown): string {
 
 /** What is left of options once the known ones are taken out. A typo that is passed over would do something else than it says. */
 export function checkNoMore(rest: Record<string, never>): void {
-  const unknown = Object.keys(rest);
+  checkKnown(rest, []);
+}
+
+export function checkKnown(options: object, known: readonly string[]): void {
+  const unknown = Object.keys(options).filter((name) => !known.includes(name));
   if (unknown.length > 0) {
     throw badUse(`unknown option: ${unknown.join(', ')}`);
   }

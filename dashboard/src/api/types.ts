@@ -3225,103 +3225,103 @@ export interface components {
             series: components["schemas"]["QueueStep"][];
             queues: string[];
         };
-        /** @description In seconds unless it says otherwise. */
+        /** @description `null` returns an option to its default. */
         QueueOptions: {
             /**
              * Format: int32
-             * @description Length of a lease; 0 means 60.
+             * @description How long a lease lasts if the pop does not set a time; 0 means 60 seconds. Default: 300 s.
              * @default 300
              */
             leaseTime: number | null;
             /**
              * Format: int32
-             * @description How often a batch that failed is delivered again before what fails is given up.
+             * @description How many times a failed message is delivered again before it becomes a dead letter. Default: 3.
              * @default 3
              */
             retryLimit: number | null;
             /**
              * Format: int32
-             * @description Milliseconds. Kept, without effect: what failed is available again at once.
-             * @default 1000
-             */
-            retryDelay: number | null;
-            /**
-             * Format: int32
-             * @description Kept, without effect.
-             * @default 3600
-             */
-            ttl: number | null;
-            /**
-             * Format: int64
-             * @description Kept, without effect.
-             * @default 0
-             */
-            maxSize: number | null;
-            /**
-             * Format: int32
-             * @description Which queue a pop by label asks first: the highest.
-             * @default 0
-             */
-            priority: number | null;
-            /**
-             * Format: int32
-             * @description A message is delivered once it is this old.
+             * @description Deliver a message only when it is this old. Default: 0 s.
              * @default 0
              */
             delayedProcessing: number | null;
             /**
              * Format: int32
-             * @description A partition with less than a full batch is held back until its oldest waiting message is this old.
+             * @description Hold a partition back until it has a full batch or its oldest waiting message is this old. A pop with `batch=1` always waits for the age. Default: 0 s.
              * @default 0
              */
             windowBuffer: number | null;
             /**
-             * @description Keep what was given up. Dropped only if this and the next are both false.
+             * Format: int32
+             * @description The order in which a pop by label tries queues, highest first. It can be negative. Default: 0.
+             * @default 0
+             */
+            priority: number | null;
+            /**
+             * @description Keep dead letters. They are dropped only if `dlqAfterMaxRetries` is false as well. Default: true.
              * @default true
              */
             deadLetterQueue: boolean | null;
             /**
-             * @description See `deadLetterQueue`.
+             * @description Keep dead letters. They are dropped only if `deadLetterQueue` is false as well. Default: true.
              * @default true
              */
             dlqAfterMaxRetries: boolean | null;
             /**
-             * @description Without it the next two have no effect.
+             * @description Enable `retentionSeconds` and `completedRetentionSeconds`. While this is false they have no effect, and messages are kept forever unless `maxWaitTimeSeconds` removes them. Default: false.
              * @default false
              */
             retentionEnabled: boolean | null;
             /**
              * Format: int32
-             * @description Messages older than this go, read or not; 0 keeps them.
+             * @description Remove messages older than this, read or not; 0 keeps them. Default: 0 s.
              * @default 0
              */
             retentionSeconds: number | null;
             /**
              * Format: int32
-             * @description Messages older than this go once every group of the partition has passed them; 0 keeps them.
+             * @description Remove messages older than this once every group that reads the partition has passed them; 0 keeps them. Default: 0 s.
              * @default 0
              */
             completedRetentionSeconds: number | null;
             /**
              * Format: int32
-             * @description Messages still unread at this age go; 0 keeps them. Needs no `retentionEnabled`.
+             * @description Remove messages that at least one group has not read by this age, also without `retentionEnabled`; 0 keeps them. Default: 0 s.
              * @default 0
              */
             maxWaitTimeSeconds: number | null;
             /**
-             * @description Kept, without effect: payloads are stored as they are.
+             * Format: int32
+             * @description How long a `transactionId` is remembered; 0 turns deduplication off. Default: 3600 s.
+             * @default 3600
+             */
+            dedupWindowSeconds: number | null;
+            /**
+             * @description Store payloads pushed from now on encrypted, if the broker has a key. Default: false.
              * @default false
              */
             encryptionEnabled: boolean | null;
             /**
              * Format: int32
-             * @description How long a `transactionId` is remembered; 0 turns deduplication off.
-             * @default 3600
+             * @description No effect: a failed message is available again at once. Default: 1000 ms.
+             * @default 1000
              */
-            dedupWindowSeconds: number | null;
+            retryDelay: number | null;
             /**
              * Format: int32
-             * @description Milliseconds. Kept, without effect.
+             * @description No effect: the retention options remove old messages. Default: 3600 s.
+             * @default 3600
+             */
+            ttl: number | null;
+            /**
+             * Format: int64
+             * @description No effect: queues have no size limit. Default: 0.
+             * @default 0
+             */
+            maxSize: number | null;
+            /**
+             * Format: int32
+             * @description No effect: a pop waits as long as it asks to. Numbers out of range become 0 or 60000. Default: 0 ms.
              * @default 0
              */
             minPopWaitTime: number | null;
@@ -3817,7 +3817,10 @@ export interface components {
             retryDelay: number;
             /** Format: int32 */
             ttl: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description The option `maxSize`, which has no effect: queues have no size limit.
+             */
             maxQueueSize: number;
             deadLetterQueue: boolean;
         };

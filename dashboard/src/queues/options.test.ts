@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { OPTIONS, body, isStandard, review, shown, words, type Option } from './options'
+import { OPTIONS, SECTIONS, body, isDefault, review, shown, words, type Option } from './options'
 
 const IN_FORCE = { leaseTime: 60, retryLimit: 3, deadLetterQueue: true, priority: 0, namespace: 'orders', task: '' }
 
@@ -30,8 +30,25 @@ describe('review', () => {
     expect(review(IN_FORCE, bad).changes).toEqual([])
   })
 
+  it('knows the range of each option', () => {
+    expect(review(IN_FORCE, { minPopWaitTime: '60001' }).errors).toEqual({ minPopWaitTime: 'At most 60,000.' })
+    expect(review(IN_FORCE, { priority: '-2147483649' }).errors).toEqual({ priority: 'At least -2,147,483,648.' })
+  })
+
   it('lets a priority be negative, and a label be emptied', () => {
     expect(sent({ priority: '-5', namespace: '' })).toEqual({ priority: -5, namespace: '' })
+  })
+})
+
+describe('options', () => {
+  it('are folded away, after the labels, if they have no effect', () => {
+    expect(SECTIONS.map((section) => section.title).slice(-2)).toEqual(['Labels', 'No effect'])
+    expect(SECTIONS.filter((section) => section.folded).flatMap((section) => section.options.map((it) => it.name))).toContain('ttl')
+  })
+
+  it('refer to each other by their labels', () => {
+    expect(option('deadLetterQueue').meaning).toContain('“Keep after the last retry”')
+    expect(OPTIONS.filter((it) => it.meaning.includes('`'))).toEqual([])
   })
 })
 
@@ -44,9 +61,9 @@ describe('shown', () => {
   })
 
   it('knows when a default is in force', () => {
-    expect(isStandard(option('leaseTime'), IN_FORCE, {})).toBe(false)
-    expect(isStandard(option('leaseTime'), IN_FORCE, { leaseTime: null })).toBe(true)
-    expect(isStandard(option('namespace'), IN_FORCE, {})).toBe(true)
+    expect(isDefault(option('leaseTime'), IN_FORCE, {})).toBe(false)
+    expect(isDefault(option('leaseTime'), IN_FORCE, { leaseTime: null })).toBe(true)
+    expect(isDefault(option('namespace'), IN_FORCE, {})).toBe(true)
   })
 })
 

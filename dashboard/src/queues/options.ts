@@ -1,7 +1,8 @@
-// The options of a queue as a form: what each is, what was typed, and what of it has to be sent. The merge rule of the
-// broker: what is absent stays, null goes back to the default.
+// The options of a queue as a form: what each is, what was typed, and what of it has to be sent. The fields are those of
+// the table in protocol/src/options.rs. The merge rule of the broker: what is absent stays, null goes back to the default.
 
 import { duration, exact } from '../format'
+import table from './options.json'
 
 export type Value = number | boolean | string
 export type Options = Record<string, Value | null | undefined>
@@ -9,11 +10,13 @@ export type Options = Record<string, Value | null | undefined>
 export interface Option {
   name: string
   label: string
-  kind: 'seconds' | 'milliseconds' | 'number' | 'flag' | 'text'
+  section: string
+  unit: 'seconds' | 'milliseconds' | 'count' | 'flag' | 'text'
   /** Absent: it has none, as labels are made from the name of the queue. */
-  standard?: Value
-  help: string
-  negative?: boolean
+  default?: Value
+  min?: number
+  max?: number
+  meaning: string
 }
 
 export interface Section {
@@ -24,62 +27,36 @@ export interface Section {
   options: Option[]
 }
 
-export const SECTIONS: Section[] = [
-  {
-    title: 'Delivery',
-    options: [
-      { name: 'leaseTime', label: 'Lease time', kind: 'seconds', standard: 300, help: 'How long a consumer may keep what it got, if it does not say itself. 0 means 60.' },
-      { name: 'retryLimit', label: 'Retry limit', kind: 'number', standard: 3, help: 'How often a batch that failed is delivered again before it is given up.' },
-      { name: 'delayedProcessing', label: 'Delivery delay', kind: 'seconds', standard: 0, help: 'A message is delivered once it is this old.' },
-      { name: 'windowBuffer', label: 'Batch window', kind: 'seconds', standard: 0, help: 'A partition is held back until it has a full batch of at least two, or its oldest waiting message is this old.' },
-      { name: 'priority', label: 'Priority', kind: 'number', standard: 0, negative: true, help: 'Which queue a pop by label asks first: the highest.' },
-    ],
-  },
-  {
-    title: 'Dead letters',
-    note: 'What was given up is dropped only if both are off.',
-    options: [
-      { name: 'deadLetterQueue', label: 'Keep dead letters', kind: 'flag', standard: true, help: 'Keep what was given up.' },
-      { name: 'dlqAfterMaxRetries', label: 'Keep after the last retry', kind: 'flag', standard: true, help: 'Keep what failed as often as the retry limit allows.' },
-    ],
-  },
-  {
-    title: 'Retention',
-    options: [
-      { name: 'retentionEnabled', label: 'Remove old messages', kind: 'flag', standard: false, help: 'Without it the next two have no effect, and messages are kept for ever.' },
-      { name: 'retentionSeconds', label: 'Keep at most', kind: 'seconds', standard: 0, help: 'Messages older than this go, read or not. 0 keeps them.' },
-      { name: 'completedRetentionSeconds', label: 'Keep when read', kind: 'seconds', standard: 0, help: 'Messages older than this go once every group has passed them. 0 keeps them.' },
-      { name: 'maxWaitTimeSeconds', label: 'Give up unread', kind: 'seconds', standard: 0, help: 'Messages still unread at this age go, also without the switch above. 0 keeps them.' },
-    ],
-  },
-  {
-    title: 'Storing',
-    options: [
-      { name: 'dedupWindowSeconds', label: 'Deduplication window', kind: 'seconds', standard: 3600, help: 'How long a transaction id is remembered. 0 turns deduplication off.' },
-      { name: 'encryptionEnabled', label: 'Encrypt payloads', kind: 'flag', standard: false, help: 'Payloads pushed from now on are stored encrypted, if the broker has a key.' },
-    ],
-  },
-  {
-    title: 'Labels',
-    options: [
-      { name: 'namespace', label: 'Namespace', kind: 'text', help: 'For consumers that pop by label.' },
-      { name: 'task', label: 'Task', kind: 'text', help: 'For consumers that pop by label.' },
-    ],
-  },
-  {
-    title: 'Without effect',
-    note: 'Kept for clients that read them back.',
-    folded: true,
-    options: [
-      { name: 'retryDelay', label: 'Retry delay', kind: 'milliseconds', standard: 1000, help: 'What failed is available again at once.' },
-      { name: 'ttl', label: 'Time to live', kind: 'seconds', standard: 3600, help: 'Retention does this.' },
-      { name: 'maxSize', label: 'Size limit', kind: 'number', standard: 0, help: 'Queues are not limited.' },
-      { name: 'minPopWaitTime', label: 'Least pop wait', kind: 'milliseconds', standard: 0, help: 'Pops wait as they are told.' },
-    ],
-  },
+const NO_EFFECT = 'No effect'
+
+/** Options that are text. They are not in the broker's table. */
+const LABELS: Option[] = [
+  { name: 'namespace', label: 'Namespace', section: 'Labels', unit: 'text', meaning: 'For consumers that pop by label.' },
+  { name: 'task', label: 'Task', section: 'Labels', unit: 'text', meaning: 'For consumers that pop by label.' },
 ]
 
-export const OPTIONS: Option[] = SECTIONS.flatMap((section) => section.options)
+const TABLE = (table as Option[]).map((option) => ({ ...option, meaning: labelled(option.meaning) }))
+
+export const OPTIONS: Option[] = [
+  ...TABLE.filter((option) => option.section !== NO_EFFECT),
+  ...LABELS,
+  ...TABLE.filter((option) => option.section === NO_EFFECT),
+]
+
+export const SECTIONS: Section[] = [...new Set(OPTIONS.map((option) => option.section))].map((title) => ({
+  title,
+  note: title === NO_EFFECT ? 'Stored and returned, for clients that read them back.' : undefined,
+  folded: title === NO_EFFECT,
+  options: OPTIONS.filter((option) => option.section === title),
+}))
+
+/** A text with the labels of the options that it names. */
+function labelled(meaning: string): string {
+  return meaning.replace(/`([^`]+)`/g, (_, name) => {
+    const named = table.find((option) => option.name === name)
+    return named ? `“${named.label}”` : name
+  })
+}
 
 /** What was typed or ticked, by name; `null`: back to the default. What is not there was not touched. */
 export type Draft = Record<string, string | boolean | null>
@@ -96,7 +73,6 @@ export interface Review {
   errors: Record<string, string>
 }
 
-const LARGEST = 2_147_483_647
 const NAME_MAX = 255
 
 /** What a draft changes of the options in force, and what of it cannot be. */
@@ -106,9 +82,9 @@ export function review(inForce: Options, draft: Draft): Review {
   for (const option of OPTIONS) {
     const typed = draft[option.name]
     if (typed === undefined) continue
-    const from = inForce[option.name] ?? option.standard ?? null
+    const from = inForce[option.name] ?? option.default ?? null
     if (typed === null) {
-      if (from !== option.standard) changes.push({ option, from, to: null })
+      if (from !== option.default) changes.push({ option, from, to: null })
       continue
     }
     const read = parse(option, typed)
@@ -121,13 +97,15 @@ export function review(inForce: Options, draft: Draft): Review {
 function parse(option: Option, typed: string | boolean): { value: Value; error?: undefined } | { error: string } {
   if (typeof typed === 'boolean') return { value: typed }
   const text = typed.trim()
-  if (option.kind === 'text') {
+  if (option.unit === 'text') {
     return [...typed].length > NAME_MAX ? { error: `At most ${NAME_MAX} characters.` } : { value: typed }
   }
   if (!/^[+-]?\d+$/.test(text)) return { error: 'A whole number, please.' }
   const value = Number(text)
-  if (value < 0 && !option.negative) return { error: '0 or more, please.' }
-  if (Math.abs(value) > LARGEST) return { error: `At most ${exact(LARGEST)}.` }
+  const min = option.min ?? 0
+  const max = Math.min(option.max ?? Infinity, Number.MAX_SAFE_INTEGER)
+  if (value < min) return { error: min === 0 ? '0 or more, please.' : `At least ${exact(min)}.` }
+  if (value > max) return { error: `At most ${exact(max)}.` }
   return { value }
 }
 
@@ -140,24 +118,24 @@ export function body(changes: Change[]): Record<string, Value | null> {
 export function shown(option: Option, inForce: Options, draft: Draft): string | boolean {
   const typed = draft[option.name]
   if (typed !== undefined && typed !== null) return typed
-  const value = (typed === null ? undefined : inForce[option.name]) ?? option.standard ?? ''
+  const value = (typed === null ? undefined : inForce[option.name]) ?? option.default ?? ''
   return typeof value === 'boolean' ? value : String(value)
 }
 
-export function isStandard(option: Option, inForce: Options, draft: Draft): boolean {
-  return option.standard === undefined || shown(option, inForce, draft) === standardText(option)
+export function isDefault(option: Option, inForce: Options, draft: Draft): boolean {
+  return option.default === undefined || shown(option, inForce, draft) === defaultText(option)
 }
 
-function standardText(option: Option): string | boolean {
-  return typeof option.standard === 'boolean' ? option.standard : String(option.standard)
+function defaultText(option: Option): string | boolean {
+  return typeof option.default === 'boolean' ? option.default : String(option.default)
 }
 
 export function words(option: Option, value: Value | null): string {
-  if (value === null) return option.standard === undefined ? 'none' : `default: ${words(option, option.standard)}`
+  if (value === null) return option.default === undefined ? 'none' : `default: ${words(option, option.default)}`
   if (typeof value === 'boolean') return value ? 'on' : 'off'
   if (value === '') return 'none'
   if (typeof value === 'string') return value
-  if (option.kind === 'milliseconds') return `${exact(value)} ms`
-  if (option.kind !== 'seconds') return exact(value)
+  if (option.unit === 'milliseconds') return `${exact(value)} ms`
+  if (option.unit !== 'seconds') return exact(value)
   return value < 60 ? `${value} s` : `${exact(value)} s (${duration(value)})`
 }

@@ -1,4 +1,36 @@
--- queen.configure: creates a queue or changes its options.
+-- queen.configure_queue: creates a queue or changes its options.
+-- in:     p_queue text, p_namespace text, p_task text (null = as stored; for a new queue, from its name),
+--         p_options jsonb (column → value; other columns keep what is stored)
+-- out:    the row as it now is; none if there are all the queues that there may be (queen.queue_limit), and this is not
+--         one of them
+-- locks:  queen.queues_refused, one queues row
+-- raises: never: names and values are checked at the door
+-- The merge happens in the update itself, on the newest row: two callers at once lose neither's change. It names the
+-- columns that it is called with, so that a new option needs no change here.
+create or replace function queen.configure_queue(p_queue text, p_namespace text, p_task text, p_options jsonb)
+returns setof queen.queues language plpgsql as $$
+declare
+    v_update constant text := 'update queen.queues as q
+        set namespace = coalesce($2, q.namespace), task = coalesce($3, q.task)'
+        || (select coalesce(string_agg(format(', %I = %L', o.key, o.value), ''), '') from jsonb_each_text(p_options) o)
+        || ' where q.name = $1 returning q.*';
+begin
+    -- Another round only when the queue was deleted between the two statements.
+    loop
+        if 2 = any (queen.queues_refused(array[p_queue], array[true], true)) then
+            return;
+        end if;
+        insert into queen.queues as q (name, namespace, task)
+        values (p_queue, coalesce(p_namespace, split_part(p_queue, '.', 1)),
+                coalesce(p_task, split_part(p_queue, '.', 2)))
+        on conflict (name) do nothing;
+        return query execute v_update using p_queue, p_namespace, p_task;
+        exit when found;
+    end loop;
+end $$;
+
+-- queen.configure: the same for brokers of 0.1.0, with the options that they know. To be dropped in the release after
+-- this one.
 -- in:     p_queue text, p_namespace text, p_task text (null = as stored; for a new queue, from its name),
 --         p_changes jsonb (wire name → value; null = the default; other keys are ignored),
 --         p_replace boolean (start from the defaults instead of from what is stored)
@@ -6,7 +38,6 @@
 --         may be (queen.queue_limit), and this is not one of them
 -- locks:  queen.queues_refused, one queues row
 -- raises: never: names and values are checked at the door
--- The merge happens in the update itself, on the newest row: two callers at once lose neither's change.
 create or replace function queen.configure(
     p_queue text, p_namespace text, p_task text, p_changes jsonb, p_replace boolean)
 returns table (id uuid, namespace text, task text, lease_time int, retry_limit int, retry_delay int, ttl int,
@@ -16,7 +47,6 @@ returns table (id uuid, namespace text, task text, lease_time int, retry_limit i
                encryption_enabled boolean, dedup_window_seconds int, min_pop_wait_time int)
 language plpgsql as $$
 declare
-    -- The same values as the columns' defaults and protocol/src/options.rs.
     v_defaults constant jsonb := '{
         "leaseTime": 300, "retryLimit": 3, "retryDelay": 1000, "ttl": 3600, "maxSize": 0, "priority": 0,
         "delayedProcessing": 0, "windowBuffer": 0, "deadLetterQueue": true, "dlqAfterMaxRetries": true,

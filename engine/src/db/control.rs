@@ -48,16 +48,16 @@ pub async fn configure(
     ask: &Configure,
     note: &str,
 ) -> Result<Option<Configured>, Error> {
-    let changes = serde_json::Value::Object(ask.changes.clone()).to_string();
-    let sql = "select c.* from queen.configure($1, $2, $3, $4::text::jsonb, $5) c, pg_notify('queen', $6)";
-    let parameters: [&(dyn ToSql + Sync); 6] =
-        [&ask.queue, &ask.namespace, &ask.task, &changes, &ask.replace, &note];
-    let rows = many(connections, "queen.configure", sql, &parameters).await?;
+    let columns = serde_json::Value::Object(ask.columns.clone()).to_string();
+    let sql = "select c.id, c.namespace, c.task, to_jsonb(c)::text
+               from queen.configure_queue($1, $2, $3, $4::text::jsonb) c, pg_notify('queen', $5)";
+    let parameters: [&(dyn ToSql + Sync); 5] = [&ask.queue, &ask.namespace, &ask.task, &columns, &note];
+    let rows = many(connections, "queen.configure_queue", sql, &parameters).await?;
     Ok(rows.first().map(|row| Configured {
-        id: row.get("id"),
-        namespace: row.get("namespace"),
-        task: row.get("task"),
-        options: options(row),
+        id: row.get(0),
+        namespace: row.get(1),
+        task: row.get(2),
+        options: options(row.get(3)),
     }))
 }
 
@@ -81,27 +81,9 @@ pub async fn reads(connections: &Connections, group: &str, queue: &str) -> Resul
     Ok(one(connections, "queen.reads", "select queen.reads($1, $2)", &[&group, &queue]).await?.get(0))
 }
 
-/// From a row of `queen.queues`.
-pub(super) fn options(row: &Row) -> QueueOptions {
-    QueueOptions {
-        lease_time: row.get("lease_time"),
-        retry_limit: row.get("retry_limit"),
-        retry_delay: row.get("retry_delay"),
-        ttl: row.get("ttl"),
-        max_size: row.get("max_size"),
-        priority: row.get("priority"),
-        delayed_processing: row.get("delayed_processing"),
-        window_buffer: row.get("window_buffer"),
-        dead_letter_queue: row.get("dead_letter_queue"),
-        dlq_after_max_retries: row.get("dlq_after_max_retries"),
-        retention_enabled: row.get("retention_enabled"),
-        retention_seconds: row.get("retention_seconds"),
-        completed_retention_seconds: row.get("completed_retention_seconds"),
-        max_wait_time_seconds: row.get("max_wait_time_seconds"),
-        encryption_enabled: row.get("encryption_enabled"),
-        dedup_window_seconds: row.get("dedup_window_seconds"),
-        min_pop_wait_time: row.get("min_pop_wait_time"),
-    }
+/// From a row of `queen.queues` as JSON.
+pub(super) fn options(row: &str) -> QueueOptions {
+    serde_json::from_str(row).expect("every option is a column of queen.queues")
 }
 
 pub async fn delete_queue(connections: &Connections, queue: &str, note: &str) -> Result<bool, Error> {

@@ -363,16 +363,16 @@ pub async fn cursor(
 
 /// As it is stored; `None`: the queue is gone.
 pub async fn options(connections: &Connections, queue: Uuid) -> Result<Option<QueueOptions>, Error> {
-    let sql = "select * from queen.queue_options($1)";
+    let sql = "select to_jsonb(o)::text from queen.queue_options($1) o";
     let rows = many(connections, "queen.queue_options", sql, &[&queue]).await?;
-    Ok(rows.first().map(control::options))
+    Ok(rows.first().map(|row| control::options(row.get(0))))
 }
 
 /// The same by its name; `None`: there is none.
 pub async fn named_options(connections: &Connections, queue: &str) -> Result<Option<QueueOptions>, Error> {
-    let sql = "select * from queen.named_options($1)";
+    let sql = "select to_jsonb(o)::text from queen.named_options($1) o";
     let rows = many(connections, "queen.named_options", sql, &[&queue]).await?;
-    Ok(rows.first().map(control::options))
+    Ok(rows.first().map(|row| control::options(row.get(0))))
 }
 
 /// What is leased and what was given up, everywhere.

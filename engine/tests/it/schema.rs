@@ -1,9 +1,12 @@
-//! The tables as they are after all migrations, compared with what a reader of `engine/sql` is shown.
+//! The tables as they are after all migrations, compared with what a reader of `engine/sql` is shown, and with the
+//! table of queue options.
 
 use std::fmt::Write;
 use std::path::Path;
 
+use queen_protocol::{Configure, OPTIONS, QueueOption};
 use queen_testkit::database;
+use serde_json::{Map, Value, json};
 
 use crate::support::engine;
 
@@ -53,5 +56,30 @@ async fn the_snapshot_of_the_schema_is_up_to_date() {
             "{} was out of date and is written anew: look at the difference, and commit it",
             path.display()
         );
+    }
+}
+
+#[tokio::test]
+async fn every_option_is_a_column_with_its_default_and_room_for_its_range() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let sql = "insert into queen.queues as q (name) values ('new')
+               returning (to_jsonb(q) - '{id,name,namespace,task,created_at}'::text[])::text";
+    let row = db.client().await.query_one(sql, &[]).await.unwrap();
+    let columns: Map<String, Value> = serde_json::from_str(row.get(0)).unwrap();
+    let defaults = OPTIONS.iter().map(|option| (option.column.to_owned(), option.default.clone()));
+    assert_eq!(columns, defaults.collect::<Map<_, _>>(), "columns of queen.queues and the table of options");
+
+    let bounds: [fn(&QueueOption) -> i64; 2] = [|option| option.min, |option| option.max];
+    for bound in bounds {
+        let value = |option: &QueueOption| match option.default.is_boolean() {
+            true => Value::Bool(bound(option) == 1),
+            false => bound(option).into(),
+        };
+        let options: Map<String, Value> =
+            OPTIONS.iter().map(|option| (option.name.to_owned(), value(option))).collect();
+        let body = json!({"queue": "q", "options": options}).to_string();
+        let stored = broker.configure(&Configure::parse(body.as_bytes()).unwrap()).await.unwrap();
+        assert_eq!(serde_json::to_value(&stored.options).unwrap(), Value::Object(options));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
@@ -12,7 +12,7 @@ use axum::http::{Method, Uri};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
-use queen_protocol::QueueOptions;
+use queen_protocol::OPTIONS;
 use serde_json::{Map, Value};
 use tracing::info;
 
@@ -59,12 +59,6 @@ const LABELS: [&str; 2] = ["namespace", "task"];
 
 /// The only route that reads the options of queues, and those beside `options` as well.
 const CONFIGURE: &str = "/api/v1/configure";
-
-static OPTIONS: LazyLock<Map<String, Value>> =
-    LazyLock::new(|| match serde_json::to_value(QueueOptions::default()) {
-        Ok(Value::Object(options)) => options,
-        _ => Map::new(),
-    });
 
 #[derive(Default)]
 pub struct Audit {
@@ -270,7 +264,7 @@ impl Visit {
     fn keep_body(&self, body: &Map<String, Value>, details: &mut Map<String, Value>) {
         let nested = body.get("options").filter(|_| self.route == Some(CONFIGURE)).and_then(Value::as_object);
         let options = || nested.into_iter().flatten();
-        for (name, value) in options().filter(|(name, _)| OPTIONS.contains_key(name.as_str())).chain(body) {
+        for (name, value) in options().filter(|(name, _)| is_option(name)).chain(body) {
             keep(details, name, value);
         }
         for (name, value) in options().filter(|(name, _)| LABELS.contains(&name.as_str())) {
@@ -373,8 +367,12 @@ impl About {
     }
 }
 
+fn is_option(name: &str) -> bool {
+    OPTIONS.iter().any(|option| option.name == name)
+}
+
 fn keep(details: &mut Map<String, Value>, name: &str, value: &Value) {
-    if !DETAILS.contains(&name) && !OPTIONS.contains_key(name) {
+    if !DETAILS.contains(&name) && !is_option(name) {
         return;
     }
     let value = match value {

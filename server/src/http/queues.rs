@@ -22,11 +22,7 @@ use crate::openapi::words;
 #[schema(example = json!({
     "configured": true, "queueId": "5558382e-52bd-4a3b-93c5-41af0a04507e", "partitionId": null,
     "queue": "orders", "namespace": "orders", "task": "",
-    "options": {"leaseTime": 60, "retryLimit": 3, "retryDelay": 1000, "ttl": 3600, "maxSize": 0,
-        "priority": 0, "delayedProcessing": 0, "windowBuffer": 0, "deadLetterQueue": true,
-        "dlqAfterMaxRetries": true, "retentionEnabled": false, "retentionSeconds": 0,
-        "completedRetentionSeconds": 0, "maxWaitTimeSeconds": 0, "encryptionEnabled": false,
-        "dedupWindowSeconds": 3600, "minPopWaitTime": 0, "namespace": "orders", "task": ""},
+    "options": Options { options: &QueueOptions { lease_time: 60, ..QueueOptions::default() }, namespace: "orders", task: "" },
 }))]
 struct Configured<'a> {
     configured: bool,

@@ -144,6 +144,7 @@ struct Config {
     retry_limit: i32,
     retry_delay: i32,
     ttl: i32,
+    /// The option `maxSize`, which has no effect: queues have no size limit.
     max_queue_size: i64,
     dead_letter_queue: bool,
 }

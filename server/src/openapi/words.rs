@@ -7,6 +7,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+pub use super::options::QueueOptions;
+
 #[derive(ToSchema)]
 #[schema(example = json!({"items": [
     {"queue": "orders", "partition": "customer-42", "payload": {"total": 10}, "transactionId": "order-1001"},
@@ -487,61 +489,4 @@ pub struct Configure {
     mode: Option<String>,
     /// What is absent stays, what is null returns to its default.
     options: Option<QueueOptions>,
-}
-
-/// In seconds unless it says otherwise.
-#[derive(ToSchema)]
-#[schema(rename_all = "camelCase")]
-pub struct QueueOptions {
-    /// Length of a lease; 0 means 60.
-    #[schema(default = 300, minimum = 0)]
-    lease_time: Option<i32>,
-    /// How often a batch that failed is delivered again before what fails is given up.
-    #[schema(default = 3, minimum = 0)]
-    retry_limit: Option<i32>,
-    /// Milliseconds. Kept, without effect: what failed is available again at once.
-    #[schema(default = 1000, minimum = 0)]
-    retry_delay: Option<i32>,
-    /// Kept, without effect.
-    #[schema(default = 3600, minimum = 0)]
-    ttl: Option<i32>,
-    /// Kept, without effect.
-    #[schema(default = 0, minimum = 0)]
-    max_size: Option<i64>,
-    /// Which queue a pop by label asks first: the highest.
-    #[schema(default = 0)]
-    priority: Option<i32>,
-    /// A message is delivered once it is this old.
-    #[schema(default = 0, minimum = 0)]
-    delayed_processing: Option<i32>,
-    /// A partition with less than a full batch is held back until its oldest waiting message is this old.
-    #[schema(default = 0, minimum = 0)]
-    window_buffer: Option<i32>,
-    /// Keep what was given up. Dropped only if this and the next are both false.
-    #[schema(default = true)]
-    dead_letter_queue: Option<bool>,
-    /// See `deadLetterQueue`.
-    #[schema(default = true)]
-    dlq_after_max_retries: Option<bool>,
-    /// Without it the next two have no effect.
-    #[schema(default = false)]
-    retention_enabled: Option<bool>,
-    /// Messages older than this go, read or not; 0 keeps them.
-    #[schema(default = 0, minimum = 0)]
-    retention_seconds: Option<i32>,
-    /// Messages older than this go once every group of the partition has passed them; 0 keeps them.
-    #[schema(default = 0, minimum = 0)]
-    completed_retention_seconds: Option<i32>,
-    /// Messages still unread at this age go; 0 keeps them. Needs no `retentionEnabled`.
-    #[schema(default = 0, minimum = 0)]
-    max_wait_time_seconds: Option<i32>,
-    /// Kept, without effect: payloads are stored as they are.
-    #[schema(default = false)]
-    encryption_enabled: Option<bool>,
-    /// How long a `transactionId` is remembered; 0 turns deduplication off.
-    #[schema(default = 3600, minimum = 0)]
-    dedup_window_seconds: Option<i32>,
-    /// Milliseconds. Kept, without effect.
-    #[schema(default = 0, minimum = 0, maximum = 60_000)]
-    min_pop_wait_time: Option<i32>,
 }

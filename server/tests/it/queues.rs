@@ -1,23 +1,28 @@
 //! `POST /api/v1/configure`, `DELETE /api/v1/resources/queues/:queue`, and what a queue may be called.
 
-use serde_json::json;
+use queen_protocol::{OPTIONS, QueueOption};
+use serde_json::{Map, Value, json};
 
 use crate::support::{Server, encoded, numbers};
 
 #[tokio::test]
 async fn configure_echoes_every_option_sent() {
     let server = Server::start().await;
-    let options = json!({
-        "leaseTime": 11, "retryLimit": 5, "retryDelay": 2000, "ttl": 36, "maxSize": 1000, "priority": 7,
-        "delayedProcessing": 3, "windowBuffer": 100, "deadLetterQueue": false, "dlqAfterMaxRetries": false,
-        "retentionEnabled": true, "retentionSeconds": 60, "completedRetentionSeconds": 30,
-        "maxWaitTimeSeconds": 90, "encryptionEnabled": false, "dedupWindowSeconds": 5, "minPopWaitTime": 10,
-    });
-    let answer = server.configure("q", options.clone()).await;
+    let options: Map<String, Value> =
+        OPTIONS.iter().map(|option| (option.name.to_owned(), other(option))).collect();
+    let answer = server.configure("q", options.clone().into()).await;
     assert_eq!((&answer["configured"], &answer["queue"]), (&json!(true), &json!("q")));
     assert!(answer["queueId"].is_string());
-    for (name, value) in options.as_object().unwrap() {
+    for (name, value) in &options {
         assert_eq!(&answer["options"][name], value, "{name}");
+    }
+}
+
+/// A value that is not the default.
+fn other(option: &QueueOption) -> Value {
+    match &option.default {
+        Value::Bool(default) => (!default).into(),
+        default => (default.as_i64().unwrap() + 1).into(),
     }
 }
 

@@ -12,7 +12,6 @@
 from . import shapes
 from ._version import VERSION as __version__
 from .ack import AckResult, AckStatus
-from .admin import QueueOptions
 from .batch import Summary
 from .buffer import AsyncBuffer, AsyncReceipt, BufferOptions
 from .client import AsyncQueen
@@ -46,6 +45,7 @@ from .operations import Operation
 from .pop import PopOptions, Subscription
 from .push import MessageOptions, NewMessage, PushResult, PushStatus
 from .queue import AsyncQueue, AsyncReader
+from .queue_options import QueueOptions
 from .settings import QueenOptions
 from .sync import Buffer, Consumer, Message, Queen, Queue, Reader, Receipt, Transaction
 from .sync_admin import DeadLetters

@@ -6,12 +6,13 @@ What is not `repeatable` would do more the second time: it would take along what
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Dict, List, Literal, TypedDict
+from typing import TYPE_CHECKING, Dict, List, Literal
 
 from . import shapes, wire
 from .errors import BadUse, NotFound
 from .http import Http
 from .part import Part
+from .queue_options import QueueOptions
 from .settings import check_name
 
 if TYPE_CHECKING:
@@ -19,26 +20,6 @@ if TYPE_CHECKING:
 
 #: Before everything that was ever stored.
 _BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-
-class QueueOptions(TypedDict, total=False):
-    """Options of a queue, in seconds where they are times. None returns one to its default."""
-
-    lease_time: int | None
-    retry_limit: int | None
-    delayed_processing: int | None
-    window_buffer: int | None
-    dead_letter_queue: bool | None
-    dlq_after_max_retries: bool | None
-    retention_enabled: bool | None
-    retention_seconds: int | None
-    completed_retention_seconds: int | None
-    max_wait_time_seconds: int | None
-    dedup_window_seconds: int | None
-    priority: int | None
-    encryption_enabled: bool | None
-    namespace: str | None
-    task: str | None
 
 
 class AsyncQueues(Part):

@@ -4,6 +4,7 @@
 mod groups;
 mod messages;
 mod operations;
+mod queue_options;
 mod queues;
 mod system;
 
@@ -14,9 +15,10 @@ pub use groups::{
 };
 pub use messages::{Buried, MessageDetail, MessageGroup, MessageLife, Messages, Replayed, StoredMessage};
 pub use operations::{Operation, OperationCount, OperationStats, Operations, SystemHealth};
+pub use queue_options::QueueOptions;
 pub use queues::{
     BusyPartition, Configured, Counts, Depth, DepthPartition, Partitions, QueueDetail, QueueInfo,
-    QueueMessages, QueueOptions, QueuePartition, Queues,
+    QueueMessages, QueuePartition, Queues,
 };
 pub use system::{Doctor, Finding, Health, Maintenance, Overview};
 

@@ -1,63 +1,11 @@
 //! Queues and their partitions.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use super::{Admin, Get};
+use super::{Admin, Get, QueueOptions};
 use crate::control::Control;
 use crate::error::Error;
 use crate::wire::{self, Query};
-
-/// Options of a queue. What is `None` stays as it is. In seconds, unless the name says otherwise.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct QueueOptions {
-    /// Length of a lease if the pop does not say, 300.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lease_time: Option<u32>,
-    /// How often a failed batch is delivered again, 3.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_limit: Option<u32>,
-    /// A message is delivered once it is this old.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub delayed_processing: Option<u32>,
-    /// A partition is held back until it has a full batch, or its oldest message is this old.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window_buffer: Option<u32>,
-    /// Keeps what was given up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dead_letter_queue: Option<bool>,
-    /// Without it the next two have no effect, and messages are kept for ever.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retention_enabled: Option<bool>,
-    /// Messages older than this go, read or not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retention_seconds: Option<u32>,
-    /// Messages older than this go once every group has passed them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub completed_retention_seconds: Option<u32>,
-    /// Messages still unread by some group at this age go.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_wait_time_seconds: Option<u32>,
-    /// How long a transaction id is remembered, 3,600. 0 turns deduplication off.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dedup_window_seconds: Option<u32>,
-    /// Which queue a pop by label asks first: the highest.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<i32>,
-    /// A label.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    /// A label.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub task: Option<String>,
-    /// Payloads pushed from now on are stored encrypted, if the broker has a key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub encryption_enabled: Option<bool>,
-    /// Any other option, by the broker's name for it.
-    #[serde(flatten)]
-    pub other: Map<String, Value>,
-}
 
 /// A queue that was configured.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -324,7 +272,7 @@ impl Get<Partitions> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     #[test]
     fn options_that_are_not_named_are_not_sent_and_others_can_be() {
