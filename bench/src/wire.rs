@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use memchr::memmem;
+use queen_testkit::Random;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -66,7 +67,7 @@ impl Payloads {
     }
 
     pub fn write_id(&mut self, out: &mut Vec<u8>) {
-        self.random.write_uuid(self.unix_ms, out);
+        write_uuid(&mut self.random, self.unix_ms, out);
     }
 }
 
@@ -256,45 +257,13 @@ fn excerpt(body: &[u8]) -> String {
     String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned()
 }
 
-/// SplitMix64: a few nanoseconds a number, where the system's generator costs a system call.
-pub struct Random(u64);
-
-impl Random {
-    pub fn from_entropy() -> Random {
-        Random(Uuid::new_v4().as_u64_pair().1)
-    }
-
-    pub fn seeded(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: u32) -> u32 {
-        (self.next() % u64::from(limit)) as u32
-    }
-
-    pub fn uuid(&mut self) -> Uuid {
-        uuid::Builder::from_u128(u128::from(self.next()) << 64 | u128::from(self.next()))
-            .with_version(uuid::Version::Random)
-            .with_variant(uuid::Variant::RFC4122)
-            .into_uuid()
-    }
-
-    fn write_uuid(&mut self, unix_ms: u64, body: &mut Vec<u8>) {
-        let mut random = [0; 10];
-        random[..8].copy_from_slice(&self.next().to_le_bytes());
-        random[8..].copy_from_slice(&self.next().to_le_bytes()[..2]);
-        let id = uuid::Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid();
-        let mut text = Uuid::encode_buffer();
-        body.extend_from_slice(id.hyphenated().encode_lower(&mut text).as_bytes());
-    }
+fn write_uuid(random: &mut Random, unix_ms: u64, body: &mut Vec<u8>) {
+    let mut tail = [0; 10];
+    tail[..8].copy_from_slice(&random.draw().to_le_bytes());
+    tail[8..].copy_from_slice(&random.draw().to_le_bytes()[..2]);
+    let id = uuid::Builder::from_unix_timestamp_millis(unix_ms, &tail).into_uuid();
+    let mut text = Uuid::encode_buffer();
+    body.extend_from_slice(id.hyphenated().encode_lower(&mut text).as_bytes());
 }
 
 /// Random text to fill payloads with: equal text would let a broker or a disk compress it.
@@ -310,9 +279,9 @@ impl Pad {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let pool = POOL.get_or_init(|| {
             let mut random = Random::from_entropy();
-            (0..2 << 20).map(|_| ALPHABET[(random.next() >> 58) as usize]).collect()
+            (0..2 << 20).map(|_| ALPHABET[(random.draw() >> 58) as usize]).collect()
         });
-        Pad { pool, at: random.below(pool.len() as u32) as usize }
+        Pad { pool, at: random.below(pool.len()) }
     }
 
     /// Goes through the pool from front to back: the processor fetches ahead, and a piece comes again only

@@ -1,27 +1,54 @@
-// Which page an address shows. Each is fetched when it is first opened; what lies below it (`#/queues/orders`) it shows itself.
+// The pages: at which address each one is, how the navigation lists it and for whom. A page is fetched when it is first opened; it
+// shows what lies below its address (`#/queues/orders`) itself.
 
 import type { Component } from 'svelte'
+import type { Right } from './rights'
+import { href } from './router.svelte'
 
 export type Load = () => Promise<{ default: Component }>
 
-const PAGES = new Map<string, Load>([
-  ['', () => import('./pages/Overview.svelte')],
-  ['queues', () => import('./pages/Queues.svelte')],
-  ['messages', () => import('./pages/Messages.svelte')],
-  ['push', () => import('./pages/Push.svelte')],
-  ['groups', () => import('./pages/Groups.svelte')],
-  ['dead-letters', () => import('./pages/DeadLetters.svelte')],
-  ['operations', () => import('./pages/Operations.svelte')],
-  ['traces', () => import('./pages/Traces.svelte')],
-  ['system', () => import('./pages/System.svelte')],
-  ['settings', () => import('./pages/Settings.svelte')],
-])
+export interface Page {
+  /** The first segment of its address. */
+  id: string
+  label: string
+  /** Which right, over all queues, it makes sense with; `some`: over any of them. */
+  needs: Right | 'some'
+  load: Load
+}
+
+/** In groups, with a little space between them. */
+export const PAGES: Page[][] = [
+  [{ id: '', label: 'Overview', needs: 'some', load: () => import('./pages/Overview.svelte') }],
+  [
+    { id: 'queues', label: 'Queues', needs: 'some', load: () => import('./pages/Queues.svelte') },
+    { id: 'messages', label: 'Messages', needs: 'some', load: () => import('./pages/Messages.svelte') },
+    { id: 'push', label: 'Push', needs: 'some', load: () => import('./pages/Push.svelte') },
+    { id: 'groups', label: 'Consumer groups', needs: 'read', load: () => import('./pages/Groups.svelte') },
+    { id: 'dead-letters', label: 'Dead letters', needs: 'some', load: () => import('./pages/DeadLetters.svelte') },
+  ],
+  [
+    { id: 'operations', label: 'Operations', needs: 'read', load: () => import('./pages/Operations.svelte') },
+    { id: 'traces', label: 'Traces', needs: 'read', load: () => import('./pages/Traces.svelte') },
+  ],
+  [
+    { id: 'system', label: 'System', needs: 'read', load: () => import('./pages/System.svelte') },
+    { id: 'settings', label: 'Settings', needs: 'admin', load: () => import('./pages/Settings.svelte') },
+  ],
+]
+
+/** Always within reach of a thumb; the others are behind one more press. */
+export const FIRST = ['', 'queues', 'messages', 'dead-letters']
 
 export const login: Load = () => import('./pages/Login.svelte')
 
 const missing: Load = () => import('./pages/Missing.svelte')
 
 /** `name`: the first segment of the address. */
-export function pageOf(name: string | undefined): Load {
-  return name === 'login' ? login : (PAGES.get(name ?? '') ?? missing)
+export function pageOf(name = ''): Load {
+  if (name === 'login') return login
+  return PAGES.flat().find((page) => page.id === name)?.load ?? missing
+}
+
+export function link(page: Page): string {
+  return page.id === '' ? '#/' : href(page.id)
 }

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use queen_protocol::Subscription;
-
 use crate::crypt::Keys;
 
 #[derive(Debug, Clone)]
@@ -50,7 +48,6 @@ pub struct Config {
     pub dedup_cache_bytes: usize,
     /// Largest answer to one pop; a batch is cut short to stay below it.
     pub pop_bytes_max: usize,
-    pub default_subscription: Subscription,
     pub retention_interval: Duration,
     pub eviction_interval: Duration,
     pub retention_batch: i32,

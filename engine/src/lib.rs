@@ -41,7 +41,7 @@ use std::time::Duration;
 pub use admin::browse::{MessageFilter, MessagePage};
 pub use admin::history::{ClusterState, DAY, HOUR, HistoryFilter, HistorySeries, Range};
 pub use admin::keys::{create_key, list_keys, revoke_key};
-pub use admin::letters::{DeadLetter, DeadLetterFilter};
+pub use admin::letters::DeadLetter;
 pub use admin::life::{MessageLife, Reader, Recorded};
 pub use admin::maintenance::Maintenance;
 pub use admin::message_status::{GroupStanding, MessageStatus, Standing};
@@ -54,7 +54,7 @@ pub use crypt::{BadKey, Keys};
 pub use db::control::{DeletedGroup, Operations, QueueLabels, SeekForecast};
 pub use db::history::{Broker, Metric, ParkedPoint, Point, QueuePoint, QueueRate, Worker};
 pub use db::keys::{ApiKey, NewKey};
-pub use db::letters::{LetterShape, LetterShapes};
+pub use db::letters::{DeadLetterFilter, LetterShape, LetterShapes};
 pub use db::redrive::{Redrive, RedriveAsk};
 pub use db::resources::{
     GroupFigures, Label, LabelFigures, Overview, PartitionFigures, QueueFigures, QueueFilter, Spread, Trouble,

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use queen_fuzz::{Check, TARGETS};
+use queen_testkit::Random;
 
 const MUTATIONS: usize = 1_000;
 
@@ -43,7 +44,7 @@ fn every_case_of_the_corpus_passes() {
 fn mutations_of_the_corpus_pass() {
     for (target, check) in TARGETS {
         let cases = corpus(target);
-        let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+        let mut dice = Random::seeded(0x9e37_79b9_7f4a_7c15);
         for number in 0..MUTATIONS {
             let data = mutated(&cases[number % cases.len()].1, &cases[dice.below(cases.len())].1, &mut dice);
             run(target, *check, &format!("mutation {number}"), &data);
@@ -67,7 +68,7 @@ fn the_fuzzer_knows_every_target() {
 }
 
 /// A few of: a byte changed, removed, doubled, a piece of another case put in, the end cut off.
-fn mutated(case: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
+fn mutated(case: &[u8], other: &[u8], dice: &mut Random) -> Vec<u8> {
     const AWKWARD: &[u8] = b"\0\"\\{}[],:.%@?='+-0\n\xfe\xff";
     let mut data = case.to_vec();
     for _ in 0..=dice.below(4) {
@@ -85,16 +86,4 @@ fn mutated(case: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
         }
     }
     data
-}
-
-/// xorshift64.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
 }

@@ -1,12 +1,12 @@
-//! Who asks, and what they may do. `guard.rs` lets a request in or not; handlers that learn only from a body which queues
-//! it is about ask `Caller`. With access control off nothing of this runs.
+//! Access control: who is the caller, and what may it do. `guard.rs` checks each request; handlers ask `Caller` about queues that
+//! only a body names. With access control off, nothing of this runs.
 
+pub mod access;
 pub mod audit;
 pub mod grants;
 pub mod guard;
 pub mod jwks;
 pub mod keys;
-pub mod marks;
 pub mod refusal;
 pub mod role;
 mod seen;
@@ -34,47 +34,47 @@ use role::Role;
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// What somebody has shown.
+/// The kind of credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Token,
     Key,
 }
 
-/// Where a request came from that no connection brought.
+/// The address of a request that came without a connection.
 pub const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// What a token or a key says about who holds it.
+/// What a token or an API key says about its holder.
 #[derive(Debug)]
 pub struct Identity {
     pub kind: Kind,
     pub subject: Option<Arc<str>>,
     /// The id of an API key.
     pub key: Option<Arc<str>>,
-    /// `None` if it names no role of ours.
+    /// `None` if it names no known role.
     pub role: Option<Role>,
     /// `None` = all queues.
     pub grants: Option<Arc<Grants>>,
-    /// When it expires; `None`: never, or not soon.
+    /// When it expires; `None` if never, or not soon.
     pub until: Option<Instant>,
-    /// Of an API key: cancelled when it is revoked.
+    /// Cancelled when the API key is revoked.
     pub revoked: Option<CancellationToken>,
 }
 
-/// What becomes of a partition that does not exist.
+/// How to treat a partition that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
-    /// It looks the same as one of another queue.
+    /// Like a partition of another queue: it is refused.
     Refused,
-    /// The operation says that there is nothing. A consumer whose queue was deleted is told so, and not that it has lost a
-    /// right.
+    /// It passes, and the operation reports that there is no such partition. A consumer whose queue was deleted gets this answer,
+    /// and not that it has lost a right.
     Passes,
 }
 
 const NAMESPACE: &str = "namespace";
 const TASK: &str = "task";
 
-/// What a request would label a queue with.
+/// The labels that a request would give a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Labels<'a> {
     pub queue: &'a str,
@@ -83,7 +83,7 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Those that its name does not stand for.
+    /// Labels that do not follow from the name of the queue.
     fn news(&self) -> impl Iterator<Item = (&'static str, &'a str)> + use<'a> {
         let mut words = self.queue.split('.');
         [(NAMESPACE, self.namespace), (TASK, self.task)].into_iter().filter_map(move |(what, label)| {
@@ -93,14 +93,14 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Whoever sent the request.
+/// The sender of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The subject of its token, or the name of its API key; nobody without one.
+    /// The subject of its token, or the name of its API key.
     pub subject: Option<Arc<str>>,
     pub address: IpAddr,
     grants: Option<Arc<Grants>>,
-    /// `None` without access control, and on a path that is open.
+    /// `None` without access control, and on an open path.
     identity: Option<Arc<Identity>>,
 }
 
@@ -127,12 +127,12 @@ impl From<&Caller> for Holder {
 }
 
 impl Caller {
-    /// Which queues may be touched; `None` = all.
+    /// Its grants; `None` = all queues.
     pub fn grants(&self) -> Option<&Grants> {
         self.grants.as_deref()
     }
 
-    /// How long what it has shown is valid.
+    /// How long its credential remains valid.
     pub fn left(&self) -> Duration {
         let until = self.identity.as_ref().and_then(|identity| identity.until);
         until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
@@ -147,7 +147,7 @@ impl Caller {
         self.grants.as_ref().is_none_or(|grants| grants.allow(need, queue))
     }
 
-    /// For a queue that the request names itself: the refusal repeats the name.
+    /// For a queue that the request names; the refusal repeats the name.
     pub fn may(&self, need: Need, queue: &str) -> Result<(), ApiError> {
         match self.can(need, queue) {
             true => Ok(()),
@@ -179,7 +179,7 @@ impl Caller {
         Ok(())
     }
 
-    /// A text that is no lease covers nothing, and neither does a lease on what was deleted meanwhile.
+    /// Text that is not a lease, and leases of deleted queues, cover nothing and pass.
     pub async fn may_leases<'a>(
         &self,
         engine: &Engine,
@@ -199,8 +199,8 @@ impl Caller {
     }
 }
 
-/// An acknowledgement that names no lease commits whatever is leased: fine among friends, and a late handler may do so once
-/// its lease is over. With access control a lease is its holder's: only its id settles it.
+/// An acknowledgement without a lease commits messages whoever has leased them. That is allowed without access control, and once
+/// the lease has ended. With access control, a live lease is settled only with its id.
 impl Caller {
     /// `named`: leases that are named elsewhere in the request.
     pub async fn may_settle<'a>(
@@ -234,8 +234,8 @@ impl Caller {
         }
     }
 
-    /// Labels lead consumers to a queue: who is limited to some queues may only use those whose queues are all granted.
-    /// A queue's own labels, and those its name stands for, are no news.
+    /// Consumers find queues by label, so a caller with grants may only use labels whose queues are all granted. Labels that the
+    /// queue already has, or that follow from its name, are allowed.
     pub async fn may_label(&self, engine: &Engine, need: Need, given: &[Labels<'_>]) -> Result<(), ApiError> {
         let Some(grants) = &self.grants else { return Ok(()) };
         let given: Vec<_> = given.iter().filter(|labels| labels.news().next().is_some()).collect();
@@ -259,7 +259,7 @@ impl Caller {
             .flat_map(|queue| [(NAMESPACE, &*queue.namespace), (TASK, &*queue.task)])
             .collect();
         for labels in given {
-            // Also of a queue that exists: it may be deleted before what is pushed to it lands, and made anew.
+            // Also for a queue that exists: it may be deleted and created again before the messages are stored.
             let own = by_name
                 .get(labels.queue)
                 .map(|queue| [(NAMESPACE, &*queue.namespace), (TASK, &*queue.task)])
@@ -267,7 +267,7 @@ impl Caller {
             if let Some((what, label)) = labels.news().find(|new| !own.contains(new) && foreign.contains(new))
             {
                 return Err(forbidden(format!(
-                    "{what} {label:?} is that of queues you have no right to {}: consumers of it would get your messages",
+                    "{what} {label:?} belongs to queues that the caller has no right to {}; their consumers would receive the messages",
                     need.words()
                 )));
             }
@@ -275,7 +275,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Whether its role may do this to queues; a limited caller is asked for its right to the queue instead.
+    /// Whether its role may administer queues. For a caller with grants, its right to the queue is checked instead.
     pub fn administers(&self) -> bool {
         self.grants.is_some()
             || self.identity.as_ref().is_none_or(|identity| identity.role == Some(Role::Admin))

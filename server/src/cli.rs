@@ -1,4 +1,4 @@
-//! The command line: which command, with which settings or which connection. It runs none of them.
+//! The command line: which command, with which settings or connection. It runs none of them.
 
 use std::ffi::OsString;
 
@@ -20,28 +20,28 @@ struct Words {
 #[derive(Debug)]
 pub struct Cli {
     pub action: Action,
-    /// Of commands that know the database; for others as if nothing was given.
+    /// For commands that use the database; for others, the defaults.
     pub settings: Settings,
-    /// Of commands that ask a broker; for others as if nothing was given.
+    /// For commands that call a broker; for others, the defaults.
     pub connect: Connect,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Runs the broker; also what happens without a command.
+    /// Runs the broker. This is the default command.
     #[command(after_help = "Examples:
   queen serve                                       with a PostgreSQL of its own
   DATABASE_URL=postgres://app@db/app queen serve    with yours")]
     Serve,
-    /// Brings the schema of the database up to date and leaves.
+    /// Updates the schema of the database and exits.
     ///
-    /// A broker does so by itself when it starts.
+    /// A broker does this by itself when it starts.
     #[command(after_help = "Examples:
   queen migrate --database-url postgres://app@db/app")]
     Migrate,
-    /// Says what is wrong with the database and what to do about it.
+    /// Examines the database and reports problems with their remedies.
     ///
-    /// Ends with 1 if there is a problem.
+    /// Exits with 1 if there is a problem.
     #[command(after_help = "Examples:
   queen doctor
   queen doctor --database-url postgres://app@db/app --json")]
@@ -50,7 +50,7 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Opens psql on the broker's database; arguments are handed on.
+    /// Opens psql on the broker's database. Arguments are passed on.
     #[command(after_help = "Examples:
   queen psql
   queen psql -c 'select queue, partition, payload from queen.messages limit 10'")]
@@ -58,16 +58,16 @@ pub enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Prints the settings in force and where each came from.
+    /// Prints the settings in force and the origin of each.
     #[command(after_help = "Examples:
   queen config
   queen config --port 7000 | grep PORT")]
     Config {
-        /// Prints the handbook page about them instead.
+        /// Prints docs/configuration.md instead.
         #[arg(long)]
         markdown: bool,
     },
-    /// Makes, lists and revokes API keys.
+    /// Creates, lists and revokes API keys.
     #[command(after_help = "Examples:
   queen key create --name shop --role read-write --queue 'orders.*:push'
   queen key list")]
@@ -81,7 +81,7 @@ pub enum Action {
     #[command(after_help = "Examples:
   queen openapi > openapi.json")]
     Openapi,
-    /// Prints a script that completes commands and flags in your shell.
+    /// Prints a completion script for your shell.
     #[command(after_help = "Examples:
   queen completions bash > /etc/bash_completion.d/queen
   queen completions fish > ~/.config/fish/completions/queen.fish")]
@@ -93,12 +93,12 @@ pub enum Action {
     #[command(after_help = "Examples:
   queen version")]
     Version,
-    /// What the exit code of a command means.
+    /// Explains the exit codes of commands.
     #[command(name = "exit-codes", hide = true, after_help = Exit::explained())]
     ExitCodes,
 }
 
-/// What `queen help` lists, by what people want to do.
+/// The groups in which `queen help` lists the commands.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Broker", &["serve", "migrate", "doctor", "psql", "config", "key"]),
     ("Messages", &["push", "pop", "consume", "ack"]),
@@ -113,16 +113,16 @@ const FIRST_STEPS: &str = "First steps:
   queen push orders '{\"total\":10}' --partition customer-42
   queen consume orders --group billing
 
-`queen help COMMAND` explains one, with examples; `queen help exit-codes` what its exit code means.";
+`queen help COMMAND` explains a command, with examples; `queen help exit-codes` explains exit codes.";
 
-/// Commands that know the database. The others know a broker, or nobody.
+/// Commands that use the database. The others call a broker, or nothing.
 const OF_THE_BROKER: [&str; 6] = ["serve", "migrate", "doctor", "psql", "config", "key"];
-/// Of those, the ones that show all settings in their help. The others take them, too, and show where the database is.
+/// Of those, the ones whose help shows all settings. The others accept all settings, and show those of the database.
 const WITH_ALL_SETTINGS: [&str; 2] = ["serve", "config"];
 const DATABASE: &str = "Database";
 
 impl Cli {
-    /// All settings, without this process's environment: what the handbook describes.
+    /// All settings, without the environment of this process, for docs/configuration.md.
     pub fn definition() -> Command {
         Settings::augment_args(Command::new("queen"))
     }
@@ -184,8 +184,8 @@ impl Cli {
     }
 }
 
-/// Flags may stand before the command: they are moved behind it, which is `serve` if there is none. `queen --port 7 serve` is
-/// `queen serve --port 7`, and so is `queen --port 7`.
+/// Flags are allowed before the command; they are moved behind it. Without a command it is `serve`: `queen --port 7 serve` and
+/// `queen --port 7` are `queen serve --port 7`.
 fn in_order(given: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
     let anything = Command::new("queen")
         .version(env!("CARGO_PKG_VERSION"))
@@ -195,7 +195,7 @@ fn in_order(given: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
         .allow_external_subcommands(true);
     let matches = match anything.try_get_matches_from(&given) {
         Ok(matches) => matches,
-        // The real definition answers that.
+        // The complete definition prints the help.
         Err(error) if error.kind() == ErrorKind::DisplayHelp => return Ok(words(["queen", "--help"])),
         Err(error) if error.kind() == ErrorKind::DisplayVersion => return Ok(words(["queen", "--version"])),
         Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! Every setting, once: its flag, its variable, its default and what it is for. It opens nothing.
+//! Every setting, once: its flag, its environment variable, its default and its meaning. It opens nothing.
 
 pub mod access;
 pub(crate) mod connection;
@@ -22,6 +22,7 @@ use queen_protocol::units::{bytes, milliseconds, seconds, some_bytes, some_milli
 pub use access::Access;
 pub use database::Database;
 pub use report::Setting;
+use secrets::Secret;
 
 use crate::app::Options;
 use crate::connections;
@@ -29,15 +30,15 @@ use crate::http::origins::Origin;
 use crate::limits::Bounds;
 use crate::tls::Files;
 
-/// Large payloads make a flight slow long before they are many; eight flights of this size fit a small machine.
+/// With large payloads a flight is slow long before it has many items; eight flights of this size fit a small machine.
 const FLIGHT_BYTES_MAX: usize = 8 << 20;
-/// Longer than a PostgreSQL restart, shorter than a client's patience with a push.
+/// Longer than a restart of PostgreSQL, shorter than the timeout that clients have for a push.
 const RETRY_FOR: Duration = Duration::from_secs(10);
-/// A file is read in one piece.
+/// A file is read whole.
 const SPOOL_FILE_BYTES: u64 = 8 << 20;
-/// Of all heads of requests that are not complete: a thousand of the largest.
+/// For all request heads that are incomplete: room for a thousand of the largest.
 const HEADS_BYTES: usize = 64 << 20;
-/// For PostgreSQL, the spool, and connections that are being refused.
+/// Left for PostgreSQL, the spool, and connections that are being refused.
 const FILES_RESERVED: usize = 256;
 const BATCH_MAX: i64 = crate::http::pop::BATCH_MAX as i64;
 
@@ -55,53 +56,53 @@ const TRACING: &str = "Tracing";
 
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// All that follows as people are told of it, if the command shows it; secrets are masked.
+    /// All settings as `queen config` and the dashboard show them, with secrets masked; empty for commands that show none.
     #[arg(skip)]
     pub in_force: Arc<[Setting]>,
 
-    /// Port of the HTTP API; 0 takes any free one.
+    /// Port of the HTTP API; 0 picks a free one.
     #[arg(long, env = "PORT", default_value_t = 6632, help_heading = LISTENER)]
     pub port: u16,
-    /// Address to listen on. Any other than loopback needs access control, or `--insecure`.
+    /// Address to listen on. Addresses other than loopback require access control or `--insecure`.
     #[arg(long, env = "HOST", default_value = "127.0.0.1", help_heading = LISTENER)]
     pub host: String,
-    /// Listen beyond loopback although access control is off: every client that reaches the port may then read, change
-    /// and delete everything.
+    /// Allow listening on addresses other than loopback without access control. Every client that reaches the port can then
+    /// read, change and delete everything.
     #[arg(long, env = "QUEEN_INSECURE", value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = LISTENER)]
     pub insecure: bool,
-    /// Origins of web pages that may call a broker without access control, with commas in between:
+    /// Origins of web pages that may call a broker without access control, separated by commas, such as
     /// `https://app.example.com`. Their host names are accepted in `Host` as well. The broker's own pages need no entry.
     #[arg(long, env = "QUEEN_CORS_ORIGINS", value_name = "ORIGINS", value_delimiter = ',', help_heading = LISTENER)]
     pub cors_origins: Vec<Origin>,
-    /// Worker threads; 0 takes one for every two cores: PostgreSQL and clients on the same machine want some, too.
+    /// Worker threads; 0 uses half of the cores and leaves the others to PostgreSQL and clients on the same machine.
     #[arg(long, env = "NUM_WORKERS", default_value_t = 0, value_parser = value_parser!(u16).range(..=1024),
           help_heading = LISTENER)]
     pub workers: u16,
-    /// Largest request body.
+    /// Maximum size of a request body.
     #[arg(long, env = "QUEEN_MAX_BODY_BYTES", default_value = "64MiB", value_name = "BYTES",
           value_parser = some_bytes, help_heading = LISTENER)]
     pub max_body_bytes: usize,
-    /// How long requests in flight may take to finish once a stop was asked for.
+    /// On shutdown, wait this long for requests in progress.
     #[arg(long, env = "QUEEN_DRAIN_SECONDS", default_value = "30s", value_name = "SECONDS",
           value_parser = seconds, help_heading = LISTENER)]
     pub drain: Duration,
-    /// Certificate of this broker, a file of PEM with its chain: the API is then HTTPS only. Looked at every few seconds and
-    /// on SIGHUP; a new one is used for new connections.
+    /// PEM file with the certificate chain of this broker. When set, the API is HTTPS only. The file is checked every few seconds
+    /// and on SIGHUP; new connections use the new certificate.
     #[arg(long, env = "QUEEN_TLS_CERT", value_name = "FILE", help_heading = LISTENER)]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key, a file of PEM.
+    /// PEM file with the private key of the certificate.
     #[arg(long, env = "QUEEN_TLS_KEY", value_name = "FILE", help_heading = LISTENER)]
     pub tls_key: Option<PathBuf>,
-    /// Lets in only clients with a certificate of an authority in this file of PEM.
+    /// PEM file with authorities. When set, clients need a certificate that one of them has issued.
     #[arg(long, env = "QUEEN_TLS_CLIENT_CA", value_name = "FILE", help_heading = LISTENER)]
     pub tls_client_ca: Option<PathBuf>,
 
     #[command(flatten)]
     pub access: Access,
 
-    /// Your PostgreSQL, as a URL or keyword string. Without it, and without any PG_* setting, Queen runs its
-    /// own.
+    /// Connection to your PostgreSQL, as a URL or a keyword string. Without it, and without any `PG_*` setting, Queen runs its own
+    /// PostgreSQL.
     #[arg(long, env = "DATABASE_URL", value_name = "URL", help_heading = DATABASE)]
     pub database_url: Option<String>,
     /// Path of a file that contains `DATABASE_URL`.
@@ -113,41 +114,41 @@ pub struct Settings {
     /// Port of your PostgreSQL.
     #[arg(long, env = "PG_PORT", help_heading = DATABASE)]
     pub pg_port: Option<u16>,
-    /// User there.
+    /// User of your PostgreSQL.
     #[arg(long, env = "PG_USER", help_heading = DATABASE)]
     pub pg_user: Option<String>,
-    /// Password of that user.
+    /// Password of `PG_USER`.
     #[arg(long, env = "PG_PASSWORD", help_heading = DATABASE)]
-    pub pg_password: Option<String>,
+    pub pg_password: Option<Secret>,
     /// Path of a file that contains `PG_PASSWORD`.
     #[arg(long, env = "PG_PASSWORD_FILE", value_name = "FILE", help_heading = DATABASE)]
     pub pg_password_file: Option<PathBuf>,
-    /// Database there.
+    /// Database in your PostgreSQL.
     #[arg(long, env = "PG_DB", help_heading = DATABASE)]
     pub pg_db: Option<String>,
-    /// Encrypt the connections to it. With a URL, its `sslmode` decides when this does not.
+    /// Encrypt connections to your PostgreSQL. If not set, the `sslmode` of the URL applies.
     #[arg(long, env = "PG_USE_SSL", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
     pub pg_use_ssl: Option<bool>,
-    /// When encrypting, refuse a server whose certificate is not trusted or carries another name (`verify-full`).
+    /// With encryption, refuse a server whose certificate is not trusted or is for another host name (`verify-full`).
     #[arg(long, env = "PG_SSL_REJECT_UNAUTHORIZED", value_name = "BOOL", num_args = 0..=1,
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = DATABASE)]
     pub pg_ssl_reject_unauthorized: Option<bool>,
-    /// Whose certificates are trusted then: a file of PEM, or `system`, which is also what holds without it.
+    /// Authorities to trust: a PEM file, or `system`, which is also used if not set.
     #[arg(long, env = "PG_SSL_ROOT_CERT", value_name = "FILE", help_heading = DATABASE)]
     pub pg_ssl_root_cert: Option<String>,
-    /// Folder of the embedded PostgreSQL: `/var/lib/queen` for root, otherwise `queen` in `$XDG_DATA_HOME`
-    /// or `~/.local/share`.
+    /// Data directory of the embedded PostgreSQL: by default `/var/lib/queen` for root, otherwise `queen` in `$XDG_DATA_HOME` or
+    /// `~/.local/share`.
     #[arg(long, env = "QUEEN_DATA_DIR", value_name = "DIR", help_heading = DATABASE)]
     pub data_dir: Option<PathBuf>,
-    /// Folder of the PostgreSQL programs; looked for in the usual places if not given.
+    /// Directory of the PostgreSQL programs; if not set, the usual places are searched.
     #[arg(long, env = "QUEEN_PG_BIN_DIR", value_name = "DIR", help_heading = DATABASE)]
     pub pg_bin_dir: Option<PathBuf>,
-    /// Connections of the message plane; 0 sizes them from the server's `max_connections`.
+    /// Size of the connection pool for pushes, pops and acknowledgements; 0 derives it from the server's `max_connections`.
     #[arg(long, env = "SIDECAR_POOL_SIZE", default_value_t = 0,
           value_parser = value_parser!(u16).range(..=1000), help_heading = DATABASE)]
     pub sidecar_pool_size: u16,
-    /// No statement runs longer.
+    /// Cancel statements that run longer than this.
     #[arg(long, env = "DB_STATEMENT_TIMEOUT", default_value = "30s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_statement_timeout: Duration,
@@ -155,111 +156,113 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_READ_TIMEOUT_MS", default_value = "10s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub read_timeout: Duration,
-    /// No statement waits longer for a lock.
+    /// Cancel statements that wait longer than this for a lock.
     #[arg(long, env = "DB_LOCK_TIMEOUT", default_value = "10s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_lock_timeout: Duration,
-    /// No connection takes longer to open.
+    /// Timeout for opening a database connection.
     #[arg(long, env = "DB_CONNECTION_TIMEOUT", default_value = "2s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = DATABASE)]
     pub db_connection_timeout: Duration,
-    /// After this time without traffic the database is asked whether it is still there.
+    /// Send a TCP keepalive probe on a database connection after this time without traffic.
     #[arg(long, env = "DB_KEEPALIVES_IDLE", default_value = "60s", value_name = "SECONDS",
           value_parser = some_seconds, help_heading = DATABASE)]
     pub db_keepalives_idle: Duration,
-    /// How often it is asked again when it does not answer.
+    /// Pause between unanswered keepalive probes.
     #[arg(long, env = "DB_KEEPALIVES_INTERVAL", default_value = "10s", value_name = "SECONDS",
           value_parser = some_seconds, help_heading = DATABASE)]
     pub db_keepalives_interval: Duration,
-    /// How many times, before the connection counts as lost.
+    /// Unanswered keepalive probes before the connection counts as lost.
     #[arg(long, env = "DB_KEEPALIVES_COUNT", default_value_t = 3, value_parser = value_parser!(u32).range(1..=100),
           help_heading = DATABASE)]
     pub db_keepalives_count: u32,
-    /// A connection also counts as lost when something sent was not received for this long; 0 leaves it to the system.
+    /// Close a database connection when data sent on it is not acknowledged for this long; 0 uses the default of the operating
+    /// system.
     #[arg(long, env = "DB_TCP_USER_TIMEOUT_MS", default_value = "30s", value_name = "MS",
           value_parser = milliseconds, help_heading = DATABASE)]
     pub db_tcp_user_timeout: Duration,
 
-    /// Key that payloads of queues with `encryptionEnabled` are encrypted with: 64 hexadecimal digits, or `ID:DIGITS`. Without
-    /// an id, the first 8 digits of the key's SHA-256 are its id. Without a key they are stored as they are.
+    /// Key that encrypts payloads of queues with `encryptionEnabled`: 64 hexadecimal digits, or `ID:DIGITS`. Without an id, the
+    /// first 8 digits of the key's SHA-256 are its id. Without a key, payloads are stored unencrypted.
     #[arg(long, env = "QUEEN_ENCRYPTION_KEY", value_name = "KEY", help_heading = ENCRYPTION)]
-    pub encryption_key: Option<String>,
+    pub encryption_key: Option<Secret>,
     /// Path of a file that contains `QUEEN_ENCRYPTION_KEY`.
     #[arg(long, env = "QUEEN_ENCRYPTION_KEY_FILE", value_name = "FILE", help_heading = ENCRYPTION)]
     pub encryption_key_file: Option<PathBuf>,
-    /// Further keys, only to read what was encrypted with them, separated by commas.
+    /// Previous keys, separated by commas. They decrypt stored messages and encrypt nothing.
     #[arg(long, env = "QUEEN_ENCRYPTION_OLD_KEYS", value_name = "KEYS", help_heading = ENCRYPTION)]
-    pub encryption_old_keys: Option<String>,
+    pub encryption_old_keys: Option<Secret>,
     /// Path of a file that contains `QUEEN_ENCRYPTION_OLD_KEYS`, separated by commas or lines.
     #[arg(long, env = "QUEEN_ENCRYPTION_OLD_KEYS_FILE", value_name = "FILE", help_heading = ENCRYPTION)]
     pub encryption_old_keys_file: Option<PathBuf>,
 
-    /// Refuse messages for queues with `encryptionEnabled`, and the option itself, while there is no key, instead of storing
-    /// them as they are.
+    /// Without a key, refuse messages for queues with `encryptionEnabled`, and refuse to set that option, instead of storing
+    /// payloads unencrypted.
     #[arg(long, env = "QUEEN_ENCRYPTION_REQUIRED", value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = ENCRYPTION)]
     pub encryption_required: bool,
 
-    /// How long a waiting pop is parked when it does not say.
+    /// How long a pop with `wait` waits if it has no `timeout`.
     #[arg(long, env = "DEFAULT_TIMEOUT", default_value = "30s", value_name = "MS",
           value_parser = milliseconds, help_heading = POP)]
     pub default_timeout: Duration,
-    /// Messages per pop when it does not say.
+    /// Messages per pop if it has no `batch`.
     #[arg(long, env = "DEFAULT_BATCH_SIZE", default_value_t = 1,
           value_parser = value_parser!(u32).range(1..=BATCH_MAX), help_heading = POP)]
     pub default_batch_size: u32,
-    /// Where a new consumer group starts when it does not say: `all` or `new`.
+    /// Where a new consumer group starts if its pop has no `subscriptionMode`: `all` or `new`.
     #[arg(long, env = "DEFAULT_SUBSCRIPTION_MODE", default_value = "all", value_name = "MODE",
           value_parser = subscription, help_heading = POP)]
     pub default_subscription_mode: Subscription,
-    /// Largest answer to one pop; a batch is cut short to stay below it.
+    /// Maximum size of a pop response; larger batches are cut short.
     #[arg(long, env = "QUEEN_POP_MAX_BYTES", default_value = "64MiB", value_name = "BYTES",
           value_parser = some_bytes, help_heading = POP)]
     pub pop_max_bytes: usize,
 
-    /// How long a lane collects before it calls the database; 0 flies as soon as a slot is free.
+    /// How long a lane collects requests before it calls the database; 0 calls as soon as a slot is free.
     #[arg(long, env = "SIDECAR_MICRO_BATCH_WAIT_MS", default_value = "0", value_name = "MS",
           value_parser = milliseconds, help_heading = LANES)]
     pub micro_batch_wait: Duration,
-    /// Most items one database call carries.
+    /// Maximum items per database call.
     #[arg(long, env = "SIDECAR_MAX_ITEMS_PER_TX", default_value_t = 500,
           value_parser = value_parser!(u16).range(1..), help_heading = LANES)]
     pub max_items_per_tx: u16,
-    /// Calls of all lanes in the air at once before the next one waits up to 2 ms for others to land, to leave together
-    /// with all that wait by then; 0 takes the cores of this machine, at least 2.
+    /// Concurrent database calls of all lanes. Beyond this, a call waits up to 2 ms for others to finish and then leaves together
+    /// with all that wait; 0 uses the number of cores, at least 2.
     #[arg(long, env = "QUEEN_FLIGHTS", default_value_t = 0, value_parser = value_parser!(u16).range(..=1000),
           help_heading = LANES)]
     pub flights: u16,
-    /// Push calls in the air at once.
+    /// Maximum concurrent database calls for pushes.
     #[arg(long, env = "QUEEN_PUSH_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
           help_heading = LANES)]
     pub push_max_concurrent: u16,
-    /// Pop calls in the air at once. Pops and acknowledgements share their calls: the larger of the two settings counts.
+    /// Maximum concurrent database calls for pops. Pops and acknowledgements share their calls; the larger of the two settings
+    /// applies.
     #[arg(long, env = "QUEEN_POP_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
           help_heading = LANES)]
     pub pop_max_concurrent: u16,
-    /// Acknowledgement calls in the air at once; see the pop calls.
+    /// Maximum concurrent database calls for acknowledgements. See `QUEEN_POP_MAX_CONCURRENT`.
     #[arg(long, env = "QUEEN_ACK_MAX_CONCURRENT", default_value_t = 4, value_parser = slots(),
           help_heading = LANES)]
     pub ack_max_concurrent: u16,
-    /// Lease renewals in the air at once.
+    /// Maximum concurrent database calls for lease extensions.
     #[arg(long, env = "QUEEN_RENEW_LEASE_MAX_CONCURRENT", default_value_t = 2, value_parser = slots(),
           help_heading = LANES)]
     pub renew_lease_max_concurrent: u16,
-    /// Transactions in the air at once.
+    /// Maximum concurrent transactions.
     #[arg(long, env = "QUEEN_TRANSACTION_MAX_CONCURRENT", default_value_t = 8, value_parser = slots(),
           help_heading = LANES)]
     pub transaction_max_concurrent: u16,
-    /// Memory for recently written and read messages.
+    /// Memory for the cache of recently written and read messages.
     #[arg(long, env = "QUEEN_SEGMENT_CACHE_BYTES", default_value = "32MiB", value_name = "BYTES",
           value_parser = bytes, help_heading = LANES)]
     pub segment_cache_bytes: usize,
-    /// Memory for the transaction ids of the deduplication window.
+    /// Memory for the cache of transaction ids that deduplication compares.
     #[arg(long, env = "QUEEN_DEDUP_CACHE_BYTES", default_value = "256MiB", value_name = "BYTES",
           value_parser = bytes, help_heading = LANES)]
     pub dedup_cache_bytes: usize,
 
-    /// Put pushes and acknowledgements aside while the database cannot keep up, instead of letting them wait.
+    /// Defer pushes and acknowledgements while the database cannot keep up, instead of letting them wait.
     #[arg(long, env = "OPERATION_QUEUE_ENABLED", value_name = "BOOL", num_args = 0..=1, default_value = "true",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = LOAD)]
     pub operation_queue_enabled: bool,
@@ -268,52 +271,53 @@ pub struct Settings {
     #[arg(long, env = "OPQ_PUSH_UTILIZATION", default_value_t = 0.7, value_name = "SHARE",
           value_parser = share, help_heading = LOAD)]
     pub opq_push_utilization: f64,
-    /// The same for acknowledgements.
+    /// Share of busy connections, or of busy acknowledgement calls, above which acknowledgements may be deferred.
     #[arg(long, env = "OPQ_ACK_UTILIZATION", default_value_t = 0.8, value_name = "SHARE",
           value_parser = share, help_heading = LOAD)]
     pub opq_ack_utilization: f64,
-    /// Open operations above which pushes get a 429.
+    /// Answer pushes with 429 while more deferred operations than this are open.
     #[arg(long, env = "OPQ_PUSH_MAX_DEPTH", default_value_t = 10_000, help_heading = LOAD)]
     pub opq_push_max_depth: u64,
-    /// The same for acknowledgements.
+    /// Answer acknowledgements with 429 while more deferred operations than this are open.
     #[arg(long, env = "OPQ_ACK_MAX_DEPTH", default_value_t = 50_000, help_heading = LOAD)]
     pub opq_ack_max_depth: u64,
-    /// How long a request has to wait for its call before that is a sign of load. A busy database is none.
+    /// How long requests have to wait for their database call before the broker counts as overloaded. A busy database alone does
+    /// not count.
     #[arg(long, env = "OPQ_PATIENCE_MS", default_value = "500ms", value_name = "MS",
           value_parser = milliseconds, help_heading = LOAD)]
     pub opq_patience: Duration,
-    /// How often the processor looks for deferred operations while there are some; it is also told.
+    /// How often the processor polls for deferred operations while there are any. It is also notified.
     #[arg(long, env = "OPQ_INTERVAL_MS", default_value = "100ms", value_name = "MS",
           value_parser = some_milliseconds, help_heading = LOAD)]
     pub opq_interval: Duration,
-    /// Partitions one look takes on.
+    /// Partitions that the processor claims at once.
     #[arg(long, env = "OPQ_CLAIM_LIMIT", default_value_t = 50, value_parser = value_parser!(u16).range(1..),
           help_heading = LOAD)]
     pub opq_claim_limit: u16,
-    /// After this time another broker takes an operation over.
+    /// After this time, another broker takes over a deferred operation.
     #[arg(long, env = "OPQ_TIMEOUT_SECONDS", default_value = "30s", value_name = "SECONDS",
           value_parser = some_seconds, help_heading = LOAD)]
     pub opq_timeout: Duration,
-    /// How often a deferred operation is tried again before it has failed.
+    /// How often a deferred operation is retried before it fails.
     #[arg(long, env = "OPQ_MAX_RETRIES", default_value_t = 3, value_parser = value_parser!(i32).range(0..=1000),
           help_heading = LOAD)]
     pub opq_max_retries: i32,
-    /// How long operations that are done can be asked for.
+    /// How long finished operations remain visible in `/api/v1/operations`.
     #[arg(long, env = "OPQ_RETENTION_SECONDS", default_value = "1h", value_name = "SECONDS",
           value_parser = some_seconds, help_heading = LOAD)]
     pub opq_retention: Duration,
-    /// What a 202 looks like for those who do not ask: `compat` is the usual array with operation fields, `object` one
+    /// Format of a 202 if the request does not choose one: `compat` is the usual array with additional fields, `object` is one
     /// object for the request.
     #[arg(long, env = "OPQ_RESPONSE", default_value = "compat", value_enum, help_heading = LOAD)]
     pub opq_response: OpqResponse,
 
-    /// What a pop is told when too many wait already: 204, as if there were nothing, or 429. Published consumers end on a
-    /// 429. One that waits is parked instead.
+    /// Status of a pop that is refused because too many wait: 204, as if the queue were empty, or 429. Published consumers stop on
+    /// a 429. A pop with `wait` is parked instead.
     #[arg(long, env = "POP_OVERLOAD_RESPONSE", default_value_t = 204, value_name = "STATUS",
           value_parser = overload_status, help_heading = LOAD)]
     pub pop_overload_response: u16,
 
-    /// Largest path and headers of a request together.
+    /// Maximum size of the path and the headers of a request together.
     #[arg(long, env = "QUEEN_MAX_HEADER_BYTES", default_value = "32KiB", value_name = "BYTES",
           value_parser = header_bytes, help_heading = LIMITS)]
     pub max_header_bytes: usize,
@@ -322,116 +326,117 @@ pub struct Settings {
     #[arg(long, env = "QUEEN_HEADER_TIMEOUT_MS", default_value = "10s", value_name = "MS", value_parser = milliseconds,
           help_heading = LIMITS)]
     pub header_timeout: Duration,
-    /// Largest payload of one message; 0 takes what fits into a body.
+    /// Maximum size of a message payload; 0 allows what fits into a body.
     #[arg(long, env = "QUEEN_MAX_MESSAGE_BYTES", default_value = "0", value_name = "BYTES", value_parser = bytes,
           help_heading = LIMITS)]
     pub max_message_bytes: usize,
-    /// Memory of all request bodies at once, not counting those below 64 KiB; 0 has no limit.
+    /// Memory for all request bodies at once, not counting those below 64 KiB; 0 is no limit.
     #[arg(long, env = "QUEEN_MAX_BODIES_BYTES", default_value = "512MiB", value_name = "BYTES", value_parser = bytes,
           help_heading = LIMITS)]
     pub max_bodies_bytes: usize,
-    /// How long the next piece of a request body may take; 0 waits for ever.
+    /// Cancel a request when no data of its body arrives for this long; 0 disables the timeout.
     #[arg(long, env = "QUEEN_BODY_IDLE_MS", default_value = "30s", value_name = "MS", value_parser = milliseconds,
           help_heading = LIMITS)]
     pub body_idle: Duration,
-    /// How long all of it may take; 0 waits for ever.
+    /// Cancel a request when its body is not complete after this time; 0 disables the timeout.
     #[arg(long, env = "QUEEN_BODY_TIMEOUT_MS", default_value = "5m", value_name = "MS", value_parser = milliseconds,
           help_heading = LIMITS)]
     pub body_timeout: Duration,
-    /// How long a request may take once its body is there. A waiting pop may take its own time in addition. 0 has no limit.
+    /// Cancel a request that takes longer than this once its body has arrived. The wait of a pop is added; 0 disables the timeout.
     #[arg(long, env = "QUEEN_REQUEST_TIMEOUT_MS", default_value = "60s", value_name = "MS", value_parser = milliseconds,
           help_heading = LIMITS)]
     pub request_timeout: Duration,
-    /// How long a client may read nothing of its answer before it is cut off; 0 waits for ever.
+    /// Close a connection when the client has not read any of a pending response for this long; 0 disables the timeout.
     #[arg(long, env = "QUEEN_WRITE_TIMEOUT_MS", default_value = "60s", value_name = "MS", value_parser = milliseconds,
           help_heading = LIMITS)]
     pub write_timeout: Duration,
-    /// Connections of clients; 0 takes as many as the limit on open files allows, but for some the broker needs itself.
+    /// Maximum client connections; 0 allows as many as the limit on open files permits, less those that the broker itself needs.
     #[arg(long, env = "QUEEN_MAX_CONNECTIONS", default_value_t = 0, help_heading = LIMITS)]
     pub max_connections: u32,
-    /// Connections from one address; 0 has no limit.
+    /// Maximum connections from one address; 0 is no limit.
     #[arg(long, env = "QUEEN_MAX_CONNECTIONS_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
     pub max_connections_per_client: u32,
-    /// Pops of one client that wait at once; 0 has no limit. One more is answered as `POP_OVERLOAD_RESPONSE` says.
+    /// Maximum waiting pops of one client; 0 is no limit. Further ones get the status in `POP_OVERLOAD_RESPONSE`.
     #[arg(long, env = "QUEEN_MAX_PARKED_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
     pub max_parked_per_client: u32,
-    /// Maximum concurrent read requests of one client (`GET` below `/api/v1`, without pops), including seeks, redrives,
-    /// purges of dead letters and refreshes of statistics; 0 has no limit. One more gets a 429.
+    /// Maximum concurrent read requests of one client (`GET` below `/api/v1`, without pops), including seeks, redrives, purges of
+    /// dead letters and refreshes of statistics; 0 is no limit. Further ones get a 429.
     #[arg(long, env = "QUEEN_MAX_READS_PER_CLIENT", default_value_t = 32, help_heading = LIMITS)]
     pub max_reads_per_client: u32,
-    /// Requests that wait for a call of one kind before the next one gets a 429.
+    /// Maximum requests that wait for a database call of one kind. Further ones get a 429.
     #[arg(long, env = "QUEEN_MAX_WAITING", default_value_t = 100_000, value_parser = value_parser!(u32).range(1..),
           help_heading = LIMITS)]
     pub max_waiting: u32,
-    /// Partitions one queue may have; 0 has no limit. A push that would make one more fails for those items.
+    /// Maximum partitions of a queue; 0 is no limit. Push items for a further partition fail.
     #[arg(long, env = "QUEEN_MAX_PARTITIONS_PER_QUEUE", default_value_t = 0,
           value_parser = value_parser!(i32).range(0..), help_heading = LIMITS)]
     pub max_partitions_per_queue: i32,
-    /// Maximum number of queues; 0 has no limit. Beyond it, push items for a new queue fail and configure returns 409.
+    /// Maximum number of queues; 0 is no limit. Push items for a further queue fail, and configuring one returns a 409.
     #[arg(long, env = "QUEEN_MAX_QUEUES", default_value_t = 0, value_parser = value_parser!(i32).range(0..),
           help_heading = LIMITS)]
     pub max_queues: i32,
-    /// Create a queue with the first push to it. When off, pushes and pops of a queue that does not exist get a 404, and
+    /// Create a queue with the first push to it. When off, pushes and pops of a queue that does not exist get a 404, and only
     /// `POST /api/v1/configure` creates queues.
     #[arg(long, env = "QUEEN_AUTO_CREATE", value_name = "BOOL", num_args = 0..=1, default_value = "true",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = LIMITS)]
     pub auto_create: bool,
-    /// Messages a second that may be pushed to one queue through this broker; 0 has no limit. Twice as many may come at once.
+    /// Maximum messages per second that may be pushed to one queue through this broker, with bursts of twice as many; 0 is no limit.
     #[arg(long, env = "QUEEN_RATE_PER_QUEUE", default_value_t = 0, help_heading = LIMITS)]
     pub rate_per_queue: u32,
-    /// The same for single queues, as `name=rate`, with commas in between; 0 exempts one.
+    /// Maximum messages per second for single queues, as `name=rate` separated by commas; 0 is no limit.
     #[arg(long, env = "QUEEN_RATE_QUEUES", value_name = "RATES", value_delimiter = ',', value_parser = queue_rate,
           help_heading = LIMITS)]
     pub rate_queues: Vec<(String, u32)>,
-    /// Requests a second of one client through this broker; 0 has no limit. Twice as many may come at once.
+    /// Maximum requests per second of one client through this broker, with bursts of twice as many; 0 is no limit.
     #[arg(long, env = "QUEEN_RATE_PER_CLIENT", default_value_t = 0, help_heading = LIMITS)]
     pub rate_per_client: u32,
 
-    /// Folder for pushes that are accepted while the database cannot be reached; `spool` in the data folder if not given.
+    /// Directory of the spool, which holds pushes accepted while the database is unreachable; by default `spool` in the data
+    /// directory.
     #[arg(long, env = "FILE_BUFFER_DIR", value_name = "DIR", help_heading = SPOOL)]
     pub file_buffer_dir: Option<PathBuf>,
-    /// How much it may hold; 0 switches it off, and pushes fail while the database is away.
+    /// Maximum size of the spool; 0 disables it, so that pushes fail while the database is unreachable.
     #[arg(long, env = "FILE_BUFFER_MAX_BYTES", default_value = "1GiB", value_name = "BYTES", value_parser = bytes,
           help_heading = SPOOL)]
     pub file_buffer_max_bytes: usize,
-    /// Requests in one of its files, which is removed once they are in the database.
+    /// Requests per file of the spool. A file is removed once all its requests are in the database.
     #[arg(long, env = "FILE_BUFFER_EVENTS_PER_FILE", default_value_t = 10_000,
           value_parser = value_parser!(u32).range(1..), help_heading = SPOOL)]
     pub file_buffer_events_per_file: u32,
 
-    /// How often expired messages are removed.
+    /// How often expired messages are deleted.
     #[arg(long, env = "RETENTION_INTERVAL", default_value = "5m", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub retention_interval: Duration,
-    /// Partitions one step of that work takes.
+    /// Partitions that retention processes at once.
     #[arg(long, env = "RETENTION_BATCH_SIZE", default_value_t = 1000,
           value_parser = value_parser!(i32).range(1..), help_heading = HOUSEKEEPING)]
     pub retention_batch_size: i32,
-    /// How often messages that waited longer than `maxWaitTimeSeconds` are removed.
+    /// How often messages that have waited longer than `maxWaitTimeSeconds` are deleted.
     #[arg(long, env = "EVICTION_INTERVAL", default_value = "1m", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub eviction_interval: Duration,
-    /// Empty partitions nobody used for this many days are removed.
+    /// Delete empty partitions that were not used for this many days.
     #[arg(long, env = "PARTITION_CLEANUP_DAYS", default_value_t = 30, value_name = "DAYS",
           value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
     pub partition_cleanup_days: u32,
-    /// How often a broker adds what it did to the counts of queues; who reads them on this broker sees it at once.
+    /// How often a broker adds its changes to the counts of queues in the database. Requests to the same broker see them at once.
     #[arg(long, env = "STATS_INTERVAL_MS", default_value = "1s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub stats_interval: Duration,
-    /// How often a queue that changes is counted anew, should somebody have miscounted.
+    /// How often queues that change are counted again, which corrects counts that are off.
     #[arg(long, env = "STATS_RECONCILE_INTERVAL_MS", default_value = "2m", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub stats_reconcile_interval: Duration,
-    /// How often the broker looks at itself: processor, memory, connections, parked pops.
+    /// How often the broker samples its CPU, memory, connections and parked pops.
     #[arg(long, env = "METRICS_SAMPLE_INTERVAL_MS", default_value = "1s", value_name = "MS",
           value_parser = some_milliseconds, help_heading = HOUSEKEEPING)]
     pub metrics_sample_interval: Duration,
-    /// How often it writes down what it did and saw; whoever asks about it has it written at once.
+    /// How often the broker stores its samples and its figures per minute. Reading the history stores them at once.
     #[arg(long, env = "METRICS_AGGREGATE_INTERVAL_S", default_value = "1m", value_name = "SECONDS",
           value_parser = some_seconds, help_heading = HOUSEKEEPING)]
     pub metrics_aggregate_interval: Duration,
-    /// That, traces, what happened to traced messages, and redrives that have ended are kept for this many days.
+    /// Keep the history of brokers and queues, traces, events of traced messages and finished redrives for this many days.
     #[arg(long, env = "METRICS_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS",
           value_parser = value_parser!(u32).range(1..=36_500), help_heading = HOUSEKEEPING)]
     pub metrics_retention_days: u32,
@@ -444,7 +449,7 @@ pub struct Settings {
           value_parser = some_seconds, help_heading = HOUSEKEEPING)]
     pub extent_age: Duration,
 
-    /// How often the database is examined, as `queen doctor` does; 0 never does.
+    /// How often the broker examines the database as `queen doctor` does; 0 disables it.
     #[arg(long, env = "QUEEN_DOCTOR_SECONDS", default_value = "1m", value_name = "SECONDS",
           value_parser = seconds, help_heading = HOUSEKEEPING)]
     pub doctor_interval: Duration,
@@ -452,12 +457,12 @@ pub struct Settings {
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,queen_engine=debug`.
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "LEVEL", help_heading = LOGS)]
     pub log_level: String,
-    /// How a line of the log looks.
+    /// Format of log lines.
     #[arg(long, env = "LOG_FORMAT", default_value = "text", value_enum, help_heading = LOGS)]
     pub log_format: LogFormat,
 
-    /// Collector that spans are sent to, by OTLP over HTTP with protobuf: `http://localhost:4318`, for example. `/v1/traces`
-    /// is added. Without it nothing is exported.
+    /// Collector that receives spans, by OTLP over HTTP with protobuf, such as `http://localhost:4318`. `/v1/traces` is appended.
+    /// If not set, nothing is exported.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", value_parser = collector,
           help_heading = TRACING)]
     pub otlp_endpoint: Option<String>,
@@ -517,7 +522,6 @@ impl Settings {
             segment_cache_bytes: self.segment_cache_bytes,
             dedup_cache_bytes: self.dedup_cache_bytes,
             pop_bytes_max: self.pop_max_bytes,
-            default_subscription: self.default_subscription_mode,
             retention_interval: self.retention_interval,
             eviction_interval: self.eviction_interval,
             retention_batch: self.retention_batch_size,
@@ -548,7 +552,7 @@ impl Settings {
         })
     }
 
-    /// `None`: the API is plain HTTP.
+    /// `None` if the API is plain HTTP.
     pub fn tls(&self) -> Result<Option<Files>> {
         match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Ok(Some(Files {
@@ -558,12 +562,14 @@ impl Settings {
             })),
             (None, None) if self.tls_client_ca.is_none() => Ok(None),
             _ => {
-                bail!("QUEEN_TLS_CERT and QUEEN_TLS_KEY belong together, and QUEEN_TLS_CLIENT_CA needs both")
+                bail!(
+                    "QUEEN_TLS_CERT and QUEEN_TLS_KEY must be set together, and QUEEN_TLS_CLIENT_CA requires both"
+                )
             }
         }
     }
 
-    /// `None` if it is switched off.
+    /// `None` if the spool is disabled.
     pub fn spool(&self, dir: PathBuf) -> Option<SpoolConfig> {
         let config = SpoolConfig {
             dir,
@@ -574,11 +580,13 @@ impl Settings {
         (config.bytes_max > 0).then_some(config)
     }
 
-    /// What the HTTP side is told. Fails when nobody could be let in as asked.
+    /// The options of the HTTP side. Fails if access control cannot work as configured.
     pub fn options(&self) -> Result<Options> {
         let (one, all) = (self.max_body_bytes, self.max_bodies_bytes);
         if all != 0 && all < one {
-            bail!("QUEEN_MAX_BODIES_BYTES is {all}, and one body alone may have QUEEN_MAX_BODY_BYTES, {one}");
+            bail!(
+                "QUEEN_MAX_BODIES_BYTES is {all}; it must be at least QUEEN_MAX_BODY_BYTES, which is {one}"
+            );
         }
         Ok(Options {
             body_bytes_max: self.max_body_bytes,
@@ -629,7 +637,7 @@ fn overload_status(text: &str) -> Result<u16, String> {
     }
 }
 
-/// Less than a kilobyte would refuse requests of published clients.
+/// Requests of published clients need up to a kilobyte.
 fn header_bytes(text: &str) -> Result<usize, String> {
     bytes(text).and_then(|bytes| match bytes {
         1024..=1_048_576 => Ok(bytes),
@@ -660,7 +668,7 @@ fn slots() -> clap::builder::RangedI64ValueParser<u16> {
     value_parser!(u16).range(1..=1000)
 }
 
-/// A request may say any word and means everything by it; a setting that is misspelt should not.
+/// In a request any unknown word means `all`; in a setting it is an error.
 fn subscription(text: &str) -> Result<Subscription, String> {
     match text {
         "all" | "from_beginning" => Ok(Subscription::All),
@@ -686,7 +694,7 @@ mod tests {
         let keepalive = config.keepalive;
         assert_eq!((keepalive.idle.as_secs(), keepalive.interval.as_secs(), keepalive.count), (60, 10, 3));
         assert_eq!((keepalive.user_timeout.as_millis(), config.keys.can_seal()), (30_000, false));
-        assert_eq!(config.default_subscription, Subscription::All);
+        assert_eq!(settings.default_subscription_mode, Subscription::All);
         assert_eq!((config.metrics_sample.as_millis(), config.metrics_aggregate.as_secs()), (1000, 60));
         assert_eq!(config.history_retention.as_secs(), 90 * 86_400);
         assert_eq!((config.extent_bytes, config.extent_age.as_secs()), (268_435_456, 3600));

@@ -1,5 +1,5 @@
-//! Accepts connections and serves HTTP/1.1 on each until told to stop, then lets what is in flight finish.
-//! It knows neither routes nor signals.
+//! Accepts connections and serves HTTP/1.1 on each until shutdown, then lets requests in progress finish. It knows neither routes
+//! nor signals.
 
 use std::io;
 use std::sync::Arc;
@@ -37,23 +37,24 @@ use crate::limits::stream::Patient;
 use crate::limits::time::Reading;
 use crate::limits::{Limit, Limits};
 use crate::meter::Meter;
+use crate::routes;
 use crate::telemetry::Telemetry;
 
-/// Ends idle connections, because a head that has begun has less time (`limits/head.rs`). Longer than any published client keeps one (90 s), so that the client lets go
-/// first and never sends into a closing door.
+/// Closes idle connections; a head that has begun has less time (`limits/head.rs`). Published clients close idle connections
+/// earlier (90 s), so that they never send a request into a connection that is being closed.
 const IDLE_PATIENCE: Duration = Duration::from_secs(120);
-/// More round trips than a client needs, wherever it is.
+/// Enough for the round trips of any client.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// hyper takes no smaller buffer.
+/// hyper accepts no smaller buffer.
 const BUFFER_BYTES_MIN: usize = 8 << 10;
-/// Out of file descriptors: trying at once again would only burn the processor.
+/// Pause when there are no file descriptors left, so that retries do not use up the CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown`, then has parked pops answered, waits for the rest as long as `options.drain` says, and
-/// stops the engine. When this returns, no request is being worked on.
+/// Serves until `shutdown`, then lets parked pops respond, waits up to `options.drain` for other requests, and
+/// stops the engine. When this returns, no request is in progress.
 pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdown: CancellationToken) {
     let (drain, tls) = (options.drain, options.tls.clone());
-    let meter = Arc::new(Meter::new(app::routes().iter().map(|(path, _)| *path)));
+    let meter = Arc::new(Meter::new(routes::paths()));
     let name: Arc<str> = name(port(&listener)).into();
     let limits = Arc::new(Limits::new(options.bounds.clone()));
     let audit = Arc::<Audit>::default();
@@ -123,7 +124,7 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
     telemetry.stop().await;
 }
 
-/// What a connection leads to.
+/// What a connection needs.
 struct Inside {
     router: Router,
     meter: Arc<Meter>,
@@ -147,8 +148,8 @@ async fn serve(
     let shaken = timeout(HANDSHAKE_PATIENCE, acceptor.accept(stream));
     match shutdown.run_until_cancelled(shaken).await {
         Some(Ok(Ok(stream))) => Box::pin(speak(stream, peer, inside, shutdown)).await,
-        Some(Ok(Err(error))) => debug!(%error, peer = %peer.0, "no TLS with this client"),
-        Some(Err(_)) => debug!(peer = %peer.0, "a client took too long to agree on TLS"),
+        Some(Ok(Err(error))) => debug!(%error, peer = %peer.0, "TLS handshake failed"),
+        Some(Err(_)) => debug!(peer = %peer.0, "TLS handshake timed out"),
         None => {}
     }
 }
@@ -233,7 +234,7 @@ async fn speak(
     }
 }
 
-/// As it was sent, about.
+/// The approximate size of the head as it was sent.
 fn head_bytes(request: &Request<Incoming>) -> usize {
     let line = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
@@ -258,7 +259,7 @@ pub fn port(listener: &TcpListener) -> u16 {
     listener.local_addr().map_or(0, |address| address.port())
 }
 
-/// `host:port`, for people who run several.
+/// `host:port`, which names this broker.
 pub fn name(port: u16) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}:{port}")

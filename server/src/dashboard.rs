@@ -1,5 +1,5 @@
-//! The pages at `/`: files in memory, as `build.rs` found them. They hold no data; what they show they ask of the routes, with
-//! the rights of whoever looks.
+//! The dashboard at `/`: files in memory, as `build.rs` found them. They hold no data; the pages call the API with the rights of
+//! their user.
 
 use axum::Router;
 use axum::http::header::{
@@ -13,13 +13,13 @@ use axum::routing::get;
 use crate::app::App;
 use crate::http::error;
 
-/// Open to everybody: whoever has to log in needs the page for it.
+/// Public, because the login page is among them.
 pub const PATHS: [&str; 2] = ["/", "/assets/{file}"];
 
 struct File {
     path: &'static str,
     kind: &'static str,
-    /// Of its content, for `ETag`. Weak: the same for all its encodings.
+    /// The `ETag` of its content. Weak, because it is the same for all encodings.
     tag: &'static str,
     plain: &'static [u8],
     gzip: Option<&'static [u8]>,
@@ -28,7 +28,7 @@ struct File {
 
 include!(concat!(env!("OUT_DIR"), "/dashboard.rs"));
 
-/// What stands at `/` in a binary without pages.
+/// The page at `/` in a binary that was built without the dashboard.
 const UNBUILT: File = File {
     path: "/",
     kind: "text/html; charset=utf-8",
@@ -38,15 +38,15 @@ const UNBUILT: File = File {
     brotli: None,
 };
 
-/// Nothing from elsewhere, nothing inline, in nobody's frame: a payload that is shown must never become a script.
+/// No content from elsewhere, nothing inline, not in a frame: a payload that is shown must never become a script.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// Files in `/assets/` are named by their content.
+/// Names in `/assets/` contain a hash of the content.
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
-/// Kept, and asked about each time.
+/// Cached, but revalidated each time.
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
 
 pub fn router() -> Router<App> {
@@ -87,12 +87,12 @@ fn answer(file: &File, asked: &HeaderMap) -> Response {
     response
 }
 
-/// Has the caller this very content already?
+/// Whether the caller has this content already.
 fn knows(asked: &HeaderMap, tag: &str) -> bool {
     listed(asked, IF_NONE_MATCH).any(|known| known == "*" || known == tag)
 }
 
-/// The shortest form that the caller can read.
+/// The shortest encoding that the caller accepts.
 fn encoded(file: &File, asked: &HeaderMap) -> (&'static [u8], Option<&'static str>) {
     let reads = |encoding: &str| listed(asked, ACCEPT_ENCODING).any(|accepted| accepts(accepted, encoding));
     match file {
@@ -112,7 +112,7 @@ fn accepts(accepted: &str, encoding: &str) -> bool {
     named && !refused
 }
 
-/// The entries of a header that is a list, over all its lines.
+/// The entries of a list header, from all its lines.
 fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     headers
         .get_all(name)

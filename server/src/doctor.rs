@@ -1,4 +1,5 @@
-//! `queen doctor`: says in words what is wrong with the database. Needs no running broker unless the database is its own.
+//! `queen doctor`: examines the database and prints problems with their remedies. It needs a running broker only if the database
+//! is the embedded one.
 
 use std::io::{self, Write};
 

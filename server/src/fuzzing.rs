@@ -1,4 +1,4 @@
-//! Readers of requests and settings that nobody has checked, for `fuzz/`. Not part of what the server offers.
+//! Parsers of requests and settings, made public for `fuzz/`. Not part of the server's API.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! One file per group of routes; each handler reads: parse, submit, answer. No SQL, no batching, no waiting
-//! of its own.
+//! The handlers, one file per group of routes. Each handler reads: parse, submit, answer. They use no SQL, do no batching and wait
+//! for nothing themselves.
 
 pub mod accepted;
 pub mod ack;

@@ -1,4 +1,4 @@
-//! `queen key`: API keys are made, listed and revoked here. Needs no running broker unless the database is its own.
+//! `queen key`: creates, lists and revokes API keys. It needs a running broker only if the database is the embedded one.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -17,38 +17,38 @@ use crate::config::Settings;
 
 #[derive(Debug, Subcommand)]
 pub enum KeyAction {
-    /// Makes a key and prints it, once: nobody can show it again.
+    /// Creates an API key and prints it. It cannot be shown again.
     #[command(after_help = "Examples:
   queen key create --name shop --role read-write --queue 'orders.*:push'
   queen key create --name ci --role admin --expires 30d")]
     Create {
-        /// Whose it is; messages pushed with it carry this as `producerSub`.
+        /// Name of the owner. Messages pushed with the key carry it as `producerSub`.
         #[arg(long)]
         name: String,
-        /// What it may do at all.
+        /// Role of the key: what it may do at most.
         #[arg(long, value_enum)]
         role: Role,
-        /// Limits it to queues: a pattern, a colon, and what it may do there (`push`, `pop`, `read`, `admin`, with
-        /// commas in between). `*` in the pattern stands for anything. May be repeated.
+        /// Limits the key to queues: a pattern, a colon, and rights (`push`, `pop`, `read`, `admin`, separated by commas). `*` in
+        /// the pattern matches anything. May be repeated.
         #[arg(long = "queue", value_name = "PATTERN:RIGHTS", value_parser = grant)]
         queues: Vec<Grant>,
-        /// When it ends: `30d`, `12h`. Without this it does not.
+        /// Lifetime, such as `30d` or `12h`. By default the key does not expire.
         #[arg(long, value_name = "TIME", value_parser = some_seconds)]
         expires: Option<Duration>,
     },
-    /// Lists the keys there are and were. Nothing secret is shown.
+    /// Lists all API keys, including revoked and expired ones, without their secrets.
     #[command(after_help = "Examples:
   queen key list --json")]
     List {
-        /// Prints them as JSON.
+        /// Prints JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Ends a key; brokers notice within seconds.
+    /// Revokes an API key. Brokers notice within seconds.
     #[command(after_help = "Examples:
   queen key revoke 3kTMd2XnUkg")]
     Revoke {
-        /// As `queen key list` shows it.
+        /// Id of the key, as `queen key list` shows it.
         id: String,
     },
 }
@@ -60,11 +60,11 @@ pub fn run(settings: &Settings, action: &KeyAction) -> Result<()> {
     match action {
         KeyAction::Create { name, role, queues, expires } => {
             if name.is_empty() || !usable(name) {
-                bail!("a name has 1 to 255 characters");
+                bail!("--name must have 1 to 255 characters, and no NUL");
             }
             let grants = Grants(queues.clone());
             let grants = (!queues.is_empty()).then(|| serde_json::to_string(&grants)).transpose()?;
-            let key = mint().ok().context("no randomness to be had")?;
+            let key = mint().ok().context("cannot get random bytes from the operating system")?;
             let new = NewKey {
                 id: &key.id,
                 name,
@@ -78,7 +78,7 @@ pub fn run(settings: &Settings, action: &KeyAction) -> Result<()> {
                 until.map_or("never expires".to_owned(), |until| format!("expires {}", format_millis(until)));
             writeln!(
                 io::stderr(),
-                "key {} of {name:?} ({}), {until}; this is the only time it is shown:",
+                "key {} of {name:?} ({}), {until}; it is shown only once:",
                 key.id,
                 role.word()
             )?;
@@ -102,11 +102,11 @@ pub fn run(settings: &Settings, action: &KeyAction) -> Result<()> {
                 let named: Vec<&str> = named.map(|key| key.id.as_str()).collect();
                 if !named.is_empty() {
                     bail!(
-                        "{id:?} is a name, which several keys may have: revoke by id, {}",
+                        "{id:?} is a name, which several keys can have; revoke by id: {}",
                         named.join(" or ")
                     );
                 }
-                bail!("there is no key {id:?}, or it was revoked before");
+                bail!("there is no key with id {id:?}, or it is already revoked");
             }
             writeln!(out, "revoked {id}")?;
         }
@@ -130,7 +130,7 @@ fn described(key: &ApiKey) -> serde_json::Value {
 
 fn table(keys: &[ApiKey]) -> String {
     if keys.is_empty() {
-        return "there are no keys; make one with `queen key create`\n".to_owned();
+        return "there are no keys; create one with `queen key create`\n".to_owned();
     }
     let until = |key: &ApiKey| match (key.revoked_at, key.expires_at) {
         (Some(revoked), _) => format!("revoked {}", format_millis(revoked)),

@@ -1,4 +1,5 @@
-//! The door of Queen: HTTP in, HTTP out, and everything a process needs around it. It knows no SQL.
+//! The HTTP server of Queen, and everything a broker process needs around it: settings, access control, limits, metrics. It knows
+//! no SQL.
 
 pub mod app;
 mod auth;
@@ -18,10 +19,10 @@ pub mod migrate;
 pub mod openapi;
 mod outgoing;
 pub mod psql;
+pub mod routes;
 pub mod serve;
 mod signals;
 mod telemetry;
-mod templates;
 pub mod tls;
 mod waits;
 

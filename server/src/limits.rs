@@ -1,6 +1,6 @@
-//! What one client may ask of this broker, so that the others do not notice. All of it is counted in this process: several
-//! brokers allow several times as much. A client is whom its token names, and without a token the address its connection
-//! comes from. A header such as `X-Forwarded-For` names nobody, because anybody can write it.
+//! Limits on what one client may use, so that others are not affected. They are counted per process: several brokers together
+//! allow several times as much. A client is the subject of a token or API key, or else the address of the connection. Headers such
+//! as `X-Forwarded-For` are ignored, because any client can send them.
 
 pub mod admission;
 mod buckets;
@@ -29,32 +29,32 @@ use self::counted::{Counted, Place};
 use crate::auth::Caller;
 use crate::http::error::ApiError;
 
-/// What the settings say. A zero is no limit.
+/// The limits from the settings. Zero is no limit.
 #[derive(Debug, Clone, Default)]
 pub struct Bounds {
     pub header_bytes: usize,
-    /// Of all heads that are not complete.
+    /// For all incomplete heads together.
     pub heads_bytes: usize,
-    /// From the first byte of a head to its last.
+    /// From the first to the last byte of a head.
     pub header_time: Duration,
     pub message_bytes: usize,
-    /// Of all bodies that are in memory at once.
+    /// For all bodies in memory together.
     pub bodies_bytes: usize,
-    /// Between two pieces of a body, and for all of it.
+    /// Between two chunks of a body, and for the whole body.
     pub body_idle: Duration,
     pub body_total: Duration,
     pub request: Duration,
     pub write_idle: Duration,
     pub connections: usize,
     pub connections_per_client: usize,
-    /// Open files that connections leave alone.
+    /// Open files that are not available to connections.
     pub files_reserved: usize,
     pub parked_per_client: usize,
     pub reads_per_client: usize,
-    /// Messages a second, and what differs by queue.
+    /// Messages per second and queue, and exceptions by queue.
     pub queue_rate: u32,
     pub queue_rates: HashMap<String, u32>,
-    /// Requests a second.
+    /// Requests per second.
     pub client_rate: u32,
 }
 
@@ -118,7 +118,7 @@ impl Limit {
     }
 }
 
-/// Whose tokens are taken.
+/// Who a limit applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Client {
     Subject(Arc<str>),
@@ -171,18 +171,18 @@ impl Limits {
         self.refused[limit as usize].load(Relaxed)
     }
 
-    /// For payloads that somebody wants to have stored.
+    /// Checks a payload that is to be stored.
     pub fn check_payload(&self, what: impl Display, payload: &str) -> Result<(), ApiError> {
         let (bytes, limit) = (payload.len(), self.bounds.message_bytes);
         if bytes <= limit || limit == 0 {
             return Ok(());
         }
         self.count(Limit::Message);
-        let text = format!("{what}: the payload has {bytes} bytes, at most {limit} are taken");
+        let text = format!("{what}: the payload has {bytes} bytes; the limit is {limit}");
         Err(ApiError::new(ErrorCode::PayloadTooLarge, text))
     }
 
-    /// Before anything is stored: a message that is too large, or one queue that gets too many, refuses the whole request.
+    /// Called before anything is stored. One message that is too large, or one queue that exceeds its rate, refuses the request.
     pub fn admit_push<'a, 'b: 'a, I>(&self, items: impl Fn() -> I) -> Result<(), ApiError>
     where
         I: Iterator<Item = &'a PushItem<'b>>,
@@ -203,12 +203,12 @@ impl Limits {
             counts.into_iter().filter_map(|(queue, count)| Some((queue, self.cost(queue, count)?))).collect();
         self.queues.take(Instant::now(), &asks).map_err(|short| {
             self.count(Limit::QueueRate);
-            let text = format!("queue {:?} is pushed to faster than its rate limit allows", short.key);
+            let text = format!("pushes to queue {:?} exceed its rate limit", short.key);
             ApiError::rate_limited(text, short.wait)
         })
     }
 
-    /// How long the rate of a queue takes to allow so many; `None`: it has none.
+    /// How much time of the queue's rate so many messages take; `None` without a rate.
     fn cost(&self, queue: &str, count: u32) -> Option<Duration> {
         let rate = self.bounds.queue_rates.get(queue).copied().unwrap_or(self.bounds.queue_rate);
         (rate > 0).then(|| Duration::from_secs(1) * count / rate)
@@ -218,28 +218,30 @@ impl Limits {
         self.bounds.client_rate > 0
     }
 
-    /// Takes the place of one request in its client's rate, or says when there is one.
+    /// Takes one request from the client's rate, or returns how long to wait.
     fn take_request(&self, client: &Client) -> Result<(), Duration> {
         let cost = Duration::from_secs(1) / self.bounds.client_rate.max(1);
         self.clients.take(Instant::now(), &[(client, cost)]).map_err(|short| short.wait)
     }
 
-    /// A place among the waiting pops of a client; held until it is dropped.
+    /// A place among the waiting pops of a client, until it is dropped.
     pub fn park(&self, client: Client) -> Option<Place<Client>> {
         self.parked.enter(client)
     }
 
-    /// The text of a refusal, and its count.
+    /// Counts a refusal and returns it.
     pub fn too_fast(&self, wait: Duration) -> ApiError {
         self.count(Limit::ClientRate);
         let rate = self.bounds.client_rate;
-        ApiError::rate_limited(format!("more than {rate} requests a second"), wait)
+        ApiError::rate_limited(format!("more than {rate} requests per second"), wait)
     }
 
     pub fn too_many_parked(&self) -> ApiError {
         self.count(Limit::ClientParked);
         let limit = self.bounds.parked_per_client;
-        let text = format!("{limit} pops of this client are waiting already, which is all it may have");
+        let text = format!(
+            "{limit} pops of this client are waiting; the limit is {limit} (QUEEN_MAX_PARKED_PER_CLIENT)"
+        );
         ApiError::rate_limited(text, Duration::from_secs(1))
     }
 }

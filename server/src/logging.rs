@@ -1,4 +1,4 @@
-//! Where log lines go and what they look like. Standard error, so that standard output stays for people.
+//! The destination and the format of log lines. They go to standard error, because standard output is for people.
 //!
 //! A line that cannot be written is dropped: reporting that with `eprintln!`, as the formatter would, panics.
 
@@ -119,7 +119,7 @@ fn is_control(char: char) -> bool {
 /// A lone word is a level. The filter would take a misspelt one for the name of a module and log nothing.
 fn filter(level: &str) -> Result<EnvFilter> {
     if !level.contains(['=', ',']) && level.parse::<LevelFilter>().is_err() {
-        bail!("--log-level {level:?} is no level; use error, warn, info, debug or trace");
+        bail!("--log-level {level:?} is not a level; use error, warn, info, debug or trace");
     }
     let filter =
         EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?} cannot be read"))?;

@@ -1,4 +1,4 @@
-//! Parses, starts logging, runs. Everything else is in the library.
+//! The program `queen`: parses the command line, starts logging and runs the command. Everything else is in the library.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -1,30 +1,31 @@
-//! Counts requests: how many by route and status, how long they took. Two additions per request, no lock and no allocation.
+//! Counts requests by route and status, and measures how long they took. It costs two additions per request, no lock and no
+//! allocation.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use matchit::Router;
 use queen_engine::{Distribution, Histogram, MICROSECONDS};
 
-use crate::templates::Templates;
-
-/// Classes of statuses. There is no 1xx.
+/// Classes of status codes. There is no 1xx.
 const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
-/// What no route answers.
+/// Requests without a route.
 const OTHER: &str = "other";
-/// Two who look at the same time shall not see each other's moments.
+/// The minimum time over which a rate is measured, so that readers do not disturb each other.
 const RATE_OVER: Duration = Duration::from_secs(1);
 
 pub struct Meter {
     started: Instant,
-    templates: Templates,
+    /// Path to position in `routes`, with the matcher that axum uses.
+    templates: Router<usize>,
     routes: Vec<(&'static str, [Histogram; CLASSES.len()])>,
     connections: AtomicU64,
     rates: Mutex<Rates>,
 }
 
-/// Where the counters were at the last look, and how fast they had gone until then.
+/// The counters at the last read, and the rates until then.
 struct Rates {
     at: Instant,
     requests: u64,
@@ -32,7 +33,7 @@ struct Rates {
     per_second: (f64, f64),
 }
 
-/// A request that is being answered. One whose client goes away is not counted.
+/// A request in progress. It is not counted if its client goes away.
 pub struct Measure {
     meter: Arc<Meter>,
     route: usize,
@@ -43,20 +44,24 @@ pub struct Measure {
 pub struct Open<'a>(&'a Meter);
 
 impl Meter {
-    pub fn new(templates: impl Iterator<Item = &'static str> + Clone) -> Self {
+    pub fn new(paths: Vec<&'static str>) -> Self {
         let started = Instant::now();
+        let mut templates = Router::new();
+        for (route, path) in paths.iter().enumerate() {
+            templates.insert(*path, route).expect("axum takes the same paths");
+        }
         let histograms = || CLASSES.map(|_| Histogram::new(&MICROSECONDS));
         Self {
             started,
-            templates: Templates::new(templates.clone()),
-            routes: templates.chain([OTHER]).map(|template| (template, histograms())).collect(),
+            templates,
+            routes: paths.into_iter().chain([OTHER]).map(|path| (path, histograms())).collect(),
             connections: AtomicU64::new(0),
             rates: Mutex::new(Rates { at: started, requests: 0, messages: 0, per_second: (0.0, 0.0) }),
         }
     }
 
     pub fn begin(self: &Arc<Self>, path: &str) -> Measure {
-        let route = self.templates.find(path).unwrap_or(self.routes.len() - 1);
+        let route = self.templates.at(path).map_or(self.routes.len() - 1, |found| *found.value);
         Measure { meter: self.clone(), route, begun: Instant::now() }
     }
 
@@ -77,7 +82,7 @@ impl Meter {
         self.routes.iter().flat_map(|(_, classes)| classes).map(Histogram::count).sum()
     }
 
-    /// By route and class, in microseconds; only those that were ever asked for.
+    /// Durations by route and class, in microseconds, of routes that were requested.
     pub fn spreads(&self) -> impl Iterator<Item = (&'static str, &'static str, Distribution)> + '_ {
         let classes = |(route, classes): &'_ (&'static str, [Histogram; CLASSES.len()])| {
             let route = *route;
@@ -87,7 +92,7 @@ impl Meter {
         self.routes.iter().flat_map(classes).filter(|(_, _, spread)| spread.count() > 0)
     }
 
-    /// Requests and messages a second, since somebody last asked.
+    /// Requests and messages per second since the last call.
     pub fn rates(&self, requests: u64, messages: u64) -> (f64, f64) {
         self.rates.lock().unwrap_or_else(PoisonError::into_inner).read(Instant::now(), requests, messages)
     }
@@ -124,7 +129,7 @@ mod tests {
 
     #[test]
     fn requests_count_by_route_and_class_and_strangers_together() {
-        let meter = Arc::new(Meter::new(["/a", "/a/{id}"].into_iter()));
+        let meter = Arc::new(Meter::new(vec!["/a", "/a/{id}"]));
         for (path, status) in
             [("/a", 200), ("/a/7", 404), ("/a/8", 404), ("/b", 404), ("/c", 500), ("/a", 204)]
         {
@@ -136,6 +141,17 @@ mod tests {
         let expected = [("/a", "2xx", 2), ("/a/{id}", "4xx", 2), ("other", "4xx", 1), ("other", "5xx", 1)];
         assert_eq!(seen, expected);
         assert_eq!(meter.requests(), 6);
+    }
+
+    #[test]
+    fn every_route_is_counted_under_its_own_path() {
+        let paths = crate::routes::paths();
+        let meter = Arc::new(Meter::new(paths.clone()));
+        for path in &paths {
+            meter.begin(&path.replace(['{', '}'], "~")).end(StatusCode::OK);
+        }
+        let seen: Vec<_> = meter.spreads().map(|(route, _, spread)| (route, spread.count())).collect();
+        assert_eq!(seen, paths.iter().map(|path| (*path, 1)).collect::<Vec<_>>());
     }
 
     #[test]
@@ -153,7 +169,7 @@ mod tests {
 
     #[test]
     fn connections_are_those_that_are_open() {
-        let meter = Meter::new(["/"].into_iter());
+        let meter = Meter::new(vec!["/"]);
         let (first, second) = (meter.connected(), meter.connected());
         assert_eq!(meter.connections(), 2);
         drop(first);

@@ -1,5 +1,4 @@
-//! `queen migrate`: brings the schema up to date, for who wants that done before brokers start. They do the same by
-//! themselves.
+//! `queen migrate`: updates the schema before brokers start. Brokers do this by themselves as well.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! The way out: HTTP and HTTPS to addresses from the settings. It sends nothing itself.
+//! The connector for outgoing HTTP and HTTPS, to addresses from the settings. It sends nothing itself.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `queen psql`: becomes psql on the broker's database. Needs no running broker unless the database is its own.
+//! `queen psql`: runs psql on the broker's database. It needs a running broker only if the database is the embedded one.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

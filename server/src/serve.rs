@@ -1,4 +1,4 @@
-//! `queen serve`: starts everything in order, says where it is, and stops it in the reverse order. It serves
+//! `queen serve`: starts everything in order, prints where the broker listens, and stops everything in reverse order. It serves
 //! no request itself.
 
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::config::{Database, Settings, environment};
 use crate::tls::Door;
 use crate::{connections, signals};
 
-/// The port comes first: finding it taken after a minute of recovery would waste the minute.
+/// The port is opened first, so that a port in use is reported before a recovery that may take a minute.
 pub async fn serve(settings: &Settings) -> Result<()> {
     complain();
     allow_many_connections();
@@ -90,32 +90,32 @@ async fn with_database(
     Ok(())
 }
 
-/// Nobody asked for this folder, so it is no reason not to start.
+/// A default spool directory that cannot be used does not prevent the start.
 fn can_be_made(dir: &Path) -> bool {
     let probe = dir.join(format!("probe-{}", std::process::id()));
     let made = std::fs::create_dir_all(dir)
         .and_then(|()| std::fs::write(&probe, ""))
         .and_then(|()| std::fs::remove_file(&probe));
     if let Err(error) = &made {
-        warn!(dir = %dir.display(), %error, "without a spool, pushes fail while the database is away; set FILE_BUFFER_DIR");
+        warn!(dir = %dir.display(), %error, "cannot use the spool, so pushes fail while the database is unreachable; set FILE_BUFFER_DIR");
     }
     made.is_ok()
 }
 
 fn complain() {
     for name in environment::without_meaning() {
-        warn!(variable = name, "this variable has no meaning here");
+        warn!(variable = name, "this variable is no longer used");
     }
     for (name, nearest) in environment::unknown(&Cli::variables()) {
-        warn!(variable = name, nearest, "there is no such setting");
+        warn!(variable = name, nearest, "unknown setting");
     }
 }
 
-/// Every parked pop is a connection, and many systems allow a process only 1,024 unless it asks for more.
+/// Every parked pop is a connection, and many systems allow a process only 1,024 files unless it raises the limit.
 fn allow_many_connections() {
     let limit = getrlimit(Resource::Nofile);
     if setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).is_err() {
-        warn!(open_files = limit.current, "the limit on open files could not be raised");
+        warn!(open_files = limit.current, "cannot raise the limit on open files");
     }
 }
 
@@ -128,7 +128,7 @@ async fn bind(host: &str, port: u16) -> Result<TcpListener> {
     })
 }
 
-/// Whether other machines reach the broker although it asks nobody for a key. That has to be wanted.
+/// Whether other machines can reach the broker without access control, which has to be allowed explicitly.
 fn exposed(settings: &Settings, options: &Options, address: SocketAddr) -> Result<bool> {
     let closed = options.guard.is_some() || settings.tls_client_ca.is_some();
     if closed || address.ip().to_canonical().is_loopback() {

@@ -1,4 +1,4 @@
-//! Turns SIGTERM and Ctrl-C into a request to stop; the second one ends the process at once.
+//! Turns SIGTERM and Ctrl-C into a request to stop. The second one ends the process at once.
 
 use std::io;
 
@@ -23,7 +23,7 @@ async fn watch(mut terminate: Signal, mut interrupt: Signal, stop: CancellationT
     stop.cancel();
     // A log whose reader is stuck must not hold up the end.
     tokio::task::spawn_blocking(|| {
-        info!("stopping: waiting for requests in flight; a second signal ends at once");
+        info!("stopping: waiting for requests in progress; a second signal stops at once");
     });
     next(&mut terminate, &mut interrupt).await;
     std::process::exit(INTERRUPTED);

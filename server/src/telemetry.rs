@@ -1,5 +1,5 @@
-//! OpenTelemetry: a span for every request of the message plane, sent to a collector. Without a collector it is one
-//! branch per request. It never makes a request wait or fail.
+//! OpenTelemetry: a span for every request of the message plane, sent to a collector. Without a collector it costs one branch
+//! per request. It never makes a request wait or fail.
 
 mod export;
 mod span;
@@ -21,10 +21,10 @@ use tracing::{info, warn};
 
 pub use span::{Operation, Span};
 
-/// How long a broker that stops waits for the collector to take the last spans.
+/// How long a stopping broker waits for the collector to accept the last spans.
 const LAST_CALL: Duration = Duration::from_secs(3);
 
-/// Off, or on. Clones share it.
+/// Cheap to clone. Empty if tracing is off.
 #[derive(Clone, Default)]
 pub struct Telemetry(Option<Arc<Inner>>);
 
@@ -41,7 +41,7 @@ struct Counts {
     dropped: AtomicU64,
 }
 
-/// What became of the spans so far.
+/// How many spans were exported and dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanCounts {
     pub exported: u64,
@@ -49,7 +49,7 @@ pub struct SpanCounts {
 }
 
 impl Telemetry {
-    /// `instance`: which broker this is, for people. Without an endpoint it is off.
+    /// `instance` names this broker. Without an endpoint, tracing is off.
     pub fn start(endpoint: Option<&str>, instance: &str) -> Self {
         let Some(endpoint) = endpoint else { return Self::default() };
         let resource = resource(instance);
@@ -57,11 +57,11 @@ impl Telemetry {
             Ok(exporter) => exporter,
             Err(error) => {
                 // A wrong OTEL_… variable is no reason to turn messages away.
-                warn!(%error, "spans are not exported");
+                warn!(%error, "cannot export spans");
                 return Self::default();
             }
         };
-        info!(endpoint = address(endpoint), "spans are exported");
+        info!(endpoint = address(endpoint), "exporting spans");
         let (counts, tasks, stopping) =
             (Arc::<Counts>::default(), TaskTracker::new(), CancellationToken::new());
         let (queue, spans) = export::queue(counts.clone());
@@ -86,7 +86,7 @@ impl Telemetry {
         SpanCounts { exported: count(|counts| &counts.exported), dropped: count(|counts| &counts.dropped) }
     }
 
-    /// Sends what is left, if the collector takes it soon.
+    /// Sends the remaining spans, if the collector accepts them soon.
     pub async fn stop(&self) {
         if let Some(inner) = &self.0 {
             inner.stopping.cancel();
@@ -96,7 +96,7 @@ impl Telemetry {
     }
 }
 
-/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are read by the SDK and go first.
+/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, which the SDK reads, take precedence.
 fn resource(instance: &str) -> Resource {
     let given = Resource::builder().build();
     let mut ours = vec![

@@ -1,4 +1,4 @@
-//! TLS of the listener: reads the certificate, and reads it again when it has changed. It speaks no HTTP.
+//! TLS of the listener: reads the certificate, and reads it again after a change. It knows no HTTP.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -14,20 +14,20 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
-/// A new certificate may take this long to be noticed without a SIGHUP.
+/// How long a new certificate may go unnoticed without a SIGHUP.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Files of PEM.
+/// PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Files {
-    /// The certificate of this broker, and those between it and its authority.
+    /// The certificate chain of this broker.
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// Only clients with a certificate of this authority are let in.
+    /// Clients need a certificate of one of these authorities.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What is in the files.
+/// The contents of the files.
 #[derive(PartialEq, Eq)]
 struct Contents {
     certificate: Vec<u8>,
@@ -38,13 +38,13 @@ struct Contents {
 pub struct Door {
     files: Files,
     current: RwLock<(Arc<ServerConfig>, Contents)>,
-    /// Until somebody watches.
+    /// Taken by `watch`.
     hangups: Mutex<Option<Signal>>,
 }
 
 impl Door {
-    /// An error says which file is not what it should be. From here on a SIGHUP does not end the process: the start may take
-    /// long, and who has renewed a certificate does not wait for it.
+    /// The error names the file that is invalid. From here on, a SIGHUP does not end the process, because the start may take
+    /// long, and a certificate may be renewed meanwhile.
     pub fn open(files: Files) -> Result<Self> {
         let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let contents = files.read()?;
@@ -53,12 +53,12 @@ impl Door {
         Ok(Self { files, current: RwLock::new((config, contents)), hangups })
     }
 
-    /// For one connection: those that are open keep what they were opened with.
+    /// For a new connection. Open connections keep their certificate.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone())
     }
 
-    /// Looks at the files now and then, and when the process gets a SIGHUP. For ever, and once.
+    /// Checks the files periodically and on SIGHUP. Never returns; called once.
     pub async fn watch(&self) {
         let mut hangups = self.hangups.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut refused = None;
@@ -69,13 +69,13 @@ impl Door {
             }
             match self.look() {
                 Ok(true) => {
-                    info!(certificate = %self.files.certificate.display(), "new connections get the new certificate")
+                    info!(certificate = %self.files.certificate.display(), "using a new certificate for new connections")
                 }
                 Ok(false) => refused = None,
                 Err(error) => {
                     let cause = format!("{error:#}");
                     if refused.as_ref() != Some(&cause) {
-                        warn!(%cause, "the new certificate cannot be used, the old one stays");
+                        warn!(%cause, "cannot use the new certificate; keeping the old one");
                     }
                     refused = Some(cause);
                 }
@@ -83,7 +83,7 @@ impl Door {
         }
     }
 
-    /// Whether there was something new.
+    /// Whether the files had changed.
     fn look(&self) -> Result<bool> {
         let contents = self.files.read()?;
         if self.current.read().unwrap_or_else(PoisonError::into_inner).1 == contents {
@@ -95,7 +95,7 @@ impl Door {
     }
 }
 
-/// Shows names only: the contents hold a key.
+/// Shows file names only, because the contents include a key.
 impl std::fmt::Debug for Door {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.files.fmt(f)

@@ -1,5 +1,5 @@
-//! Waits that may be ended: a pop that brings an id of its own can be told from outside to wait no longer. The two come on
-//! connections of their own, so the end may be here before the pop is. Knows neither routes nor the engine.
+//! Pops whose wait can be ended from outside: a pop with a `waitId`, and the request that ends it. They come on different
+//! connections, so the end may arrive first. It knows neither routes nor the engine.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Ends of one owner whose pops may still come: those of all consumers that stop in the same moment.
+/// Ends per owner whose pops have not arrived yet: enough for many consumers that stop at the same moment.
 const EARLY_MAX: usize = 256;
-/// Owners of such ends, 4 MB in all.
+/// Owners with such ends, 4 MB in all.
 const EARLY_OWNERS_MAX: usize = 1_000;
 
-/// Whose it is; nobody's without access control. Another's wait is as unknown as one that never was.
+/// The owner of a wait; `None` without access control. Waits of other owners count as unknown.
 type Owner = Option<Arc<str>>;
 type Key = (Owner, Uuid);
 
@@ -20,15 +20,15 @@ type Key = (Owner, Uuid);
 pub struct Waits(Mutex<Known>);
 
 /// # Invariants
-/// - `held` has an entry for every `Wait` that is held, and for nothing else. So there are never more than pops under way.
-/// - `early` has at most `EARLY_OWNERS_MAX` owners, and of each 1 to `EARLY_MAX` ends, the newest last.
+/// - `held` has an entry for every `Wait` that is held, and for nothing else, so never more than pops in progress.
+/// - `early` has at most `EARLY_OWNERS_MAX` owners with 1 to `EARLY_MAX` ends each, the newest last.
 #[derive(Default)]
 struct Known {
     held: HashMap<Key, CancellationToken>,
     early: HashMap<Owner, VecDeque<Uuid>>,
 }
 
-/// One of them, until it is dropped.
+/// A registered wait, until it is dropped.
 pub struct Wait {
     waits: Arc<Waits>,
     key: Key,
@@ -36,8 +36,8 @@ pub struct Wait {
 }
 
 impl Waits {
-    /// `None`: a pop with this id is under way. One that was ended before it came is ended already.
-    /// `revoked`: ends it as well.
+    /// `None` if another pop with this id is in progress. A wait that was ended before it began ends at once.
+    /// `revoked` ends it as well.
     pub fn begin(
         self: &Arc<Self>,
         owner: Owner,
@@ -58,7 +58,7 @@ impl Waits {
         Some(Wait { waits: self.clone(), key, ended })
     }
 
-    /// Whether there is such a wait. If not it may be on its way.
+    /// Whether there is such a wait. If not, its pop may still arrive.
     pub fn end(&self, owner: Owner, id: Uuid) -> bool {
         let key = (owner, id);
         let mut known = self.lock();
@@ -88,7 +88,7 @@ impl Known {
         ids.push_back(id);
     }
 
-    /// Whether it was there.
+    /// Whether there was such an end.
     fn forget(&mut self, (owner, id): &Key) -> bool {
         let Some(ids) = self.early.get_mut(owner) else { return false };
         let Some(at) = ids.iter().position(|early| early == id) else { return false };

@@ -12,6 +12,7 @@ mod cluster;
 mod database;
 mod pooler;
 mod proxy;
+mod random;
 mod scenarios;
 mod url;
 mod wire;
@@ -23,6 +24,7 @@ pub use cluster::{Cluster, cluster, cluster_template, cluster_with};
 pub use database::{Database, database, empty_database};
 pub use pooler::Pooler;
 pub use proxy::Proxy;
+pub use random::Random;
 pub use scenarios::Scenarios;
 
 use tokio::task::JoinHandle;

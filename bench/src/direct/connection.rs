@@ -3,6 +3,7 @@
 //! Every call fails unless PostgreSQL did all it was asked for.
 
 use anyhow::{Context, Result, ensure};
+use queen_testkit::Random;
 use tokio::task::JoinSet;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, NoTls, Statement};
@@ -10,7 +11,6 @@ use uuid::Uuid;
 
 use super::frames::FrameWriter;
 use super::place::{Lease, Place, in_order, list};
-use crate::wire::Random;
 
 /// As in engine/src/db/connect.rs, but for the limit on open transactions: nothing here opens one.
 const SESSION: &str = "set search_path = pg_catalog, pg_temp; set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \

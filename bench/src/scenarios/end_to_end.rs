@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use queen_testkit::Random;
 
 use super::Outcome;
 use crate::checker::Checker;
@@ -15,7 +16,7 @@ use crate::consumer::{Consumer, Timing, check_nothing_left};
 use crate::harness::{Flow, Operation, Plan, Recorder, Worker, run_workers};
 use crate::pacer::Pacer;
 use crate::setup::{PUSH, Setup, SharedChecker, shared, with_checker};
-use crate::wire::{PushBody, Random, Stamp, check_pushed};
+use crate::wire::{PushBody, Stamp, check_pushed};
 
 const PRODUCERS: u32 = 8;
 const CONSUMERS: u32 = 8;

@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use queen_testkit::Random;
 
 use super::Outcome;
 use crate::client::Client;
 use crate::harness::{Flow, Operation, Plan, Recorder, Worker, run_workers};
 use crate::setup::{PUSH, Setup};
-use crate::wire::{PushBody, Random, Stamp, check_pushed};
+use crate::wire::{PushBody, Stamp, check_pushed};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {

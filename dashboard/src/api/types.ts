@@ -15,9 +15,9 @@ export interface paths {
         put?: never;
         /**
          * Stores messages.
-         * @description Items of one partition keep their order. The answer is sent after the commit, one result per item in the
-         *     order of the request; what cannot be stored fails alone. With a `transactionId` of your own a push may be
-         *     repeated without fear.
+         * @description Items of one partition keep their order. The response is sent after the commit, with one result per item in the
+         *     order of the request; an item that cannot be stored does not affect the others. A push whose items have a
+         *     `transactionId` is safe to retry.
          */
         post: operations["push"];
         delete?: never;
@@ -34,8 +34,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Takes messages of any queue with these labels.
-         * @description Queues of higher priority go first.
+         * Takes messages from any queue with these labels.
+         * @description Queues with a higher priority go first.
          */
         get: operations["popLabels"];
         put?: never;
@@ -54,8 +54,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Takes messages of the queue whose name is empty.
-         * @description The empty name is a name, but no path segment.
+         * Takes messages from the queue whose name is empty.
+         * @description The empty name is a valid name, but not a path segment.
          */
         get: operations["popNamelessQueue"];
         put?: never;
@@ -74,9 +74,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Takes messages of any partition of a queue.
-         * @description The partition served longest ago goes first. What is taken is leased to the consumer group until it is
-         *     acknowledged or the lease ends. A queue that does not exist is treated as empty; with `QUEEN_AUTO_CREATE=false` the pop gets
+         * Takes messages from any partition of a queue.
+         * @description The partition that was served longest ago goes first. The messages are leased to the consumer group until they are
+         *     acknowledged or the lease ends. A queue that does not exist is treated as empty; with `QUEEN_AUTO_CREATE=false` the response is
          *     a 404.
          */
         get: operations["popQueue"];
@@ -95,7 +95,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Takes messages of one partition. */
+        /** Takes messages from one partition. */
         get: operations["popPartition"];
         put?: never;
         post?: never;
@@ -117,8 +117,8 @@ export interface paths {
         post?: never;
         /**
          * Ends the wait of a pop.
-         * @description The pop that brought this `waitId` to this broker answers at once: with nothing, or with what it had just claimed. One that
-         *     comes later does not wait.
+         * @description The pop with this `waitId` at this broker responds at once: with nothing, or with what it has just claimed. A pop with this id
+         *     that arrives later does not wait.
          */
         delete: operations["endWait"];
         options?: never;
@@ -137,7 +137,7 @@ export interface paths {
         put?: never;
         /**
          * Acknowledges one message, and with `completed` everything delivered before it.
-         * @description Answers with an array of one, as published clients expect. A refusal is a 200 with `success: false`.
+         * @description The response is an array with one result, as published clients expect. A refusal is a 200 with `success: false`.
          */
         post: operations["ack"];
         delete?: never;
@@ -157,7 +157,7 @@ export interface paths {
         put?: never;
         /**
          * Acknowledges many messages, of any partitions.
-         * @description Items of one partition and lease are applied together, in the order of the messages. Refusals are a 200 with
+         * @description Items with the same partition and lease are applied together, in the order of the messages. Refusals are a 200 with
          *     `success: false` on the item.
          */
         post: operations["ackBatch"];
@@ -177,9 +177,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Pushes and acknowledges in one transaction: all of it or nothing.
-         * @description Any acknowledgement that would be refused, and any required lease that is not live, rolls everything back:
-         *     a 200 with `success: false`.
+         * Pushes and acknowledges in one transaction: all or nothing.
+         * @description An acknowledgement that is refused, or a required lease that has ended, rolls everything back:
+         *     the response is a 200 with `success: false`.
          */
         post: operations["transaction"];
         delete?: never;
@@ -198,8 +198,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Extends a lease, in every partition it covers.
-         * @description The body may be absent. A lease that is gone is a 200 with `success: false`.
+         * Extends a lease in all of its partitions.
+         * @description The body is optional. For a lease that has ended, the response is a 200 with `success: false`.
          */
         post: operations["renew"];
         delete?: never;
@@ -215,7 +215,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists deferred operations, the oldest first. */
+        /** Lists deferred operations, oldest first. */
         get: operations["listOperations"];
         put?: never;
         post?: never;
@@ -233,8 +233,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Counts deferred operations by kind and status.
-         * @description Open and failed ones, and those that were done in the last five minutes.
+         * Counts deferred operations by type and status.
+         * @description Counts open and failed operations, and those that finished in the last five minutes.
          */
         get: operations["operationStats"];
         put?: never;
@@ -252,13 +252,13 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tells what became of a deferred operation. */
+        /** Shows a deferred operation and its outcome. */
         get: operations["getOperation"];
         put?: never;
         post?: never;
         /**
-         * Takes back a deferred operation that nobody works on yet, or gives up one that has failed.
-         * @description Its messages are not stored. One that is being worked on, or done, stays what it is.
+         * Cancels a deferred operation that is pending or has failed.
+         * @description Its messages are not stored. An operation that is being executed, or has finished, does not change.
          */
         delete: operations["cancelOperation"];
         options?: never;
@@ -276,8 +276,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Tries a failed operation again.
-         * @description It goes behind everything that was accepted for its partition since.
+         * Retries a failed operation.
+         * @description It is executed after everything that was accepted for its partition since.
          */
         post: operations["retryOperation"];
         delete?: never;
@@ -297,8 +297,8 @@ export interface paths {
         put?: never;
         /**
          * Creates a queue or changes its options.
-         * @description Changes that delete stored messages sooner, or drop dead letters, need the role `admin`; limited callers need the right
-         *     `admin`, as for every change.
+         * @description Changes that delete stored messages earlier, or drop dead letters, require the role `admin`. Callers with grants need the right
+         *     `admin` for every change.
          */
         post: operations["configure"];
         delete?: never;
@@ -319,7 +319,7 @@ export interface paths {
         post?: never;
         /**
          * Deletes the queue whose name is empty.
-         * @description The empty name is a name, but no path segment.
+         * @description The empty name is a valid name, but not a path segment.
          */
         delete: operations["deleteNamelessQueue"];
         options?: never;
@@ -334,14 +334,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A queue and its partitions. */
+        /** Shows a queue and its partitions. */
         get: operations["getQueue"];
         put?: never;
         post?: never;
         /**
-         * Deletes a queue with all it holds.
-         * @description Its messages, cursors, leases, dead letters and registrations go with it. One that does not exist is no
-         *     error.
+         * Deletes a queue and everything in it.
+         * @description Its messages, cursors, leases, dead letters and registrations are deleted as well. It is not an error if the queue does not
+         *     exist.
          */
         delete: operations["deleteQueue"];
         options?: never;
@@ -356,7 +356,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists queues, the newest first. */
+        /** Lists queues, newest first. */
         get: operations["listQueues"];
         put?: never;
         post?: never;
@@ -374,8 +374,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How much a group has still to read in a queue.
-         * @description Made to be asked often: it costs the same however many partitions there are.
+         * Counts the messages of a queue that a group has not completed.
+         * @description Suitable for autoscalers: the cost does not depend on the number of partitions.
          */
         get: operations["queueDepth"];
         put?: never;
@@ -395,7 +395,7 @@ export interface paths {
         };
         /**
          * Lists partitions, those with the most unread messages first.
-         * @description If more than a thousand match, those that stood out when the queue was last measured come first, and the others by name.
+         * @description If more than 1,000 match, the notable partitions of the last measurement come first, and the others by name.
          */
         get: operations["listPartitions"];
         put?: never;
@@ -447,7 +447,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The whole installation in numbers. */
+        /** Counts of the whole installation. */
         get: operations["overview"];
         put?: never;
         post?: never;
@@ -468,8 +468,8 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Removes the messages of a queue and keeps the queue.
-         * @description What was deferred or is in a spool is not stored yet, and comes later.
+         * Deletes the messages of a queue and keeps the queue.
+         * @description Messages that are deferred or in a spool are not stored yet, so they are not deleted.
          */
         delete: operations["clearQueue"];
         options?: never;
@@ -487,8 +487,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Measures the queues that have changed since they were last measured.
-         * @description Nobody needs to: brokers do so by themselves, and who asks for numbers gets those of now.
+         * Measures the queues that have changed since their last measurement.
+         * @description This is not needed in operation: brokers measure by themselves, and reads return current numbers.
          */
         post: operations["refreshStatistics"];
         delete?: never;
@@ -504,7 +504,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists consumer groups, one entry for each queue they read. */
+        /** Lists consumer groups, with one entry for each queue that they read. */
         get: operations["listGroups"];
         put?: never;
         post?: never;
@@ -522,8 +522,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Lists what has waited longest for a consumer group.
-         * @description Of each queue and group the partitions that stood out when it was last measured, with their numbers of now.
+         * Lists the partitions in which messages have waited longest for a group.
+         * @description Covers the notable partitions of the last measurement of each queue and group, with current numbers.
          */
         get: operations["laggingPartitions"];
         put?: never;
@@ -542,16 +542,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Where a consumer group stands, by queue. Empty for one that reads nothing.
-         * @description Of a queue with more partitions than are named, or than a thousand, those that stood out when it was last measured come
+         * Shows the positions of a consumer group, by queue. Empty for a group that reads nothing.
+         * @description For a queue with more partitions than fit, or with more than 1,000, the notable partitions of the last measurement come
          *     first, and the others by name.
          */
         get: operations["getGroup"];
         put?: never;
         post?: never;
         /**
-         * Forgets where a group stands, in every queue.
-         * @description Its cursors and leases go; a group of the same name starts afresh. One that does not exist is no error.
+         * Deletes a consumer group from all queues.
+         * @description Its cursors and leases are deleted; a group with the same name starts anew. It is not an error if the group does not exist.
          */
         delete: operations["deleteGroup"];
         options?: never;
@@ -566,7 +566,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tells the life of a message: its push, what every group has made of it, and what was recorded about it. */
+        /** Shows the history of a message: its push, its state in each group, and recorded events. */
         get: operations["messageLife"];
         put?: never;
         post?: never;
@@ -584,8 +584,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Lists messages, the newest first.
-         * @description Pages of a log that does not change neither skip nor repeat a message.
+         * Lists messages, newest first.
+         * @description While the log does not change, pages neither skip nor repeat messages.
          */
         get: operations["listMessages"];
         put?: never;
@@ -603,14 +603,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Shows one message, or, if it has left the log, its dead letter. */
+        /** Shows one message or, if it is no longer in the log, its dead letter. */
         get: operations["getMessage"];
         put?: never;
         post?: never;
         /**
          * Deletes a message and its dead letters.
-         * @description It is not delivered any more, to anybody. A consumer that has it already may acknowledge it as ever. Its transaction id
-         *     stays taken for as long as the queue deduplicates.
+         * @description It is not delivered any more. A consumer that already has it can acknowledge it as usual. Its transaction id
+         *     remains in the deduplication window.
          */
         delete: operations["deleteMessage"];
         options?: never;
@@ -629,7 +629,7 @@ export interface paths {
         put?: never;
         /**
          * Pushes the message of a dead letter again, under a new transaction id, and removes the dead letter.
-         * @description Both happen or neither. However many groups gave up on the message, it is pushed once.
+         * @description Both happen in one transaction. The message is pushed once, even if several groups gave up on it.
          */
         post: operations["retryMessage"];
         delete?: never;
@@ -647,7 +647,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Gives up on a message that waits, for one consumer group: it becomes a dead letter and is not delivered to the group. */
+        /** Makes a waiting message a dead letter of one consumer group, so that it is not delivered to the group. */
         post: operations["buryMessage"];
         delete?: never;
         options?: never;
@@ -662,7 +662,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists the messages of one queue, the newest first, in short. */
+        /** Lists the messages of one queue without payloads, newest first. */
         get: operations["listQueueMessages"];
         put?: never;
         post?: never;
@@ -679,13 +679,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists what consumer groups gave up on, the newest failure first. */
+        /** Lists dead letters, newest failure first. */
         get: operations["deadLetters"];
         put?: never;
         post?: never;
         /**
-         * Throws away all dead letters of a queue that match.
-         * @description What fails meanwhile stays, and so does what a redrive is replaying at this very moment. Unknown parameters are refused.
+         * Deletes all dead letters of a queue that match.
+         * @description Messages that fail meanwhile, and those that a redrive is pushing at the moment, are not deleted. Unknown parameters are
+         *     refused.
          */
         delete: operations["purgeDeadLetters"];
         options?: never;
@@ -701,8 +702,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Tells what dead letters failed of: how many have errors that look alike.
-         * @description Each shape can be handed in as a filter to list, throw away or replay exactly these.
+         * Groups dead letters by similar errors.
+         * @description Each shape is a filter that lists, deletes or redrives exactly these.
          */
         get: operations["deadLetterShapes"];
         put?: never;
@@ -723,11 +724,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Replays all dead letters that match, or counts them.
-         * @description Each message is pushed again, once and in the order of its partition, under a new transaction id, and its dead letters
-         *     are removed with it. A job does this at the pace asked for; if its broker dies another goes on exactly there. What fails
-         *     again meanwhile is not taken a second time. A target that does not exist is created, or refused if `QUEEN_AUTO_CREATE`
-         *     (404) or `QUEEN_MAX_QUEUES` (409) does not allow it.
+         * Pushes all dead letters that match again, or counts them.
+         * @description Each message is pushed once, in the order of its partition and with a new transaction id, and its dead letters are removed
+         *     in the same transaction. A job does this at the requested pace; if its broker stops, another one continues exactly there.
+         *     Messages that fail again meanwhile are not redriven a second time. A target queue that does not exist is created, or refused
+         *     if `QUEEN_AUTO_CREATE` (404) or `QUEEN_MAX_QUEUES` (409) does not allow it.
          */
         post: operations["startRedrive"];
         delete?: never;
@@ -743,7 +744,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists redrives, the newest first. */
+        /** Lists redrives, newest first. */
         get: operations["listRedrives"];
         put?: never;
         post?: never;
@@ -760,13 +761,13 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tells how far a redrive is. */
+        /** Shows the progress of a redrive. */
         get: operations["getRedrive"];
         put?: never;
         post?: never;
         /**
-         * Ends a redrive; what it has not taken yet stays a dead letter.
-         * @description One that has ended stays what it is.
+         * Cancels a redrive. Messages that it has not pushed yet stay dead letters.
+         * @description A redrive that has ended does not change.
          */
         delete: operations["cancelRedrive"];
         options?: never;
@@ -783,7 +784,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Writes down an event about a message. */
+        /** Records an event about a message. */
         post: operations["addTrace"];
         delete?: never;
         options?: never;
@@ -798,7 +799,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists the names that events were given, the one used last first. */
+        /** Lists the names of events, most recently used first. */
         get: operations["listTraceNames"];
         put?: never;
         post?: never;
@@ -815,7 +816,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists the events under a name, the newest first, with the messages they are about. */
+        /** Lists the events with a name, newest first, with their messages. */
         get: operations["listTracesByName"];
         put?: never;
         post?: never;
@@ -832,7 +833,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists the events of one message, the oldest first. */
+        /** Lists the events of one message, oldest first. */
         get: operations["listMessageTraces"];
         put?: never;
         post?: never;
@@ -852,8 +853,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Moves the time from which a group reads partitions that are new to it.
-         * @description Changes registrations that exist, adds none, and moves no cursor.
+         * Changes the time from which a group reads partitions that are new to it.
+         * @description Changes existing registrations, adds none, and moves no cursor.
          */
         post: operations["setSubscription"];
         delete?: never;
@@ -872,7 +873,7 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Forgets where a group stands in one queue. */
+        /** Deletes a consumer group from one queue. */
         delete: operations["deleteGroupFromQueue"];
         options?: never;
         head?: never;
@@ -889,9 +890,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
-         * @description Ends its leases there, and its retries start again at 0. With `dryRun` nothing changes, and the response says how many messages
-         *     would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
+         * Moves a group in all partitions of a queue: to the end, or to the first message after a time.
+         * @description Its leases end, and its retry counts restart at 0. With `dryRun` nothing changes, and the response has the number of messages
+         *     that would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
          */
         post: operations["seek"];
         delete?: never;
@@ -910,9 +911,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Moves a group in one partition: behind the last message, or to the first one after a time.
-         * @description Without a body to the end. Ends its lease there, and its retries start again at 0. With `dryRun` nothing changes, and
-         *     the response says how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
+         * Moves a group in one partition: to the end, or to the first message after a time.
+         * @description Without a body it moves to the end. Its lease ends, and its retry count restarts at 0. With `dryRun` nothing changes, and the
+         *     response has the number of messages that would be read again or skipped. A group that does not read the queue is a 404,
+         *     unless `create` is set.
          */
         post: operations["seekPartition"];
         delete?: never;
@@ -928,12 +930,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tells whether pushes go to the spool. */
+        /** Shows whether pushes go to the spool. */
         get: operations["maintenance"];
         put?: never;
         /**
-         * Sends pushes to the spool, or lets them through again.
-         * @description What is in a spool is stored in order once it is switched off. Other brokers follow within a second.
+         * Sends pushes to the spool, or stops doing so.
+         * @description Once it is switched off, the spool is moved into the log in order. Other brokers follow within a second.
          */
         post: operations["setMaintenance"];
         delete?: never;
@@ -949,10 +951,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tells whether pops find nothing. */
+        /** Shows whether pops return nothing. */
         get: operations["popMaintenance"];
         put?: never;
-        /** Lets pops find nothing, or messages again. */
+        /** Makes pops return nothing, or stops doing so. */
         post: operations["setPopMaintenance"];
         delete?: never;
         options?: never;
@@ -967,7 +969,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tells whom the broker takes the caller for, and what they may do. */
+        /** Shows the identity and the rights of the caller. */
         get: operations["whoAmI"];
         put?: never;
         post?: never;
@@ -984,7 +986,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tells the settings of this broker and where each came from. */
+        /** Lists the settings of this broker and the origin of each. */
         get: operations["settings"];
         put?: never;
         post?: never;
@@ -1002,8 +1004,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What is wrong with the database, and what to do about it.
-         * @description Brokers look once a minute (`QUEEN_DOCTOR_SECONDS`); `fresh=true` looks now.
+         * Examines the database: problems, their causes and remedies.
+         * @description Brokers examine it once a minute (`QUEEN_DOCTOR_SECONDS`); `fresh=true` examines it now.
          */
         get: operations["doctor"];
         put?: never;
@@ -1022,8 +1024,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What brokers know of each other.
-         * @description As the database has it, or, while that is away, as this broker last knew it.
+         * The brokers of this database, and how they notify each other.
+         * @description Read from the database. While it is unreachable, the last known state.
          */
         get: operations["sharedState"];
         put?: never;
@@ -1041,7 +1043,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What brokers know of each other, where older tools look for it. */
+        /** The same as `/api/v1/system/shared-state`, for existing tools. */
         get: operations["sharedStateStats"];
         put?: never;
         post?: never;
@@ -1058,7 +1060,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What brokers know of each other, where older tools look for it. */
+        /** The same as `/api/v1/system/shared-state`, for existing tools. */
         get: operations["interInstanceStats"];
         put?: never;
         post?: never;
@@ -1078,8 +1080,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Lets all pops that wait for a queue look again.
-         * @description Brokers do so by themselves; this is for those who write to the log in other ways.
+         * Wakes all pops that wait for a queue.
+         * @description Brokers do this themselves; it is meant for programs that write to the log directly.
          */
         post: operations["notify"];
         delete?: never;
@@ -1096,8 +1098,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What brokers measured about themselves, step by step.
-         * @description The last hour, unless told otherwise. Steps are 1, 5, 15, 60 or 360 minutes wide: up to 1 hour, 6 hours, 24 hours, 7 days,
+         * Samples that brokers took of themselves, by step.
+         * @description By default of the last hour. Steps are 1, 5, 15, 60 or 360 minutes wide for ranges of up to 1 hour, 6 hours, 24 hours, 7 days,
          *     and beyond.
          */
         get: operations["systemMetrics"];
@@ -1116,7 +1118,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What brokers did, step by step. */
+        /** Throughput and errors of brokers, by step. */
         get: operations["workerMetrics"];
         put?: never;
         post?: never;
@@ -1134,8 +1136,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How old messages were when they were delivered, by queue and step.
-         * @description Of the 200 busiest queues.
+         * Age of messages at delivery, by queue and step.
+         * @description Covers the 200 busiest queues.
          */
         get: operations["queueLag"];
         put?: never;
@@ -1154,8 +1156,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What happened in each queue, step by step.
-         * @description Of the 200 busiest queues.
+         * Activity of each queue, by step.
+         * @description Covers the 200 busiest queues.
          */
         get: operations["queueOps"];
         put?: never;
@@ -1173,7 +1175,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How many pops waited for messages, by queue and broker. */
+        /** Pops that waited for messages, by queue and broker. */
         get: operations["queueParkedReplicas"];
         put?: never;
         post?: never;
@@ -1190,7 +1192,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How many messages were removed because their time had come. */
+        /** Messages deleted by retention, by step. */
         get: operations["retentionHistory"];
         put?: never;
         post?: never;
@@ -1208,8 +1210,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How PostgreSQL is doing with this database.
-         * @description Sums since its statistics were last reset, and what is going on now. Lists hold the 20 that matter most.
+         * Statistics of PostgreSQL about this database.
+         * @description Totals since the statistics were last reset, and current activity. Lists hold the 20 largest entries.
          */
         get: operations["postgresStats"];
         put?: never;
@@ -1227,7 +1229,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How everything is: what went in and out, what is stored, what is wrong. */
+        /** Status of the installation: throughput, stored messages and problems. */
         get: operations["status"];
         put?: never;
         post?: never;
@@ -1244,7 +1246,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists queues, the newest first. */
+        /** Lists queues, newest first. */
         get: operations["statusQueues"];
         put?: never;
         post?: never;
@@ -1261,7 +1263,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A queue, its options and its partitions. */
+        /** Shows a queue, its options and its partitions. */
         get: operations["statusQueue"];
         put?: never;
         post?: never;
@@ -1279,8 +1281,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How many messages were pushed, by minute, hour or day.
-         * @description The last 24 hours, unless told otherwise; a week of minutes at the most.
+         * Messages pushed, by minute, hour or day.
+         * @description By default of the last 24 hours. Minutes are available for up to a week.
          */
         get: operations["statusAnalytics"];
         put?: never;
@@ -1298,7 +1300,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What waits on the disk of this broker. */
+        /** The spool of this broker. */
         get: operations["buffers"];
         put?: never;
         post?: never;
@@ -1315,7 +1317,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the broker reaches its database, and who it is. */
+        /** Health of the broker: whether it reaches its database, and its identity. */
         get: operations["health"];
         put?: never;
         post?: never;
@@ -1333,8 +1335,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Whether the process answers at all.
-         * @description Always yes: whoever can answer is alive.
+         * Liveness: the process responds.
+         * @description Always a 200.
          */
         get: operations["live"];
         put?: never;
@@ -1352,7 +1354,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the broker can work: its database answers. */
+        /** Readiness: the database responds. */
         get: operations["ready"];
         put?: never;
         post?: never;
@@ -1369,7 +1371,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What the broker counts about itself, as JSON. */
+        /** Metrics of the broker, as JSON. */
         get: operations["metrics"];
         put?: never;
         post?: never;
@@ -1387,8 +1389,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What the broker counts about itself, for Prometheus.
-         * @description With access control, series that name queues or groups need a token or key that is not limited to some queues, unless
+         * Metrics of the broker, for Prometheus.
+         * @description With access control on, series that name queues or groups require a token or key without grants, unless
          *     `QUEEN_OPEN_METRICS` is set.
          */
         get: operations["prometheus"];
@@ -1431,25 +1433,25 @@ export interface components {
          *     }
          */
         Ack: {
-            /** @description By itself it means the first message with this id in the lease. */
+            /** @description Without `messageId`, the first message with this id in the lease. */
             transactionId: string;
             /**
              * Format: uuid
-             * @description The message's `id`. Decides between several messages with one `transactionId`; refused if the two disagree.
+             * @description The `id` of the message. Selects one of several messages with the same `transactionId`; refused if the two do not match.
              */
             messageId?: string | null;
             /** Format: uuid */
             partitionId: string;
-            /** @description Absent or empty: no lease is checked. With access control on, it is required while the partition is leased. */
+            /** @description If absent or empty, no lease is checked. With access control on, it is required while the partition is leased. */
             leaseId?: string | null;
             /**
              * @description `completed` (also `success`, `acked`, `ok`), `failed`, `retry` or `dlq`. Any other word means `failed`.
              * @default completed
              */
             status: string | null;
-            /** @description Absent or empty: the group of all who name none. */
+            /** @description Absent or empty means queue mode, the group of consumers that name none. */
             consumerGroup?: string | null;
-            /** @description Why, for the dead letter: a text, or any JSON to be kept as text. */
+            /** @description Error for the dead letter: text, or any JSON, which is stored as text. */
             error?: unknown;
         };
         /** @description An array of results, or, on request, one object. */
@@ -1470,11 +1472,11 @@ export interface components {
          */
         AckBatch: {
             acknowledgments: components["schemas"]["Ack"][];
-            /** @description Counts for all of them; without it, each item's own. */
+            /** @description Applies to all acknowledgements. If absent, each one has its own. */
             consumerGroup?: string | null;
         };
         /**
-         * @description What became of one acknowledgement, in the order of the request.
+         * @description Result of one acknowledgement, in the order of the request.
          * @example {
          *       "dlq": false,
          *       "error": null,
@@ -1491,24 +1493,24 @@ export interface components {
             index: number;
             transactionId: string;
             success: boolean;
-            /** @description Why not. */
+            /** @description The reason, if not successful. */
             error: string | null;
             queueName: string | null;
             partitionName: string | null;
-            /** @description The lease on this partition ended with this call. */
+            /** @description This call ended the lease on the partition. */
             leaseReleased: boolean;
-            /** @description The message is a dead letter now. */
+            /** @description The message became a dead letter. */
             dlq: boolean;
-            /** @description It had been completed before. */
+            /** @description The message had already been completed. */
             noop: boolean;
             /**
              * Format: uuid
-             * @description Only of one that was deferred.
+             * @description Only if the acknowledgement was deferred.
              */
             operationId?: string;
             /**
              * Format: int64
-             * @description About how many operations are open.
+             * @description Approximate number of open operations.
              */
             queuePosition?: number;
             /**
@@ -1516,7 +1518,7 @@ export interface components {
              * @description Seconds.
              */
             estimatedWait?: number;
-            /** @description `system_busy`, or `maintaining_order`: behind what was deferred for its cursor. */
+            /** @description `system_busy`, or `maintaining_order` if it waits for operations that were deferred earlier for its cursor. */
             reason?: string;
         };
         ActiveQuery: {
@@ -1547,7 +1549,7 @@ export interface components {
             /** Format: date-time */
             lastAutoanalyze: string | null;
         };
-        /** @description Messages by request. */
+        /** @description Messages per request. */
         BatchEfficiency: {
             /** Format: double */
             push: number;
@@ -1598,34 +1600,34 @@ export interface components {
             pending: number;
             /**
              * Format: date-time
-             * @description When the oldest of them was accepted.
+             * @description When the oldest message in the spool was accepted.
              */
             oldestAt: string | null;
             /**
              * Format: int32
-             * @description 1 if the last write to it did not work.
+             * @description 1 if the last write to the spool failed.
              */
             failed: number;
-            /** @description The database could be reached when last tried. */
+            /** @description The last attempt to reach the database succeeded. */
             dbHealthy: boolean;
             /** @description `host:port`. */
             worker: string;
         };
         BuryMessage: {
             /**
-             * @description Absent: those who read without a group.
+             * @description Absent: queue mode.
              * @default null
              */
             consumerGroup: string | null;
             /**
-             * @description Why; for people.
+             * @description Error text of the dead letter.
              * @default null
              */
             error: string | null;
         };
-        /** @description Named groups. */
+        /** @description State of the message in named groups. */
         BusStatus: {
-            /** @description That have passed it. */
+            /** @description Groups that have passed it. */
             consumedBy: number;
             totalGroups: number;
         };
@@ -1640,7 +1642,7 @@ export interface components {
             processing: number;
             /**
              * Format: double
-             * @description How long its first unread message has waited; null if there is none.
+             * @description Age of its first unread message; null if there is none.
              */
             lagSeconds: number | null;
         };
@@ -1718,7 +1720,7 @@ export interface components {
             queueId: string;
             /**
              * Format: uuid
-             * @description Always null: a partition comes into being with its first message.
+             * @description Always null: a partition is created by its first message.
              */
             partitionId: string | null;
             queue: string;
@@ -1729,48 +1731,48 @@ export interface components {
         /** @description A consumer group in one queue. */
         ConsumerGroup: {
             name: string;
-            /** @description The queue, in a list for those who expect one. */
+            /** @description The queue, as a list for existing clients. */
             topics: string[];
             queueName: string;
             /**
              * Format: int64
-             * @description Partitions it has a cursor in.
+             * @description Partitions in which it has a cursor.
              */
             members: number;
             /**
              * Format: int64
-             * @description When the queue was last measured.
+             * @description As of the last measurement of the queue.
              */
             partitionsWithLag: number;
             /** Format: int64 */
             totalLag: number;
             /**
              * Format: double
-             * @description Seconds that its oldest unread message has waited.
+             * @description Age of its oldest unread message in seconds.
              */
             maxTimeLag: number;
-            /** @description `Stable`; `Lagging` if something has waited for more than five minutes; `Dead` if it never read anything. */
+            /** @description `Stable`; `Lagging` if a message has waited for more than five minutes; `Dead` if the group never read anything. */
             state: string;
-            /** @description How the group asked where to start: `all`, `new`, `now` or whatever its first pop said; `timestamp` for a time. */
+            /** @description Where the group asked to start: `all`, `new`, `now` or another word of its first pop; `timestamp` for a time. */
             subscriptionMode: string;
             /** Format: date-time */
             subscriptionTimestamp: string | null;
             /**
              * Format: date-time
-             * @description Null for one that never registered, as queue mode never does.
+             * @description Null if the group never registered, as queue mode.
              */
             subscriptionCreatedAt: string | null;
         };
-        /** @description Messages by what became of them. A message whose delivery failed is pending again, so none stays `failed`. */
+        /** @description Messages by state. A message whose delivery failed is pending again, so `failed` is always 0. */
         Counts: {
             /**
              * Format: int64
-             * @description Stored.
+             * @description Messages stored.
              */
             total: number;
             /**
              * Format: int64
-             * @description Not delivered yet to queue mode or, if nobody reads without a group, to the slowest group.
+             * @description Not delivered yet in queue mode or, if only groups read, to the slowest group.
              */
             pending: number;
             /**
@@ -1780,7 +1782,7 @@ export interface components {
             processing: number;
             /**
              * Format: int64
-             * @description Done, and still stored.
+             * @description Completed and still stored.
              */
             completed: number;
             /** Format: int64 */
@@ -1793,7 +1795,7 @@ export interface components {
             timestamp: string;
             /**
              * Format: int64
-             * @description That were pushed.
+             * @description Messages pushed.
              */
             messages: number;
         };
@@ -1810,15 +1812,15 @@ export interface components {
              */
             cacheHitRatio: number;
         };
-        /** @description A message as it was when a group gave up on it. */
+        /** @description A message that a group gave up on. */
         DeadLetter: {
             /**
              * Format: uuid
-             * @description The message's.
+             * @description Id of the message.
              */
             id: string;
             transactionId: string;
-            /** @description Of a replayed message: what its sender called it. */
+            /** @description Only for a redriven message: the transaction id that its producer sent. */
             originalTransactionId?: string;
             /** Format: uuid */
             partitionId: string;
@@ -1829,7 +1831,7 @@ export interface components {
             /** Format: int32 */
             retryCount: number;
             data: unknown;
-            /** @description Why that is null: the message is encrypted and cannot be decrypted here. */
+            /** @description Why `data` is null: this broker cannot decrypt the message. */
             decryptionError?: string;
             producerSub: string | null;
             /** Format: date-time */
@@ -1842,21 +1844,21 @@ export interface components {
             totalMessages: number;
             /** Format: int64 */
             affectedPartitions: number;
-            /** @description The ten most frequent among ten thousand. */
+            /** @description The ten most frequent errors among 10,000 dead letters. */
             topErrors: components["schemas"]["TopError"][];
         };
-        /** @description Dead letters whose errors look alike. */
+        /** @description Dead letters with similar errors. */
         DeadLetterShape: {
-            /** @description The error with a `#` for what varies: numbers, ids, quoted text. Empty: there is no error. */
+            /** @description The error with `#` in place of numbers, ids and quoted text. Empty if there is no error. */
             shape: string;
             /** Format: int64 */
             count: number;
             /**
              * Format: int64
-             * @description In how many queues.
+             * @description Number of queues with such dead letters.
              */
             queues: number;
-            /** @description One of the errors; its beginning, if it is long. */
+            /** @description One of the errors, cut if it is long. */
             example: string;
             /** Format: date-time */
             firstFailedAt: string;
@@ -1880,16 +1882,16 @@ export interface components {
          *     }
          */
         DeadLetterShapes: {
-            /** @description The most frequent first. */
+            /** @description Most frequent first. */
             shapes: components["schemas"]["DeadLetterShape"][];
             /**
              * Format: int64
-             * @description All dead letters that match.
+             * @description Number of all dead letters that match.
              */
             total: number;
             /**
              * Format: int64
-             * @description Of them told apart: the newest twenty thousand.
+             * @description How many of them were grouped: the newest 20,000.
              */
             counted: number;
         };
@@ -1925,7 +1927,7 @@ export interface components {
             pagination: components["schemas"]["Pagination"];
             /**
              * Format: int64
-             * @description All that match, not only this page.
+             * @description Number of all dead letters that match.
              */
             total: number;
         };
@@ -1953,7 +1955,7 @@ export interface components {
             status: string;
             /**
              * Format: int32
-             * @description The lower goes first.
+             * @description Lower values go first.
              */
             priority: number;
             /** Format: date-time */
@@ -1969,15 +1971,15 @@ export interface components {
             latency_seconds: number;
             /**
              * Format: int32
-             * @description How many messages it is about.
+             * @description Number of messages.
              */
             messages: number;
             /**
              * Format: uuid
-             * @description The broker that works on it, or did.
+             * @description The broker that executes or executed it.
              */
             worker: string | null;
-            /** @description What the direct call would have answered, once it is completed. */
+            /** @description The response that the direct call would have had, once it is completed. */
             result: unknown;
         };
         Depth: {
@@ -1985,23 +1987,23 @@ export interface components {
             group: string;
             /**
              * Format: int64
-             * @description Unread by the group, with what it holds under a lease.
+             * @description Messages that the group has not completed, including leased ones.
              */
             pending: number;
             /**
              * Format: int64
-             * @description Partitions with something unread. Of a queue with more than a thousand: when it was last measured.
+             * @description Partitions with unread messages. For queues with more than 1,000 partitions, as of the last measurement.
              */
             partitionsPending: number;
             /**
              * Format: int64
-             * @description The same as `pending`: nothing is conflated.
+             * @description The same as `pending`.
              */
             effectivePending: number;
             conflation: boolean;
             /**
-             * @description Those with the most unread messages, up to `limit`. Of a queue with more than a thousand partitions they are
-             *     chosen from those that stood out when it was last measured.
+             * @description Partitions with the most unread messages, up to `limit`. In a queue with more than 1,000 partitions they are
+             *     chosen from the notable partitions of the last measurement.
              */
             partitions: components["schemas"]["DepthPartition"][];
         };
@@ -2016,28 +2018,28 @@ export interface components {
         DoctorFinding: {
             /** @description `problem`, `warning` or `info`. */
             severity: string;
-            /** @description Stays the same from version to version. */
+            /** @description Stable across versions. */
             code: string;
-            /** @description The cause, with numbers, and what to do. */
+            /** @description The cause, with numbers, and the remedy. */
             message: string;
         };
-        /** @description Something that keeps old row versions from being removed. Every transaction does, for as long as it is open. */
+        /** @description Something that keeps old row versions from being removed, as every open transaction does. */
         DoctorHolder: {
             /** @description `session`, `standby` or `prepared`. */
             kind: string;
-            /** @description Of the program, the standby or the prepared transaction. */
+            /** @description Name of the program, the standby or the prepared transaction. */
             name: string;
             /** Format: int32 */
             pid?: number | null;
             state?: string | null;
             /**
              * Format: double
-             * @description For how long already, where that is known.
+             * @description How long it has been open, if known.
              */
             seconds?: number | null;
             /**
              * Format: int64
-             * @description How many transactions have begun since.
+             * @description Transactions that began since.
              */
             transactions?: number | null;
             query?: string | null;
@@ -2068,22 +2070,22 @@ export interface components {
          *     }
          */
         DoctorReport: {
-            /** @description The database is reached, and no finding is a problem. */
+            /** @description The database is reachable, and no finding is a problem. */
             healthy: boolean;
-            /** @description The database could be reached when last tried. */
+            /** @description The last attempt to reach the database succeeded. */
             reachable: boolean;
             /**
              * Format: double
-             * @description Since the database was looked at; null before the first look.
+             * @description Age of the examination in seconds; null before the first one.
              */
             ageSeconds?: number | null;
-            /** @description The worst first. */
+            /** @description Most severe first. */
             findings: components["schemas"]["DoctorFinding"][];
-            /** @description Who keeps old row versions from being removed, the oldest first. */
+            /** @description Transactions that keep old row versions from being removed, oldest first. */
             holders: components["schemas"]["DoctorHolder"][];
         };
         EndedWait: {
-            /** @description False if no such wait is known here: it was answered, is at another broker, or never came. */
+            /** @description False if this broker has no such wait: it was answered, is at another broker, or never arrived. */
             ended: boolean;
         };
         /**
@@ -2108,7 +2110,7 @@ export interface components {
              */
             queueDepth?: number;
         };
-        /** @description Of a whole range. */
+        /** @description Totals of the range. */
         ErrorCounts: {
             /** Format: int64 */
             dbErrors: number;
@@ -2118,11 +2120,11 @@ export interface components {
             dlqMessages: number;
         };
         /**
-         * @description Some queues, and what may be done there. As in the claim of a token: a field nobody knows may be a restriction nobody would
-         *     enforce, so it is refused.
+         * @description Rights on some queues, as in the claim of a token. Unknown fields are refused, because they may be restrictions that would
+         *     not be enforced.
          */
         Grant: {
-            /** @description Patterns: `*` stands for any run of characters, and nothing else is special. */
+            /** @description Patterns, in which `*` matches any characters, and nothing else is special. */
             queues: string[];
             rights: components["schemas"]["Right"][];
         };
@@ -2138,21 +2140,21 @@ export interface components {
         GroupDeleted: {
             success: boolean;
             consumerGroup: string;
-            /** @description Only when one queue was named. */
+            /** @description Only if one queue was named. */
             queueName?: string;
             /**
              * Format: int64
-             * @description Cursors that went.
+             * @description Number of deleted cursors.
              */
             deletedPartitions: number;
-            /** @description A registered start went: there was one, and `deleteMetadata` was not false. */
+            /** @description A registration was deleted: there was one, and `deleteMetadata` was not false. */
             metadataDeleted: boolean;
         };
         GroupInPartition: {
             partition: string;
             /**
              * Format: uuid
-             * @description The lease, if somebody holds one.
+             * @description The lease, if there is one.
              */
             workerId: string | null;
             heldBy: components["schemas"]["LeaseHolder"] | null;
@@ -2160,7 +2162,7 @@ export interface components {
             leasedSince: string | null;
             /**
              * Format: date-time
-             * @description While deferred acknowledgements hold the lease: when it would have ended.
+             * @description If deferred acknowledgements hold the lease: when it would have ended.
              */
             leaseExpiresAt: string | null;
             /** Format: date-time */
@@ -2190,10 +2192,10 @@ export interface components {
             status: string;
             /** @description `connected` or `disconnected`. */
             database: string;
-            /** @description `host:port`, to tell brokers apart. */
+            /** @description `host:port` of the broker. */
             server: string;
             version: string;
-            /** @description The same. */
+            /** @description The same as `server`. */
             worker_id: string;
         };
         HotUpdates: {
@@ -2216,7 +2218,7 @@ export interface components {
             cacheHitRatio: number;
         };
         Ingested: {
-            /** @description The oldest first. */
+            /** @description Oldest first. */
             dataPoints: components["schemas"]["DataPoint"][];
             interval: string;
             /** Format: date-time */
@@ -2230,11 +2232,11 @@ export interface components {
             /** Format: int64 */
             pending: number;
         };
-        /** @description Over all consumer groups and the queues they read. */
+        /** @description Lag over all consumer groups and the queues they read. */
         Lag: {
-            /** @description Seconds that the oldest unread message has waited. */
+            /** @description Age of the oldest unread message in seconds. */
             time: components["schemas"]["LagSpread"];
-            /** @description Unread messages. */
+            /** @description Number of unread messages. */
             offset: components["schemas"]["LagSpread"];
         };
         LagSpread: {
@@ -2247,7 +2249,7 @@ export interface components {
             /** Format: double */
             max: number;
         };
-        /** @description Something that has waited long for a group. */
+        /** @description A partition in which messages have waited long for a group. */
         LaggingPartition: {
             consumer_group: string;
             queue_name: string;
@@ -2256,7 +2258,7 @@ export interface components {
             partition_id: string;
             /**
              * Format: uuid
-             * @description Who holds the lease, if there is one.
+             * @description The lease, if there is one.
              */
             worker_id: string | null;
             /** Format: int64 */
@@ -2273,7 +2275,7 @@ export interface components {
         LeaseHolder: {
             /** @description The subject of its token, or the name of its API key. */
             name: string | null;
-            /** @description From where it was popped; behind a proxy that is the proxy. */
+            /** @description Address of the consumer, or of the proxy in front of it. */
             address: string;
         };
         /** @description When queues were last measured. */
@@ -2284,12 +2286,12 @@ export interface components {
             partitionsWithLeases: number;
             /**
              * Format: int64
-             * @description Messages under them.
+             * @description Leased messages.
              */
             totalBatchSize: number;
             /**
              * Format: int64
-             * @description Messages that groups are done with, each counted for itself.
+             * @description Messages completed, summed over all groups.
              */
             totalAcked: number;
         };
@@ -2304,38 +2306,38 @@ export interface components {
             /** Format: date-time */
             at: string;
             /**
-             * @description `delivered`, `completed`, `failed`, `retry`, `dead_letter`, `dropped` (given up in a queue without dead letters),
+             * @description `delivered`, `completed`, `failed`, `retry`, `dead_letter`, `dropped` (gave up in a queue without dead letters),
              *     `child` (pushed in the transaction that acknowledged this one) or `parent`.
              */
             event: string;
             consumerGroup: string | null;
             /**
              * Format: int32
-             * @description Which delivery it is about: failures before it, plus one.
+             * @description Number of the delivery: one more than the failures before it.
              */
             attempt: number | null;
             error: string | null;
             /**
              * Format: uuid
-             * @description The transaction that made a child; null if the caller may not see the other message.
+             * @description The transaction that pushed a child; null if the caller may not see the other message.
              */
             transaction: string | null;
             message: components["schemas"]["LifeMessage"] | null;
         };
         LifeGroup: {
             consumerGroup: string;
-            /** @description As far as it is known: it is leased, done with, or there is an event. */
+            /** @description Whether it was delivered, as far as known: it is leased, the group has passed it, or there is an event. */
             delivered: boolean;
-            /** @description The group is done with it: its cursor is further on. */
+            /** @description The cursor of the group has passed it. */
             consumed: boolean;
             /**
              * Format: date-time
-             * @description Null when it is not leased now.
+             * @description Null if it is not leased.
              */
             leasedUntil: string | null;
             /**
              * Format: int32
-             * @description How often it has failed so far, while it is the next to be delivered.
+             * @description How often it has failed so far, if it is the next to be delivered.
              */
             attempts: number;
             deadLetter: components["schemas"]["LifeDeadLetter"] | null;
@@ -2361,7 +2363,7 @@ export interface components {
             offset: number;
             /**
              * Format: date-time
-             * @description Null if only events are left of the message; then so are the fields below.
+             * @description Null, like the fields below, if only events of the message remain.
              */
             createdAt: string | null;
             producerSub: string | null;
@@ -2373,12 +2375,12 @@ export interface components {
         LifeSegment: {
             /**
              * Format: int64
-             * @description Of its first message.
+             * @description Offset of its first message.
              */
             baseOffset: number;
             /**
              * Format: int32
-             * @description Messages in it.
+             * @description Number of messages.
              */
             count: number;
             /** Format: int32 */
@@ -2389,10 +2391,10 @@ export interface components {
             popMaintenanceMode: boolean;
             /**
              * Format: int64
-             * @description In the spool of this broker.
+             * @description Messages in the spool of this broker.
              */
             bufferedMessages: number;
-            /** @description The last write to it worked. */
+            /** @description The last write to the spool succeeded. */
             bufferHealthy: boolean;
             bufferStats: components["schemas"]["BufferStats"];
             message: string;
@@ -2408,11 +2410,11 @@ export interface components {
         Message: {
             /**
              * Format: uuid
-             * @description Sorts like delivery within a partition.
+             * @description Ids of a partition sort in delivery order.
              */
             id: string;
             transactionId: string;
-            /** @description Only of a replayed message: what its sender called it. */
+            /** @description Only for a redriven message: the transaction id that its producer sent. */
             originalTransactionId?: string;
             /** Format: uuid */
             traceId: string | null;
@@ -2420,7 +2422,7 @@ export interface components {
             traceparent?: string;
             /** @description Only if there is one. */
             tracestate?: string;
-            /** @description What was pushed as `payload`. */
+            /** @description The payload that was pushed. */
             data: unknown;
             producerSub: string | null;
             /** Format: date-time */
@@ -2459,7 +2461,7 @@ export interface components {
         MessageDetail: components["schemas"]["StoredMessage"] & {
             /** @description Whether it is stored encrypted. */
             isEncrypted: boolean;
-            /** @description Of its last dead letter. */
+            /** @description Error of its last dead letter. */
             errorMessage: string | null;
             /** Format: int32 */
             retryCount: number;
@@ -2542,15 +2544,15 @@ export interface components {
          */
         MessageLife: {
             push: components["schemas"]["LifePush"];
-            /** @description Every group that has read its partition, or is registered with its queue; at most 1,000, by name. */
+            /** @description Groups that have read its partition or are registered with its queue, by name; at most 1,000. */
             groups: components["schemas"]["LifeGroup"][];
             /**
-             * @description What was recorded, in order of time, at most 1,000. Only of messages that were pushed with a `traceId` or a
-             *     `traceparent`, and of their children.
+             * @description Recorded events, oldest first; at most 1,000. Only for messages that were pushed with a `traceId` or a
+             *     `traceparent`, and for their children.
              */
             events: components["schemas"]["LifeEvent"][];
         };
-        /** @description As other failures, for clients that look at `success`. */
+        /** @description Like other failures, with `success` for clients that read it. */
         MessageNotDeleted: {
             success: boolean;
             error: string;
@@ -2569,11 +2571,11 @@ export interface components {
         Messages: {
             messages: components["schemas"]["StoredMessage"][];
             mode: components["schemas"]["ReadMode"];
-            /** @description How many are on this page. */
+            /** @description Number of messages on this page. */
             total: number;
             /**
              * Format: date-time
-             * @description Only if there was too much to look through: messages older than this were not looked at. Ask more closely.
+             * @description Only if there were too many messages to search: messages older than this were not searched. Use narrower filters.
              */
             lookedUntil?: string;
         };
@@ -2598,25 +2600,25 @@ export interface components {
         MetricsCounted: {
             /**
              * Format: int64
-             * @description Since the start. Messages are those pushed through this broker.
+             * @description Total since the start. Messages are those pushed through this broker.
              */
             total: number;
             /**
              * Format: double
-             * @description A second, since somebody last asked.
+             * @description Per second, since the last request for metrics.
              */
             rate: number;
         };
         MetricsCpu: {
             /**
              * Format: int64
-             * @description Microseconds since the start; 0 where it cannot be told.
+             * @description Microseconds since the start; 0 if unknown.
              */
             user: number;
             /** Format: int64 */
             system: number;
         };
-        /** @description What all brokers have done with messages: this one until now, the others until they last wrote it down. Never goes down. */
+        /** @description Totals of all brokers: of this one until now, of others until they last stored them. They never decrease. */
         MetricsDone: {
             /** Format: int64 */
             pushed: number;
@@ -2628,7 +2630,7 @@ export interface components {
             deadLetters: number;
             /**
              * Format: int64
-             * @description Calls of the database that failed.
+             * @description Failed database calls.
              */
             databaseErrors: number;
         };
@@ -2640,12 +2642,12 @@ export interface components {
             count: number;
             /**
              * Format: double
-             * @description Time that the request of a flight which waited longest has waited for it.
+             * @description Time that requests waited for their flight: the longest wait of each flight.
              */
             avg_wait_ms: number;
             /**
              * Format: double
-             * @description Time a flight takes in the database.
+             * @description Time of a flight in the database.
              */
             avg_ms: number;
             /** Format: int64 */
@@ -2654,7 +2656,7 @@ export interface components {
         MetricsMemory: {
             /**
              * Format: int64
-             * @description Bytes; 0 where it cannot be told.
+             * @description Bytes; 0 if unknown.
              */
             rss: number;
         };
@@ -2664,18 +2666,18 @@ export interface components {
             waitingRequests: number;
             /**
              * Format: double
-             * @description How long the database took for a small question, the last time it answered.
+             * @description Time that the database took for its last health check.
              */
             latencyMs: number;
-            /** @description The database could be reached when last tried. */
+            /** @description The last attempt to reach the database succeeded. */
             connected: boolean;
         };
         MetricsQueue: {
-            /** @description Requests that wait for a flight. */
+            /** @description Requests waiting for a flight. */
             pending: number;
             /**
              * Format: int64
-             * @description Requests that have had theirs.
+             * @description Requests that were on a flight.
              */
             completed: number;
         };
@@ -2688,14 +2690,14 @@ export interface components {
                 [key: string]: components["schemas"]["MetricsLane"];
             };
         };
-        /** @description An event and the message it is about. */
+        /** @description An event and its message. */
         NamedTrace: components["schemas"]["Trace"] & {
             transaction_id: string;
             /** Format: uuid */
             partition_id: string;
             queue_name: string;
             partition_name: string;
-            /** @description Null once the message is gone. */
+            /** @description Null if the message is no longer stored. */
             message_payload: unknown;
         };
         NamedTraces: {
@@ -2747,7 +2749,7 @@ export interface components {
          */
         Notification: {
             queue: string;
-            /** @description Taken, but everybody who waits for the queue looks again. */
+            /** @description Accepted, but ignored: all pops that wait for the queue look again. */
             partition?: string | null;
         };
         /**
@@ -2774,7 +2776,7 @@ export interface components {
             /** Format: uuid */
             id: string;
             success: boolean;
-            /** @description The one it has now. */
+            /** @description The current status. */
             status: string;
             error: string | null;
         };
@@ -2803,7 +2805,7 @@ export interface components {
             stats: components["schemas"]["OperationStats"][];
             systemHealth: components["schemas"]["SystemHealth"];
         };
-        /** @description The labels are options too: clients may send them there and look for them there. */
+        /** @description Clients may also send and read the labels as options. */
         OptionsInForce: components["schemas"]["QueueOptions"] & {
             namespace: string;
             task: string;
@@ -2824,18 +2826,19 @@ export interface components {
             timestamp: string;
             /**
              * Format: double
-             * @description Seconds since the oldest measurement that any of it rests on; -1 if there is none. Queues that did not change
-             *     since are not measured again, so this says how old a number may be, not how wrong.
+             * @description Age in seconds of the oldest measurement used; -1 if there is none. Queues that did not change
+             *     since are not measured again, so a high age does not mean that the numbers are wrong.
              */
             statsAge: number;
         };
-        /** @description Of all brokers, in the last full minute. */
+        /** @description Throughput of all brokers in the last full minute. */
         OverviewThroughput: {
             /** Format: double */
             ingestedPerSecond: number;
             /** Format: double */
             processedPerSecond: number;
         };
+        /** @description A page of a list, as the query asks for it and the response repeats it. */
         Pagination: {
             /** Format: int64 */
             limit: number;
@@ -2850,10 +2853,10 @@ export interface components {
             timeRange: components["schemas"]["TimeRange"];
             /**
              * Format: int32
-             * @description Minutes in a step.
+             * @description Width of a step in minutes.
              */
             bucketMinutes: number;
-            /** @description The oldest step first; none where nobody waited. */
+            /** @description Oldest step first; steps without waiting pops are left out. */
             series: components["schemas"]["ParkedStep"][];
             replicas: components["schemas"]["ParkedReplica"][];
         };
@@ -2865,7 +2868,7 @@ export interface components {
             workerId: string;
             /**
              * Format: int64
-             * @description At once, at the most.
+             * @description Maximum number at once.
              */
             parkedCount: number;
         };
@@ -2877,7 +2880,7 @@ export interface components {
             updated: boolean;
             /**
              * Format: int64
-             * @description The offset it reads next.
+             * @description The offset that the group reads next.
              */
             cursorMovedTo: number;
         };
@@ -2927,7 +2930,7 @@ export interface components {
             leaseId: string;
             /**
              * Format: int32
-             * @description How long the messages are yours: the shortest lease of what was claimed. 0 with `autoAck`.
+             * @description Length of the lease: the shortest of all claimed partitions. 0 with `autoAck`.
              */
             leaseSeconds: number;
             consumerGroup: string;
@@ -2957,7 +2960,7 @@ export interface components {
             queue: string;
             /**
              * Format: int64
-             * @description Dead letters.
+             * @description Number of deleted dead letters.
              */
             purged: number;
         };
@@ -2990,31 +2993,31 @@ export interface components {
         PushAccepted: components["schemas"]["PushResult"][] | components["schemas"]["Queued"];
         /** @description One message. */
         PushItem: {
-            /** @description Made by its first message if it does not exist. */
+            /** @description Created by its first message if it does not exist. */
             queue: string;
             /**
-             * @description The ordered lane inside the queue; absent or empty means `Default`.
+             * @description The unit of ordering inside the queue; absent or empty means `Default`.
              * @default Default
              */
             partition: string | null;
             /** @description Any JSON; absent means `{}`. */
             payload?: unknown;
-            /** @description Read when there is no `payload`. */
+            /** @description Used if there is no `payload`. */
             data?: unknown;
             /**
-             * @description Makes the push safe to repeat: within the queue's deduplication window a partition stores it once.
-             *     Absent: the server mints one.
+             * @description Makes the push safe to retry: within the queue's deduplication window, a partition stores it once.
+             *     If absent, the broker generates one.
              */
             transactionId?: string | null;
-            /** @description Handed through to the consumer; what is not a UUID is dropped. */
+            /** @description Passed on to the consumer; dropped if it is not a UUID. */
             traceId?: string | null;
             /**
-             * @description W3C trace context, handed through to the consumer. Goes before that of the request; one that cannot be read is
-             *     dropped.
+             * @description W3C trace context, passed on to the consumer. Takes precedence over that of the request; dropped if it is
+             *     invalid.
              * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
              */
             traceparent?: string | null;
-            /** @description Belongs to `traceparent`, and means nothing without it. */
+            /** @description Belongs to `traceparent`; ignored without it. */
             tracestate?: string | null;
             /** @description Label of a queue made by this push. */
             namespace?: string | null;
@@ -3022,7 +3025,7 @@ export interface components {
             task?: string | null;
         };
         /**
-         * @description What became of one item, in the order of the request.
+         * @description Result of one item, in the order of the request.
          * @example {
          *       "index": 0,
          *       "message_id": "01a1dee1-7461-7000-8000-000000000001",
@@ -3038,7 +3041,7 @@ export interface components {
             index: number;
             /**
              * Format: uuid
-             * @description Of a duplicate: the id of the message stored first.
+             * @description For a duplicate, the id of the message that was stored first.
              */
             message_id: string;
             transaction_id: string;
@@ -3048,16 +3051,16 @@ export interface components {
             partition_id: string;
             /** Format: uuid */
             trace_id: string | null;
-            /** @description Only with `failed`. */
+            /** @description Only if `status` is `failed`. */
             error?: string;
             /**
              * Format: uuid
-             * @description Only of an item that was deferred.
+             * @description Only if the item was deferred.
              */
             operationId?: string;
             /**
              * Format: int64
-             * @description About how many operations are open.
+             * @description Approximate number of open operations.
              */
             queuePosition?: number;
             /**
@@ -3065,12 +3068,12 @@ export interface components {
              * @description Seconds.
              */
             estimatedWait?: number;
-            /** @description `system_busy`, or `maintaining_order`: behind what was deferred for its partition. */
+            /** @description `system_busy`, or `maintaining_order` if it waits for operations that were deferred earlier for its partition. */
             reason?: string;
         };
         /**
-         * @description `queued`: stored, or deferred. `duplicate`: stored before. `failed`: not stored, and the others are not affected.
-         *     `buffered`: in the broker's spool until the database is back.
+         * @description `queued`: stored or deferred. `duplicate`: stored earlier. `failed`: not stored; other items are not affected.
+         *     `buffered`: in the broker's spool until the database is reachable.
          * @enum {string}
          */
         PushStatus: "queued" | "duplicate" | "failed" | "buffered";
@@ -3087,12 +3090,12 @@ export interface components {
             messages: components["schemas"]["QueueMessages"];
             /**
              * Format: int64
-             * @description Always 0: a segment holds what it holds, and nobody counts them by queue.
+             * @description Always 0: bytes are not counted by queue.
              */
             segments: number;
             /**
              * Format: int64
-             * @description Always 0, for the same reason.
+             * @description Always 0.
              */
             retainedBytes: number;
         };
@@ -3110,7 +3113,7 @@ export interface components {
             partition: string | null;
             /**
              * Format: int64
-             * @description Messages that went.
+             * @description Number of deleted messages.
              */
             deleted: number;
         };
@@ -3148,7 +3151,7 @@ export interface components {
             createdAt: string;
             /** @description One page, by name. */
             partitions: components["schemas"]["QueueDetailPartition"][];
-            /** @description Of all partitions. */
+            /** @description Sum over all partitions. */
             totals: components["schemas"]["Counts"];
             /** Format: int64 */
             partitionCount: number;
@@ -3170,7 +3173,7 @@ export interface components {
             queueName: string;
             /**
              * Format: int64
-             * @description Messages that were delivered.
+             * @description Number of messages delivered.
              */
             popCount: number;
             /** Format: double */
@@ -3182,7 +3185,7 @@ export interface components {
             queueName: string;
             /**
              * Format: int64
-             * @description Messages that were delivered.
+             * @description Number of messages delivered.
              */
             popCount: number;
             /** Format: double */
@@ -3192,7 +3195,7 @@ export interface components {
             /** Format: date-time */
             bucketTime: string;
         };
-        /** @description A message of a queue, in short. */
+        /** @description A message of a queue, without its payload. */
         QueueMessage: {
             /** Format: uuid */
             id: string;
@@ -3218,10 +3221,10 @@ export interface components {
             timeRange: components["schemas"]["TimeRange"];
             /**
              * Format: int32
-             * @description Minutes in a step.
+             * @description Width of a step in minutes.
              */
             bucketMinutes: number;
-            /** @description The oldest step first. */
+            /** @description Oldest step first. */
             series: components["schemas"]["QueueStep"][];
             queues: string[];
         };
@@ -3352,12 +3355,12 @@ export interface components {
             partitionsDeleted: number;
             /**
              * Format: int64
-             * @description Now.
+             * @description Current values.
              */
             partitionCount: number;
             /**
              * Format: double
-             * @description Age of messages when they were delivered.
+             * @description Age of messages at delivery.
              */
             avgLagMs: number;
             /** Format: double */
@@ -3372,7 +3375,7 @@ export interface components {
             emptyPerSecond: number;
             /**
              * Format: int64
-             * @description Pops that waited for messages at once, at the most.
+             * @description Maximum number of pops that waited for messages at once.
              */
             parkedCount: number;
         };
@@ -3404,7 +3407,7 @@ export interface components {
             reason: string;
             /** @description One for each partition of the request. */
             operations: components["schemas"]["QueuedOperation"][];
-            /** @description For people; only for acknowledgements. */
+            /** @description Explanation for people; only for acknowledgements. */
             note?: string;
         };
         QueuedOperation: {
@@ -3416,7 +3419,7 @@ export interface components {
         Queues: {
             queues: components["schemas"]["Queue"][];
         };
-        /** @description Who reads here. */
+        /** @description How the queue is read. */
         ReadMode: {
             hasQueueMode: boolean;
             busGroupsCount: number;
@@ -3424,7 +3427,7 @@ export interface components {
             type: string;
         };
         /**
-         * @description A redrive and how far it is.
+         * @description A redrive and its progress.
          * @example {
          *       "consumerGroup": "billing",
          *       "createdAt": "2026-11-15T11:04:40.814Z",
@@ -3458,7 +3461,7 @@ export interface components {
             from: string | null;
             /**
              * Format: date-time
-             * @description Nothing that failed later is taken.
+             * @description Later failures are not redriven.
              */
             to: string;
             errorFilter: string | null;
@@ -3474,17 +3477,17 @@ export interface components {
             total: number;
             /**
              * Format: int64
-             * @description Replayed.
+             * @description Dead letters that were pushed again.
              */
             done: number;
             /**
              * Format: int64
-             * @description Left where they are because they cannot be replayed.
+             * @description Dead letters that could not be pushed, and remain.
              */
             failed: number;
             /**
              * Format: double
-             * @description Dead letters a second.
+             * @description Dead letters per second.
              */
             rate: number;
             /** Format: date-time */
@@ -3493,7 +3496,7 @@ export interface components {
             startedAt: string | null;
             /** Format: date-time */
             finishedAt: string | null;
-            /** @description Why the last that failed did. */
+            /** @description Error of the last one that could not be pushed. */
             lastError: string | null;
         };
         RedriveCount: {
@@ -3511,24 +3514,24 @@ export interface components {
         Removed: {
             /**
              * Format: int64
-             * @description Messages older than `retentionSeconds`.
+             * @description Messages deleted because they were older than `retentionSeconds`.
              */
             retentionMsgs: number;
             /**
              * Format: int64
-             * @description Read by all, and older than `completedRetentionSeconds`.
+             * @description Messages deleted because all groups had read them and they were older than `completedRetentionSeconds`.
              */
             completedRetentionMsgs: number;
             /**
              * Format: int64
-             * @description That waited longer than `maxWaitTimeSeconds`.
+             * @description Messages deleted because they had waited longer than `maxWaitTimeSeconds`.
              */
             evictionMsgs: number;
             /** Format: int64 */
             totalMsgs: number;
             /**
              * Format: int64
-             * @description How often some were removed.
+             * @description Number of deletions.
              */
             eventCount: number;
         };
@@ -3540,13 +3543,13 @@ export interface components {
         Renew: {
             /**
              * Format: int64
-             * @description From now on. A lease is never shortened.
+             * @description New length of the lease, from now. A lease is never shortened.
              * @default 60
              */
             seconds: number | null;
         };
         /**
-         * @description Three names for one time, because clients read three.
+         * @description Three fields hold the same time, because existing clients read different ones.
          * @example {
          *       "error": null,
          *       "expiresAt": "2026-11-15T11:06:40.757342Z",
@@ -3559,9 +3562,9 @@ export interface components {
          */
         Renewed: {
             leaseId: string;
-            /** @description False when the lease had ended before. */
+            /** @description False if the lease had already ended. */
             success: boolean;
-            /** @description Partitions whose lease was extended. */
+            /** @description Number of partitions whose lease was extended. */
             renewed: number;
             /** Format: date-time */
             newExpiresAt: string | null;
@@ -3576,7 +3579,7 @@ export interface components {
             /** Format: int32 */
             port: number;
             workerId: string;
-            /** @description The oldest first. */
+            /** @description Oldest first. */
             timeSeries: components["schemas"]["ReplicaStep"][];
         };
         ReplicaStep: {
@@ -3591,7 +3594,7 @@ export interface components {
              */
             metrics: Record<string, never>;
         };
-        /** @description Of a whole range. */
+        /** @description Totals of the range. */
         RequestCounts: {
             /** Format: int64 */
             push: number;
@@ -3604,10 +3607,10 @@ export interface components {
             timeRange: components["schemas"]["TimeRange"];
             /**
              * Format: int32
-             * @description Minutes in a step.
+             * @description Width of a step in minutes.
              */
             bucketMinutes: number;
-            /** @description The oldest step first. */
+            /** @description Oldest step first. */
             series: components["schemas"]["RetentionStep"][];
             totals: components["schemas"]["Removed"];
         };
@@ -3621,7 +3624,8 @@ export interface components {
          */
         Right: "push" | "pop" | "read" | "admin";
         /**
-         * @description To the end or to a time, not both. A field that is one of these but for case, `_` or `-` is refused; others are ignored.
+         * @description To the end or to a time, not both. A field that differs from one of these only in case, `_` or `-` is refused; other unknown
+         *     fields are ignored.
          * @example {
          *       "timestamp": "2026-01-01T00:00:00Z"
          *     }
@@ -3630,31 +3634,31 @@ export interface components {
             toEnd?: boolean | null;
             /**
              * Format: date-time
-             * @description Long ago, as 1970, is the beginning.
+             * @description A time before the first message, such as 1970, moves to the beginning.
              */
             timestamp?: string | null;
             /**
-             * @description Moves nothing, and tells what it would do.
+             * @description Moves nothing and returns what would change.
              * @default false
              */
             dryRun: boolean | null;
             /**
-             * @description Creates the group if it does not read the queue. Otherwise that is a 404.
+             * @description Creates the group if it does not read the queue. Otherwise the response is a 404.
              * @default false
              */
             create: boolean | null;
         };
-        /** @description Only of a dry run: nothing was moved. */
+        /** @description Only for a dry run: nothing was moved. */
         SeekForecast: {
             dryRun?: boolean;
             /**
              * Format: int64
-             * @description Messages the group has passed and would read again.
+             * @description Messages that the group has passed and would read again.
              */
             messagesReplayed?: number;
             /**
              * Format: int64
-             * @description Messages it would not read any more.
+             * @description Messages that the group would skip.
              */
             messagesSkipped?: number;
         };
@@ -3671,10 +3675,10 @@ export interface components {
          */
         SettingInForce: {
             group: string;
-            /** @description Its flag, without the dashes. */
+            /** @description The flag, without dashes. */
             name: string;
             variable: string;
-            /** @description What holds; null: nothing does, or it plays no part. Of a secret `(set)`, and never more. */
+            /** @description The value in force; null if there is none, or if it has no effect. `(set)` for a secret. */
             value: string | null;
             /** @description `default`, `environment` or `flag`. */
             source: string;
@@ -3683,9 +3687,9 @@ export interface components {
         };
         SettingsInForce: {
             version: string;
-            /** @description `host:port`, to tell brokers apart. */
+            /** @description `host:port` of the broker. */
             server: string;
-            /** @description In the order of the handbook. */
+            /** @description In the order of docs/configuration.md. */
             settings: components["schemas"]["SettingInForce"][];
         };
         /**
@@ -3710,18 +3714,18 @@ export interface components {
          *     }
          */
         SharedState: {
-            /** @description Always: it cannot be switched off. */
+            /** @description Always true; it cannot be switched off. */
             enabled: boolean;
-            /** @description This broker hears the others. */
+            /** @description This broker receives the notifications of others. */
             listening: boolean;
             maintenance_mode: boolean;
             pop_maintenance_mode: boolean;
             /**
              * Format: uuid
-             * @description The one that answers.
+             * @description The broker that answers.
              */
             broker: string;
-            /** @description Heard of in the last half minute. */
+            /** @description Seen in the last 30 seconds. */
             brokers: components["schemas"]["Broker"][];
         };
         /**
@@ -3739,13 +3743,13 @@ export interface components {
             consumerGroup: string;
             queueName: string;
             seekToEnd: boolean;
-            /** @description As it was sent. */
+            /** @description The time that was sent. */
             targetTimestamp: string | null;
             /** Format: int64 */
             partitionsUpdated: number;
         };
         /**
-         * @description Which dead letters. A filter left out matches all, and an unknown field is refused.
+         * @description Which dead letters. An absent filter matches all; unknown fields are refused.
          * @example {
          *       "consumerGroup": "billing",
          *       "error": "timeout",
@@ -3764,23 +3768,23 @@ export interface components {
             from?: string | null;
             /**
              * Format: date-time
-             * @description Failed at this time or earlier, and in any case before the redrive began.
+             * @description Failed at this time or earlier. Later failures than the start of the redrive never match.
              */
             to?: string | null;
-            /** @description A part of the error, in any case. */
+            /** @description Part of the error text; case does not matter. */
             error?: string | null;
-            /** @description Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty text counts: those without an error. */
+            /** @description Shape of the error, as `/api/v1/dlq/shapes` returns it. An empty shape matches dead letters without an error. */
             shape?: string | null;
-            /** @description Where the messages go, into partitions of the same names; absent: where they came from. */
+            /** @description Queue to push to, into partitions with the same names. Absent: the queue itself. */
             targetQueue?: string | null;
             /**
              * Format: int64
-             * @description Messages a second.
+             * @description Messages per second.
              * @default 100
              */
             perSecond: number | null;
             /**
-             * @description Only count them.
+             * @description Only count the dead letters that match.
              * @default false
              */
             dryRun: boolean | null;
@@ -3794,7 +3798,7 @@ export interface components {
          */
         StatisticsRefreshed: {
             success: boolean;
-            /** @description Those that had changed since they were last measured, and were measured now. */
+            /** @description Queues that had changed since their last measurement, and were measured now. */
             queues: number;
             /** Format: int64 */
             durationMs: number;
@@ -3824,13 +3828,13 @@ export interface components {
             maxQueueSize: number;
             deadLetterQueue: boolean;
         };
-        /** @description Of queue mode, or without it of the slowest group. */
+        /** @description Of queue mode or, if only groups read, of the slowest group. */
         StatusDetailCursor: {
             /** Format: int64 */
             totalConsumed: number;
             /**
              * Format: int64
-             * @description Always 0: batches leave no trace.
+             * @description Always 0: batches are not recorded.
              */
             batchesConsumed: number;
         };
@@ -3863,7 +3867,7 @@ export interface components {
             /** Format: int64 */
             partitionCount: number;
             config: components["schemas"]["StatusDetailConfig"];
-            /** @description All of them, as `configure` answers. */
+            /** @description All options, as in the response of `configure`. */
             options: components["schemas"]["OptionsInForce"];
         };
         StatusDetailTotals: components["schemas"]["Counts"] & {
@@ -3884,20 +3888,20 @@ export interface components {
             /** Format: int32 */
             bucketMinutes: number;
             pointCount: number;
-            /** @description The newest first. */
+            /** @description Newest first. */
             throughput: components["schemas"]["Throughput"][];
-            /** @description The newest first, up to a thousand. */
+            /** @description Newest first, up to 1,000. */
             queues: components["schemas"]["StatusQueue"][];
             messages: components["schemas"]["StatusMessages"];
             leases: components["schemas"]["Leases"];
             deadLetterQueue: components["schemas"]["DeadLetterQueue"];
             workers: components["schemas"]["WorkerState"][];
             errors: components["schemas"]["ErrorCounts"];
-            /** @description What `queen doctor` would say about the database. */
+            /** @description Findings about the database, as of `queen doctor`. */
             findings: components["schemas"]["StatusFinding"][];
             /**
              * Format: double
-             * @description Seconds since the oldest measurement that the numbers of queues rest on; -1 if there is none.
+             * @description Age in seconds of the oldest measurement of a queue; -1 if there is none.
              */
             statsAge: number;
         };
@@ -3911,7 +3915,7 @@ export interface components {
             partitions: number;
             /**
              * Format: int64
-             * @description Messages that are done and still stored.
+             * @description Messages that are completed and still stored.
              */
             totalConsumed: number;
         };
@@ -3927,7 +3931,7 @@ export interface components {
             pagination: components["schemas"]["Pagination"];
         };
         /**
-         * @description A message as it is stored, and what stands of it.
+         * @description A stored message and its state.
          * @example {
          *       "busStatus": {
          *         "consumedBy": 0,
@@ -3960,22 +3964,22 @@ export interface components {
             /** Format: uuid */
             id: string;
             transactionId: string;
-            /** @description Of a replayed message: what its sender called it. */
+            /** @description Only for a redriven message: the transaction id that its producer sent. */
             originalTransactionId?: string;
             /** Format: uuid */
             partitionId: string;
-            /** @description Queue and partition, with a slash between them. */
+            /** @description Queue and partition, separated by a slash. */
             queuePath: string;
             queue: string;
             partition: string;
             namespace: string;
             task: string;
             /**
-             * @description `dead_letter` whatever else is true, `processing` while a consumer has it; otherwise `pending` or `completed`: for
-             *     those who read without a group, or, where there are none, for all groups.
+             * @description `dead_letter` if there is one, `processing` while it is leased, otherwise `pending` or `completed`: in
+             *     queue mode or, if only groups read, for all groups.
              */
             status: string;
-            /** @description For those who read without a group; null if only groups read here. */
+            /** @description The status in queue mode; null if only groups read. */
             queueStatus: string | null;
             busStatus: components["schemas"]["BusStatus"];
             /** Format: uuid */
@@ -3988,9 +3992,9 @@ export interface components {
             /** Format: date-time */
             leaseExpiresAt: string | null;
             data: unknown;
-            /** @description The same. */
+            /** @description The same as `data`. */
             payload: unknown;
-            /** @description Why both are null: the message is encrypted and cannot be decrypted here. */
+            /** @description Why both are null: this broker cannot decrypt the message. */
             decryptionError?: string;
         };
         /**
@@ -4004,11 +4008,11 @@ export interface components {
         Subscribed: {
             success: boolean;
             consumerGroup: string;
-            /** @description As it was sent. */
+            /** @description The time that was sent. */
             newTimestamp: string;
             /**
              * Format: int64
-             * @description Registrations that were changed.
+             * @description Number of changed registrations.
              */
             rowsUpdated: number;
         };
@@ -4024,10 +4028,10 @@ export interface components {
         SystemHealth: {
             /**
              * Format: double
-             * @description Busy connections by all.
+             * @description Share of connections that are busy.
              */
             poolUtilization: number;
-            /** @description Callers that wait for one. */
+            /** @description Callers waiting for a connection. */
             poolWaiting: number;
             /**
              * Format: int64
@@ -4036,7 +4040,7 @@ export interface components {
             queueDepth: number;
             /**
              * Format: double
-             * @description Operations finished in a second, of late.
+             * @description Operations that currently finish per second.
              */
             drainRate: number;
             /** Format: double */
@@ -4046,10 +4050,10 @@ export interface components {
             timeRange: components["schemas"]["TimeRange"];
             /**
              * Format: int32
-             * @description Minutes in a step.
+             * @description Width of a step in minutes.
              */
             bucketMinutes: number;
-            /** @description Steps of all brokers. */
+            /** @description Number of steps of all brokers. */
             pointCount: number;
             replicaCount: number;
             replicas: components["schemas"]["Replica"][];
@@ -4082,7 +4086,7 @@ export interface components {
         Tasks: {
             tasks: components["schemas"]["Task"][];
         };
-        /** @description One step of the whole cluster: what went in and out, and how the brokers were. */
+        /** @description One step of all brokers: throughput and load. */
         Throughput: {
             /** Format: date-time */
             timestamp: string;
@@ -4100,21 +4104,21 @@ export interface components {
             popPerSecond: number;
             /**
              * Format: double
-             * @description Age of messages when they were delivered.
+             * @description Age of messages at delivery.
              */
             avgLagMs: number;
             /** Format: double */
             maxLagMs: number;
             /**
              * Format: double
-             * @description How late timers fired.
+             * @description Delay of timers.
              */
             avgEventLoopLagMs: number;
             /** Format: double */
             maxEventLoopLagMs: number;
             /**
              * Format: int64
-             * @description Connections that were idle.
+             * @description Idle connections.
              */
             minFreeSlots: number;
             /** Format: int64 */
@@ -4125,7 +4129,7 @@ export interface components {
             dlqCount: number;
             /**
              * Format: double
-             * @description Percent of one core, all brokers together.
+             * @description Percent of one core, summed over all brokers.
              */
             queenCpuUserPct: number;
             /** Format: double */
@@ -4139,7 +4143,7 @@ export interface components {
             /** Format: double */
             dbPoolSize: number;
         };
-        /** @description Which time an answer is about. */
+        /** @description The time range of a response. */
         TimeRange: {
             /** Format: date-time */
             from: string;
@@ -4214,11 +4218,11 @@ export interface components {
          */
         Transaction: {
             operations: components["schemas"]["Operation"][];
-            /** @description Each of them must still be live when the transaction commits. */
+            /** @description Leases that must still be live when the transaction commits. */
             requiredLeases?: string[] | null;
         };
         /**
-         * @description All of it happened, or nothing did.
+         * @description Either all operations took effect, or none.
          * @example {
          *       "results": [
          *         {
@@ -4247,9 +4251,9 @@ export interface components {
             /** Format: uuid */
             transactionId: string;
             success: boolean;
-            /** @description Why nothing happened; only without success. */
+            /** @description The reason, if not successful. */
             error?: string;
-            /** @description One per message and per acknowledgement, in order; empty without success. */
+            /** @description One result per message and per acknowledgement, in order; empty if not successful. */
             results: components["schemas"]["TransactionResult"][];
         };
         TransactionResult: {
@@ -4261,7 +4265,7 @@ export interface components {
             /** Format: uuid */
             partitionId: string;
             queueName: string;
-            /** @description Only when the message had been stored before. */
+            /** @description Only if the message had already been stored. */
             duplicate?: boolean;
             /** @enum {string} */
             type: "push";
@@ -4294,33 +4298,33 @@ export interface components {
          *     }
          */
         WhoAmI: {
-            /** @description Whether this broker asks who somebody is. If not, everybody may do everything. */
+            /** @description Whether access control is on. If not, every caller may do everything. */
             authentication: boolean;
-            /** @description The subject of the token, or the name of the key. */
+            /** @description The subject of the token, or the name of the API key. */
             name: string | null;
             /** @description `none`, `token` or `key`. */
             kind: string;
-            /** @description `read-only`, `read-write` or `admin`; each may do what those before it may. */
+            /** @description `read-only`, `read-write` or `admin`; each includes the ones before it. */
             role: string;
-            /** @description What may be done to which queues, as far as the role goes; null: to all of them. */
+            /** @description Rights on queues, within the role; null means all queues. */
             grants: components["schemas"]["Grant"][] | null;
         };
         WorkerMetrics: {
             timeRange: components["schemas"]["TimeRange"];
             /**
              * Format: int32
-             * @description Minutes in a step.
+             * @description Width of a step in minutes.
              */
             bucketMinutes: number;
             pointCount: number;
-            /** @description The oldest first. */
+            /** @description Oldest first. */
             timeSeries: components["schemas"]["WorkerStep"][];
             workers: components["schemas"]["WorkerState"][];
-            /** @description The busiest. */
+            /** @description The busiest broker. */
             queues: components["schemas"]["QueueLag"][];
             summary: components["schemas"]["WorkerSummary"];
         };
-        /** @description How a broker was. */
+        /** @description Average state of a broker. */
         WorkerState: {
             hostname: string;
             /** Format: int32 */
@@ -4332,19 +4336,19 @@ export interface components {
             maxEventLoopLagMs: number;
             /**
              * Format: double
-             * @description Connections that were idle, on average.
+             * @description Average number of idle connections.
              */
             freeSlots: number;
             /** Format: int64 */
             dbConnections: number;
             /**
              * Format: double
-             * @description Entries that waited for their call, on average.
+             * @description Average number of entries waiting for a database call.
              */
             jobQueueSize: number;
             /**
              * Format: int64
-             * @description Pushed, delivered and acknowledged.
+             * @description Messages pushed, delivered and acknowledged.
              */
             messagesProcessed: number;
         };
@@ -4365,7 +4369,7 @@ export interface components {
             ackRequests: number;
             /**
              * Format: int64
-             * @description Calls of the lanes.
+             * @description Database calls of the lanes.
              */
             jobsDone: number;
             /** Format: double */
@@ -4376,7 +4380,7 @@ export interface components {
             ackPerSecond: number;
             /**
              * Format: double
-             * @description How late timers fired.
+             * @description Delay of timers.
              */
             avgEventLoopLagMs: number;
             /** Format: double */
@@ -4390,29 +4394,29 @@ export interface components {
             minFreeSlots: number;
             /**
              * Format: double
-             * @description Of all brokers together.
+             * @description Sum over all brokers.
              */
             dbConnections: number;
             /**
              * Format: double
-             * @description Average number of connections with a call in progress, all brokers.
+             * @description Average number of connections with a call in progress, over all brokers.
              */
             busyConnections: number;
             /**
              * Format: double
-             * @description Entries that waited for their call.
+             * @description Entries that waited for a database call.
              */
             avgJobQueueSize: number;
             /** Format: int64 */
             maxJobQueueSize: number;
             /**
              * Format: int64
-             * @description Pops that waited for messages, at the most.
+             * @description Maximum number of pops that waited for messages.
              */
             backoffSize: number;
             /**
              * Format: double
-             * @description Age of messages when they were delivered.
+             * @description Age of messages at delivery.
              */
             avgLagMs: number;
             /** Format: double */
@@ -4449,13 +4453,13 @@ export interface components {
             totalDlq: number;
             /**
              * Format: int64
-             * @description Pushed in this time and not delivered in it.
+             * @description Messages pushed but not delivered in this time.
              */
             pendingMessages: number;
         };
     };
     responses: {
-        /** @description The role is too low, a queue is not among those granted, or a web page of another origin asks. Also: an acknowledgement without `leaseId` while the partition is leased, and options of a queue that delete messages it keeps now. */
+        /** @description The role is too low, a queue is not granted, or a web page of another origin sent the request. Also: an acknowledgement without `leaseId` while the partition is leased, and options of a queue that delete messages it keeps now. */
         Forbidden: {
             headers: {
                 [name: string]: unknown;
@@ -4464,7 +4468,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description Too many requests of one client, a second (`QUEEN_RATE_PER_CLIENT`) or reads in progress (`QUEEN_MAX_READS_PER_CLIENT`), or too many administrative requests are waiting. Nothing was done. Send it again after `Retry-After` seconds. */
+        /** @description The client sends too many requests per second (`QUEEN_RATE_PER_CLIENT`) or has too many reads in progress (`QUEEN_MAX_READS_PER_CLIENT`), or too many administrative requests are waiting. Nothing was done. Retry after `Retry-After` seconds. */
         TooManyRequests: {
             headers: {
                 /** @description Seconds */
@@ -4475,7 +4479,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description There is no token, or not a good one; `error` says what is wrong with it. */
+        /** @description The token or API key is missing or invalid; `error` gives the reason. */
         Unauthorized: {
             headers: {
                 [name: string]: unknown;
@@ -4497,7 +4501,7 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description One that cannot be read is dropped.
+                 * @description Ignored if it is invalid.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: string | null;
@@ -4524,9 +4528,9 @@ export interface operations {
             /** @description Accepted and durable, to be stored in order as soon as the database has time. Who sends `Prefer: respond-async` or `?async=true` gets one object instead of the array */
             202: {
                 headers: {
-                    /** @description Of the first operation */
+                    /** @description The first operation */
                     Location?: string;
-                    /** @description Of the first operation */
+                    /** @description The first operation */
                     "X-Queen-Operation-Id"?: string;
                     [name: string]: unknown;
                 };
@@ -4645,43 +4649,43 @@ export interface operations {
                 namespace?: string;
                 task?: string;
                 /**
-                 * @description The group that reads. Without one, all who name none share one cursor.
+                 * @description The consumer group. Consumers that name none share one cursor.
                  * @example billing
                  */
                 consumerGroup?: string;
                 /**
-                 * @description Most messages, over all partitions; out of range means the nearest bound. Without it the broker's
-                 *     `DEFAULT_BATCH_SIZE` counts.
+                 * @description Maximum number of messages, over all partitions; a value out of range becomes the nearest bound. If absent, the
+                 *     broker's `DEFAULT_BATCH_SIZE` applies.
                  */
                 batch?: number;
-                /** @description Most partitions to claim. Without effect when the path names one. */
+                /** @description Maximum number of partitions to claim. Ignored if the path names one. */
                 partitions?: number;
-                /** @description Wait for a message when there is none. */
+                /** @description Wait for a message if there is none. */
                 wait?: boolean;
-                /** @description How long, in milliseconds; at most ten minutes. Without it the broker's `DEFAULT_TIMEOUT` counts. */
+                /** @description How long to wait, in milliseconds; at most ten minutes. If absent, the broker's `DEFAULT_TIMEOUT` applies. */
                 timeout?: number;
-                /** @description Commit at delivery: no lease, no acknowledgement, at most once. */
+                /** @description Commit at delivery: no lease, no acknowledgement, at-most-once delivery. */
                 autoAck?: boolean;
-                /** @description Length of the lease; 0 takes the queue's `leaseTime`. */
+                /** @description Length of the lease in seconds; 0 uses the queue's `leaseTime`. */
                 leaseSeconds?: number;
                 /**
-                 * @description Where a group that is new here starts: `new` skips what is stored, any other word starts at the oldest
+                 * @description Where a new group starts: `new` skips stored messages; any other word starts at the oldest
                  *     message.
                  * @example new
                  */
                 subscriptionMode?: string;
                 /**
-                 * @description The same by time: `now`, or an ISO 8601 time. Goes before the mode.
+                 * @description Where a new group starts, by time: `now`, or an ISO 8601 time. Takes precedence over `subscriptionMode`.
                  * @example 2026-01-01T00:00:00Z
                  */
                 subscriptionFrom?: string;
-                /** @description Without `batch`: take 100. */
+                /** @description Use a batch of 100 if there is no `batch`. */
                 autopilot?: boolean;
-                /** @description An id under which this wait may be ended. Refused if it is no UUID, or that of another pop which waits here. */
+                /** @description Id under which the wait can be ended. Refused if it is not a UUID, or if another pop that waits at this broker has it. */
                 waitId?: string;
                 /**
-                 * @description Leave out of a message what is the same as in the one before it in the list: its partition, queue, lease, group and retries. The first of
-                 *     each partition has them. `traceId` and `producerSub` are left out when there are none.
+                 * @description Leave out the fields of a message that have the same value as in the previous message: partition, queue, lease, group and
+                 *     retries. The first message of each partition has them. `traceId` and `producerSub` are left out if they are null.
                  */
                 brief?: boolean;
             };
@@ -4727,7 +4731,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description Another pop with this `waitId` is under way at this broker. */
+            /** @description Another pop with this `waitId` is in progress at this broker. */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -4785,43 +4789,43 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description The group that reads. Without one, all who name none share one cursor.
+                 * @description The consumer group. Consumers that name none share one cursor.
                  * @example billing
                  */
                 consumerGroup?: string;
                 /**
-                 * @description Most messages, over all partitions; out of range means the nearest bound. Without it the broker's
-                 *     `DEFAULT_BATCH_SIZE` counts.
+                 * @description Maximum number of messages, over all partitions; a value out of range becomes the nearest bound. If absent, the
+                 *     broker's `DEFAULT_BATCH_SIZE` applies.
                  */
                 batch?: number;
-                /** @description Most partitions to claim. Without effect when the path names one. */
+                /** @description Maximum number of partitions to claim. Ignored if the path names one. */
                 partitions?: number;
-                /** @description Wait for a message when there is none. */
+                /** @description Wait for a message if there is none. */
                 wait?: boolean;
-                /** @description How long, in milliseconds; at most ten minutes. Without it the broker's `DEFAULT_TIMEOUT` counts. */
+                /** @description How long to wait, in milliseconds; at most ten minutes. If absent, the broker's `DEFAULT_TIMEOUT` applies. */
                 timeout?: number;
-                /** @description Commit at delivery: no lease, no acknowledgement, at most once. */
+                /** @description Commit at delivery: no lease, no acknowledgement, at-most-once delivery. */
                 autoAck?: boolean;
-                /** @description Length of the lease; 0 takes the queue's `leaseTime`. */
+                /** @description Length of the lease in seconds; 0 uses the queue's `leaseTime`. */
                 leaseSeconds?: number;
                 /**
-                 * @description Where a group that is new here starts: `new` skips what is stored, any other word starts at the oldest
+                 * @description Where a new group starts: `new` skips stored messages; any other word starts at the oldest
                  *     message.
                  * @example new
                  */
                 subscriptionMode?: string;
                 /**
-                 * @description The same by time: `now`, or an ISO 8601 time. Goes before the mode.
+                 * @description Where a new group starts, by time: `now`, or an ISO 8601 time. Takes precedence over `subscriptionMode`.
                  * @example 2026-01-01T00:00:00Z
                  */
                 subscriptionFrom?: string;
-                /** @description Without `batch`: take 100. */
+                /** @description Use a batch of 100 if there is no `batch`. */
                 autopilot?: boolean;
-                /** @description An id under which this wait may be ended. Refused if it is no UUID, or that of another pop which waits here. */
+                /** @description Id under which the wait can be ended. Refused if it is not a UUID, or if another pop that waits at this broker has it. */
                 waitId?: string;
                 /**
-                 * @description Leave out of a message what is the same as in the one before it in the list: its partition, queue, lease, group and retries. The first of
-                 *     each partition has them. `traceId` and `producerSub` are left out when there are none.
+                 * @description Leave out the fields of a message that have the same value as in the previous message: partition, queue, lease, group and
+                 *     retries. The first message of each partition has them. `traceId` and `producerSub` are left out if they are null.
                  */
                 brief?: boolean;
             };
@@ -4867,7 +4871,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description Another pop with this `waitId` is under way at this broker. */
+            /** @description Another pop with this `waitId` is in progress at this broker. */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -4925,43 +4929,43 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description The group that reads. Without one, all who name none share one cursor.
+                 * @description The consumer group. Consumers that name none share one cursor.
                  * @example billing
                  */
                 consumerGroup?: string;
                 /**
-                 * @description Most messages, over all partitions; out of range means the nearest bound. Without it the broker's
-                 *     `DEFAULT_BATCH_SIZE` counts.
+                 * @description Maximum number of messages, over all partitions; a value out of range becomes the nearest bound. If absent, the
+                 *     broker's `DEFAULT_BATCH_SIZE` applies.
                  */
                 batch?: number;
-                /** @description Most partitions to claim. Without effect when the path names one. */
+                /** @description Maximum number of partitions to claim. Ignored if the path names one. */
                 partitions?: number;
-                /** @description Wait for a message when there is none. */
+                /** @description Wait for a message if there is none. */
                 wait?: boolean;
-                /** @description How long, in milliseconds; at most ten minutes. Without it the broker's `DEFAULT_TIMEOUT` counts. */
+                /** @description How long to wait, in milliseconds; at most ten minutes. If absent, the broker's `DEFAULT_TIMEOUT` applies. */
                 timeout?: number;
-                /** @description Commit at delivery: no lease, no acknowledgement, at most once. */
+                /** @description Commit at delivery: no lease, no acknowledgement, at-most-once delivery. */
                 autoAck?: boolean;
-                /** @description Length of the lease; 0 takes the queue's `leaseTime`. */
+                /** @description Length of the lease in seconds; 0 uses the queue's `leaseTime`. */
                 leaseSeconds?: number;
                 /**
-                 * @description Where a group that is new here starts: `new` skips what is stored, any other word starts at the oldest
+                 * @description Where a new group starts: `new` skips stored messages; any other word starts at the oldest
                  *     message.
                  * @example new
                  */
                 subscriptionMode?: string;
                 /**
-                 * @description The same by time: `now`, or an ISO 8601 time. Goes before the mode.
+                 * @description Where a new group starts, by time: `now`, or an ISO 8601 time. Takes precedence over `subscriptionMode`.
                  * @example 2026-01-01T00:00:00Z
                  */
                 subscriptionFrom?: string;
-                /** @description Without `batch`: take 100. */
+                /** @description Use a batch of 100 if there is no `batch`. */
                 autopilot?: boolean;
-                /** @description An id under which this wait may be ended. Refused if it is no UUID, or that of another pop which waits here. */
+                /** @description Id under which the wait can be ended. Refused if it is not a UUID, or if another pop that waits at this broker has it. */
                 waitId?: string;
                 /**
-                 * @description Leave out of a message what is the same as in the one before it in the list: its partition, queue, lease, group and retries. The first of
-                 *     each partition has them. `traceId` and `producerSub` are left out when there are none.
+                 * @description Leave out the fields of a message that have the same value as in the previous message: partition, queue, lease, group and
+                 *     retries. The first message of each partition has them. `traceId` and `producerSub` are left out if they are null.
                  */
                 brief?: boolean;
             };
@@ -5009,7 +5013,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description Another pop with this `waitId` is under way at this broker. */
+            /** @description Another pop with this `waitId` is in progress at this broker. */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5067,43 +5071,43 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description The group that reads. Without one, all who name none share one cursor.
+                 * @description The consumer group. Consumers that name none share one cursor.
                  * @example billing
                  */
                 consumerGroup?: string;
                 /**
-                 * @description Most messages, over all partitions; out of range means the nearest bound. Without it the broker's
-                 *     `DEFAULT_BATCH_SIZE` counts.
+                 * @description Maximum number of messages, over all partitions; a value out of range becomes the nearest bound. If absent, the
+                 *     broker's `DEFAULT_BATCH_SIZE` applies.
                  */
                 batch?: number;
-                /** @description Most partitions to claim. Without effect when the path names one. */
+                /** @description Maximum number of partitions to claim. Ignored if the path names one. */
                 partitions?: number;
-                /** @description Wait for a message when there is none. */
+                /** @description Wait for a message if there is none. */
                 wait?: boolean;
-                /** @description How long, in milliseconds; at most ten minutes. Without it the broker's `DEFAULT_TIMEOUT` counts. */
+                /** @description How long to wait, in milliseconds; at most ten minutes. If absent, the broker's `DEFAULT_TIMEOUT` applies. */
                 timeout?: number;
-                /** @description Commit at delivery: no lease, no acknowledgement, at most once. */
+                /** @description Commit at delivery: no lease, no acknowledgement, at-most-once delivery. */
                 autoAck?: boolean;
-                /** @description Length of the lease; 0 takes the queue's `leaseTime`. */
+                /** @description Length of the lease in seconds; 0 uses the queue's `leaseTime`. */
                 leaseSeconds?: number;
                 /**
-                 * @description Where a group that is new here starts: `new` skips what is stored, any other word starts at the oldest
+                 * @description Where a new group starts: `new` skips stored messages; any other word starts at the oldest
                  *     message.
                  * @example new
                  */
                 subscriptionMode?: string;
                 /**
-                 * @description The same by time: `now`, or an ISO 8601 time. Goes before the mode.
+                 * @description Where a new group starts, by time: `now`, or an ISO 8601 time. Takes precedence over `subscriptionMode`.
                  * @example 2026-01-01T00:00:00Z
                  */
                 subscriptionFrom?: string;
-                /** @description Without `batch`: take 100. */
+                /** @description Use a batch of 100 if there is no `batch`. */
                 autopilot?: boolean;
-                /** @description An id under which this wait may be ended. Refused if it is no UUID, or that of another pop which waits here. */
+                /** @description Id under which the wait can be ended. Refused if it is not a UUID, or if another pop that waits at this broker has it. */
                 waitId?: string;
                 /**
-                 * @description Leave out of a message what is the same as in the one before it in the list: its partition, queue, lease, group and retries. The first of
-                 *     each partition has them. `traceId` and `producerSub` are left out when there are none.
+                 * @description Leave out the fields of a message that have the same value as in the previous message: partition, queue, lease, group and
+                 *     retries. The first message of each partition has them. `traceId` and `producerSub` are left out if they are null.
                  */
                 brief?: boolean;
             };
@@ -5152,7 +5156,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description Another pop with this `waitId` is under way at this broker. */
+            /** @description Another pop with this `waitId` is in progress at this broker. */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5291,12 +5295,12 @@ export interface operations {
                     "application/json": components["schemas"]["AckResult"][];
                 };
             };
-            /** @description Accepted and durable; its lease is held until it has landed */
+            /** @description Accepted and durable; its lease is held until it is executed */
             202: {
                 headers: {
-                    /** @description Of the operation */
+                    /** @description The operation */
                     Location?: string;
-                    /** @description Of the operation */
+                    /** @description The operation */
                     "X-Queen-Operation-Id"?: string;
                     [name: string]: unknown;
                 };
@@ -5403,12 +5407,12 @@ export interface operations {
                     "application/json": components["schemas"]["AckResult"][];
                 };
             };
-            /** @description Accepted and durable; their leases are held until they have landed */
+            /** @description Accepted and durable; their leases are held until they are executed */
             202: {
                 headers: {
-                    /** @description Of the first operation */
+                    /** @description The first operation */
                     Location?: string;
-                    /** @description Of the first operation */
+                    /** @description The first operation */
                     "X-Queen-Operation-Id"?: string;
                     [name: string]: unknown;
                 };
@@ -5498,7 +5502,7 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description One that cannot be read is dropped.
+                 * @description Ignored if it is invalid.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: string | null;
@@ -5633,7 +5637,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Extended, or gone */
+            /** @description Extended, or the lease had ended */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5725,7 +5729,7 @@ export interface operations {
                 /** @description `pending`, `processing`, `completed`, `failed` or `cancelled`. */
                 status?: string;
                 queue?: string;
-                /** @description Only those accepted longer ago. */
+                /** @description Only operations that were accepted longer ago than this. */
                 olderThanSeconds?: number;
                 limit?: number;
                 offset?: number;
@@ -5797,7 +5801,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Counts, and how the broker is */
+            /** @description Counts, and the load of the broker */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5880,7 +5884,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such operation, or it was done long ago. */
+            /** @description There is no such operation, or it finished longer ago than `OPQ_RETENTION_SECONDS`. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5952,7 +5956,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such operation, or it was done long ago. */
+            /** @description There is no such operation, or it finished longer ago than `OPQ_RETENTION_SECONDS`. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6033,7 +6037,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description There is no such operation, or it was done long ago. */
+            /** @description There is no such operation, or it finished longer ago than `OPQ_RETENTION_SECONDS`. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6096,7 +6100,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The queue as it is now */
+            /** @description The queue after the call */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6125,7 +6129,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The queue limit (`QUEEN_MAX_QUEUES`) is reached, or the queue is to be encrypted and there is no key */
+            /** @description The limit on queues (`QUEEN_MAX_QUEUES`) is reached, or the queue asks for encryption and the broker has no key */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6187,7 +6191,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Gone */
+            /** @description Deleted */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6244,7 +6248,7 @@ export interface operations {
             query?: {
                 limit?: number;
                 offset?: number;
-                /** @description The last name of the page before: cheaper than an offset. */
+                /** @description The last name of the previous page; cheaper than an offset. */
                 after?: string;
             };
             header?: never;
@@ -6327,7 +6331,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Gone */
+            /** @description Deleted */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6384,7 +6388,7 @@ export interface operations {
             query?: {
                 namespace?: string;
                 task?: string;
-                /** @description A part of the name, in any case. */
+                /** @description Part of the name; case does not matter. */
                 search?: string;
                 limit?: number;
                 offset?: number;
@@ -6452,7 +6456,7 @@ export interface operations {
             query?: {
                 /** @description Absent: queue mode. */
                 group?: string;
-                /** @description Partitions to name. */
+                /** @description Maximum number of partitions. */
                 limit?: number;
             };
             header?: never;
@@ -6527,9 +6531,9 @@ export interface operations {
     listPartitions: {
         parameters: {
             query?: {
-                /** @description Absent: of all queues, those that stood out when they were last measured. */
+                /** @description Absent: the notable partitions of all queues, as of the last measurement. */
                 queue?: string;
-                /** @description A part of the partition's name, in any case. */
+                /** @description Part of the partition's name; case does not matter. */
                 search?: string;
                 limit?: number;
                 offset?: number;
@@ -6610,7 +6614,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All of them */
+            /** @description All namespaces */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6671,7 +6675,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All of them */
+            /** @description All tasks */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6787,7 +6791,7 @@ export interface operations {
     clearQueue: {
         parameters: {
             query?: {
-                /** @description Absent: all of them. */
+                /** @description Absent: all partitions. */
                 partition?: string;
             };
             header?: never;
@@ -6923,7 +6927,7 @@ export interface operations {
     listGroups: {
         parameters: {
             query?: {
-                /** @description Absent: all of them. */
+                /** @description Absent: all queues. */
                 queue?: string;
                 limit?: number;
                 offset?: number;
@@ -6998,7 +7002,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The oldest first */
+            /** @description Oldest first */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7053,13 +7057,13 @@ export interface operations {
     getGroup: {
         parameters: {
             query?: {
-                /** @description Absent: all that the group reads, up to a hundred. */
+                /** @description Absent: all queues that the group reads, up to 100. */
                 queue?: string;
-                /** @description A part of the partition's name, in any case. Only with a queue. */
+                /** @description Part of the partition's name; case does not matter. Only with `queue`. */
                 search?: string;
-                /** @description Partitions to name in each queue, those with the most unread messages first. */
+                /** @description Maximum number of partitions per queue, those with the most unread messages first. */
                 limit?: number;
-                /** @description Only with a queue. */
+                /** @description Only with `queue`. */
                 offset?: number;
             };
             header?: never;
@@ -7127,7 +7131,7 @@ export interface operations {
     deleteGroup: {
         parameters: {
             query?: {
-                /** @description Also forget where the group was told to start. */
+                /** @description Also delete the registration, which holds where the group starts. */
                 deleteMetadata?: boolean;
             };
             header?: never;
@@ -7138,7 +7142,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Forgotten */
+            /** @description Deleted */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7203,7 +7207,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All that is known */
+            /** @description The history of the message */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7223,7 +7227,7 @@ export interface operations {
             };
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
-            /** @description Neither the log nor a dead letter nor an event knows such a message. */
+            /** @description There is no such message, dead letter or event. */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7269,12 +7273,12 @@ export interface operations {
             query?: {
                 queue?: string;
                 partition?: string;
-                /** @description `namespace` says the same. */
+                /** @description Namespace of the queue; `namespace` is another name for this parameter. */
                 ns?: string;
                 task?: string;
                 /** @description `pending`, `processing`, `completed` or `dead_letter`. */
                 status?: string;
-                /** @description Pushed at this time or later. Without it: the last hour, or the hour before `to`. */
+                /** @description Pushed at this time or later. If absent: the last hour, or the hour before `to`. */
                 from?: string;
                 /** @description Pushed in this minute or earlier. */
                 to?: string;
@@ -7574,7 +7578,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description A dead letter now */
+            /** @description It is a dead letter */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7612,7 +7616,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The group has it at the moment, or has passed it */
+            /** @description A consumer of the group has leased it, or the group has passed it */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7746,9 +7750,9 @@ export interface operations {
                 queue?: string;
                 partition?: string;
                 consumerGroup?: string;
-                /** @description A part of the error, in any case. */
+                /** @description Part of the error text; case does not matter. */
                 error?: string;
-                /** @description Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty one counts: those without an error. */
+                /** @description Shape of the error, as `/api/v1/dlq/shapes` returns it. An empty shape matches dead letters without an error. */
                 shape?: string;
                 /** @description Failed at this time or later. */
                 from?: string;
@@ -7821,13 +7825,13 @@ export interface operations {
                 queue: string;
                 partition?: string;
                 consumerGroup?: string;
-                /** @description A part of the error, in any case. */
+                /** @description Part of the error text; case does not matter. */
                 error?: string;
-                /** @description Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty one counts: those without an error. */
+                /** @description Shape of the error, as `/api/v1/dlq/shapes` returns it. An empty shape matches dead letters without an error. */
                 shape?: string;
                 /** @description Failed at this time or later. */
                 from?: string;
-                /** @description Failed at this time or earlier, and in any case before the purge began. */
+                /** @description Failed at this time or earlier. Later failures than the start of the purge never match. */
                 to?: string;
             };
             header?: never;
@@ -7836,7 +7840,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description They are gone */
+            /** @description Deleted */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7903,13 +7907,13 @@ export interface operations {
                 queue?: string;
                 partition?: string;
                 consumerGroup?: string;
-                /** @description A part of the error, in any case. */
+                /** @description Part of the error text; case does not matter. */
                 error?: string;
                 /** @description Failed at this time or later. */
                 from?: string;
                 /** @description Failed at this time or earlier. */
                 to?: string;
-                /** @description Shapes. */
+                /** @description Maximum number of shapes. */
                 limit?: number;
             };
             header?: never;
@@ -7918,7 +7922,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The most frequent */
+            /** @description The most frequent shapes */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7983,7 +7987,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Counted */
+            /** @description The number of dead letters that match (`dryRun`) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8030,7 +8034,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The target does not exist, and the queue limit (`QUEEN_MAX_QUEUES`) is reached */
+            /** @description The target queue does not exist, and the limit on queues (`QUEEN_MAX_QUEUES`) is reached */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8230,7 +8234,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The redrive as it is now */
+            /** @description The redrive after the call */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8304,7 +8308,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Written */
+            /** @description Recorded */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -8528,7 +8532,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All of them, up to a thousand */
+            /** @description The events, up to 1,000 */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8595,7 +8599,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Moved */
+            /** @description Changed */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8671,7 +8675,7 @@ export interface operations {
     deleteGroupFromQueue: {
         parameters: {
             query?: {
-                /** @description Also forget where the group was told to start. */
+                /** @description Also delete the registration, which holds where the group starts. */
                 deleteMetadata?: boolean;
             };
             header?: never;
@@ -8683,7 +8687,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Forgotten */
+            /** @description Deleted */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8941,7 +8945,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description As the database has it */
+            /** @description The current state, from the database */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9088,7 +9092,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description As the database has it */
+            /** @description The current state, from the database */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9258,7 +9262,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All of them */
+            /** @description All settings */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9275,7 +9279,7 @@ export interface operations {
     doctor: {
         parameters: {
             query?: {
-                /** @description Look now instead of telling what the last look has found */
+                /** @description Examine the database now instead of returning the last findings */
                 fresh?: boolean;
             };
             header?: never;
@@ -9284,7 +9288,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What was found */
+            /** @description The findings */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9418,7 +9422,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description They look */
+            /** @description The pops look again */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9494,7 +9498,7 @@ export interface operations {
     systemMetrics: {
         parameters: {
             query?: {
-                /** @description The last hour if neither is given. */
+                /** @description If neither `from` nor `to` is given: the last hour. */
                 from?: string;
                 to?: string;
                 hostname?: string;
@@ -9562,7 +9566,7 @@ export interface operations {
     workerMetrics: {
         parameters: {
             query?: {
-                /** @description The last hour if neither is given. */
+                /** @description If neither `from` nor `to` is given: the last hour. */
                 from?: string;
                 to?: string;
                 queue?: string;
@@ -9578,7 +9582,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All brokers together, and each */
+            /** @description The sum of all brokers, and each broker */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9633,7 +9637,7 @@ export interface operations {
     queueLag: {
         parameters: {
             query?: {
-                /** @description The last hour if neither is given. */
+                /** @description If neither `from` nor `to` is given: the last hour. */
                 from?: string;
                 to?: string;
                 queue?: string;
@@ -9646,7 +9650,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The oldest step first */
+            /** @description Oldest step first */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9701,7 +9705,7 @@ export interface operations {
     queueOps: {
         parameters: {
             query?: {
-                /** @description The last hour if neither is given. */
+                /** @description If neither `from` nor `to` is given: the last hour. */
                 from?: string;
                 to?: string;
                 queue?: string;
@@ -9769,7 +9773,7 @@ export interface operations {
     queueParkedReplicas: {
         parameters: {
             query?: {
-                /** @description The last hour if neither is given. */
+                /** @description If neither `from` nor `to` is given: the last hour. */
                 from?: string;
                 to?: string;
                 queue?: string;
@@ -9840,7 +9844,7 @@ export interface operations {
     retentionHistory: {
         parameters: {
             query?: {
-                /** @description The last hour if neither is given. */
+                /** @description If neither `from` nor `to` is given: the last hour. */
                 from?: string;
                 to?: string;
                 hostname?: string;
@@ -9914,7 +9918,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description From PostgreSQL's own views */
+            /** @description From the statistics views of PostgreSQL */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9969,7 +9973,7 @@ export interface operations {
     status: {
         parameters: {
             query?: {
-                /** @description The last hour if neither is given. */
+                /** @description If neither `from` nor `to` is given: the last hour. */
                 from?: string;
                 to?: string;
                 queue?: string;
@@ -10042,7 +10046,7 @@ export interface operations {
             query?: {
                 namespace?: string;
                 task?: string;
-                /** @description A part of the name, in any case. */
+                /** @description Part of the name; case does not matter. */
                 search?: string;
                 limit?: number;
                 offset?: number;
@@ -10110,7 +10114,7 @@ export interface operations {
             query?: {
                 limit?: number;
                 offset?: number;
-                /** @description The last name of the page before: cheaper than an offset. */
+                /** @description The last name of the previous page; cheaper than an offset. */
                 after?: string;
             };
             header?: never;
@@ -10187,7 +10191,7 @@ export interface operations {
             query?: {
                 /** @description `minute`, `hour` or `day`. */
                 interval?: string;
-                /** @description The last 24 hours if neither is given. */
+                /** @description If neither `from` nor `to` is given: the last 24 hours. */
                 from?: string;
                 to?: string;
                 queue?: string;
@@ -10261,7 +10265,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description From memory */
+            /** @description The spool of this broker, from memory */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10284,7 +10288,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The database answers */
+            /** @description The database responds */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10293,7 +10297,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description The database does not answer within two seconds */
+            /** @description The database does not respond within two seconds */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10362,7 +10366,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description From memory: it answers without a database */
+            /** @description From memory, so it does not need the database */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10385,7 +10389,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Text in Prometheus' format */
+            /** @description Text in the format of Prometheus */
             200: {
                 headers: {
                     [name: string]: unknown;

@@ -5,42 +5,12 @@ use uuid::Uuid;
 use super::messages::read;
 use crate::Engine;
 use crate::crypt::{Keys, Unreadable};
-use crate::db::letters::{self, DeadLetterRow, DeadLetters, LetterShapes};
+use crate::db::letters::{self, DeadLetterFilter, DeadLetterRow, LetterShapes};
 use crate::error::Error;
 use crate::log::frames::{Frame, read_string};
 
 /// Dead letters whose errors are told apart, the newest. A shape takes PostgreSQL 15 to 35 µs.
 const SHAPED_MAX: i64 = 20_000;
-
-#[derive(Debug, Clone, Default)]
-pub struct DeadLetterFilter {
-    pub queue: Option<String>,
-    pub partition: Option<String>,
-    pub group: Option<String>,
-    /// Microseconds since 1970, on the time of failure.
-    pub from: Option<i64>,
-    pub to: Option<i64>,
-    /// A part of the error, in any case.
-    pub error: Option<String>,
-    /// The whole shape of the error, as `letter_shapes` tells them; empty: there is no error.
-    pub shape: Option<String>,
-    pub limit: i64,
-    pub offset: i64,
-}
-
-impl DeadLetterFilter {
-    pub(super) fn ask(&self) -> DeadLetters<'_> {
-        DeadLetters {
-            queue: self.queue.as_deref(),
-            partition: self.partition.as_deref(),
-            group: self.group.as_deref(),
-            from: self.from,
-            to: self.to,
-            error: self.error.as_deref(),
-            shape: self.shape.as_deref(),
-        }
-    }
-}
 
 #[derive(Debug)]
 pub struct DeadLetter {
@@ -63,15 +33,13 @@ pub struct DeadLetter {
 impl Engine {
     /// One page, newest failure first, and the number of all that match.
     pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<(Vec<DeadLetter>, i64), Error> {
-        let (ask, connections) = (filter.ask(), &self.shared.reads);
-        let (rows, total) = letters::dead_letters(connections, &ask, filter.limit, filter.offset).await?;
+        let (rows, total) = letters::dead_letters(&self.shared.reads, filter).await?;
         Ok((rows.into_iter().filter_map(|row| dead_letter(row, &self.shared.config.keys)).collect(), total))
     }
 
     /// What they failed of, at most `filter.limit` shapes of errors. A shape in the filter does not count, nor does a page.
     pub async fn letter_shapes(&self, filter: &DeadLetterFilter) -> Result<LetterShapes, Error> {
-        let connections = &self.shared.reads;
-        Ok(letters::letter_shapes(connections, &filter.ask(), SHAPED_MAX, filter.limit).await?)
+        Ok(letters::letter_shapes(&self.shared.reads, filter, SHAPED_MAX).await?)
     }
 }
 

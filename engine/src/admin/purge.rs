@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-use super::letters::DeadLetterFilter;
 use crate::Engine;
+use crate::db::letters::DeadLetterFilter;
 use crate::db::purge::purge_letters;
 use crate::error::Error;
 
@@ -28,7 +28,7 @@ impl Engine {
             // Other acts of the control plane come in between.
             let slice = self.to_its_end(async move {
                 let connections = &engine.shared.connections;
-                Ok(purge_letters(connections, &asked.ask(), begins, SLICE_LETTERS).await?)
+                Ok(purge_letters(connections, &asked, begins, SLICE_LETTERS).await?)
             });
             let Some(slice) = slice.await? else { return Ok(None) };
             purged += slice.purged;

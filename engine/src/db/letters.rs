@@ -10,17 +10,21 @@ use super::control::{many, one};
 use super::{Connections, Error};
 use crate::clock;
 
-/// Which of them; `None` = any. Times are microseconds since 1970.
-pub struct DeadLetters<'a> {
-    pub queue: Option<&'a str>,
-    pub partition: Option<&'a str>,
-    pub group: Option<&'a str>,
+/// Which dead letters; `None` = any.
+#[derive(Debug, Clone, Default)]
+pub struct DeadLetterFilter {
+    pub queue: Option<String>,
+    pub partition: Option<String>,
+    pub group: Option<String>,
+    /// Microseconds since 1970, on the time of failure.
     pub from: Option<i64>,
     pub to: Option<i64>,
-    /// A part of the error.
-    pub error: Option<&'a str>,
-    /// The whole shape of it; empty: there is no error.
-    pub shape: Option<&'a str>,
+    /// A part of the error, in any case.
+    pub error: Option<String>,
+    /// The whole shape of the error, as `letter_shapes` returns it; empty: there is no error.
+    pub shape: Option<String>,
+    pub limit: i64,
+    pub offset: i64,
 }
 
 pub struct DeadLetterRow {
@@ -39,18 +43,16 @@ pub struct DeadLetterRow {
 /// One page and the number of all that match.
 pub async fn dead_letters(
     connections: &Connections,
-    ask: &DeadLetters<'_>,
-    limit: i64,
-    offset: i64,
+    filter: &DeadLetterFilter,
 ) -> Result<(Vec<DeadLetterRow>, i64), Error> {
-    let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
+    let (from, to) = (filter.from.map(clock::system_time), filter.to.map(clock::system_time));
     let filters: [&(dyn ToSql + Sync); 7] =
-        [&ask.queue, &ask.partition, &ask.group, &from, &to, &ask.error, &ask.shape];
+        [&filter.queue, &filter.partition, &filter.group, &from, &to, &filter.error, &filter.shape];
     let sql = "select queen.count_letters($1, $2, $3, $4, $5, $6, $7)";
     let total = one(connections, "queen.count_letters", sql, &filters).await?.get(0);
     let sql = "select * from queen.find_letters($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let mut parameters = filters.to_vec();
-    parameters.extend([&limit as &(dyn ToSql + Sync), &offset]);
+    parameters.extend([&filter.limit as &(dyn ToSql + Sync), &filter.offset]);
     let rows = many(connections, "queen.find_letters", sql, &parameters).await?;
     let letter = |row: &Row| DeadLetterRow {
         id: row.get("id"),
@@ -91,17 +93,24 @@ pub struct LetterShapes {
     pub counted: i64,
 }
 
-/// `ask.shape` does not count.
+/// At most `filter.limit` shapes. A shape in the filter does not count, nor does an offset.
 pub async fn letter_shapes(
     connections: &Connections,
-    ask: &DeadLetters<'_>,
+    filter: &DeadLetterFilter,
     letters_max: i64,
-    limit: i64,
 ) -> Result<LetterShapes, Error> {
-    let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
+    let (from, to) = (filter.from.map(clock::system_time), filter.to.map(clock::system_time));
     let sql = "select * from queen.letter_shapes($1, $2, $3, $4, $5, $6, $7, $8)";
-    let parameters: [&(dyn ToSql + Sync); 8] =
-        [&ask.queue, &ask.partition, &ask.group, &from, &to, &ask.error, &letters_max, &limit];
+    let parameters: [&(dyn ToSql + Sync); 8] = [
+        &filter.queue,
+        &filter.partition,
+        &filter.group,
+        &from,
+        &to,
+        &filter.error,
+        &letters_max,
+        &filter.limit,
+    ];
     let rows = many(connections, "queen.letter_shapes", sql, &parameters).await?;
     let shape = |row: &Row| {
         let (first, last): (Option<SystemTime>, Option<SystemTime>) =

@@ -6,7 +6,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::control::many;
-use super::letters::DeadLetters;
+use super::letters::DeadLetterFilter;
 use super::{Connections, Error};
 use crate::clock;
 
@@ -19,23 +19,23 @@ pub struct Slice {
     pub next: Option<(Uuid, i64)>,
 }
 
-/// Looks at `limit` letters behind `next`. `None`: no such queue. `ask.queue` must be given.
+/// Looks at `limit` letters behind `next`. `None`: no such queue. `filter.queue` must be given.
 pub async fn purge_letters(
     connections: &Connections,
-    ask: &DeadLetters<'_>,
+    filter: &DeadLetterFilter,
     next: (Uuid, i64),
     limit: i32,
 ) -> Result<Option<Slice>, Error> {
-    let (from, to) = (ask.from.map(clock::system_time), ask.to.map(clock::system_time));
+    let (from, to) = (filter.from.map(clock::system_time), filter.to.map(clock::system_time));
     let sql = "select * from queen.purge_letters($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
     let parameters: [&(dyn ToSql + Sync); 10] = [
-        &ask.queue,
-        &ask.partition,
-        &ask.group,
+        &filter.queue,
+        &filter.partition,
+        &filter.group,
         &from,
         &to,
-        &ask.error,
-        &ask.shape,
+        &filter.error,
+        &filter.shape,
         &next.0,
         &next.1,
         &limit,

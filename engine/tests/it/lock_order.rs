@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use queen_engine::{Config, DeadLetterFilter, Engine, MessageFilter, NewTrace, RedriveAsk, Seek, SeekTo};
 use queen_protocol::{AckStatus, ErrorCode, PopRequest};
-use queen_testkit::database;
+use queen_testkit::{Random, database};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -16,39 +16,30 @@ use crate::support::{
 
 const STORM: Duration = Duration::from_millis(3_500);
 
-/// Small and repeatable, so that a failing run can be looked at.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
-async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen_engine::Error> {
-    let queue = format!("q{}", dice.roll(2));
-    let partition = format!("p{}", dice.roll(3));
-    let group = format!("g{}", dice.roll(2));
-    let items = |dice: &mut Dice| -> Value {
+async fn one_of_everything(broker: &Engine, dice: &mut Random) -> Result<(), queen_engine::Error> {
+    let queue = format!("q{}", dice.below(2));
+    let partition = format!("p{}", dice.below(3));
+    let group = format!("g{}", dice.below(2));
+    let items = |dice: &mut Random| -> Value {
         let item = |_| {
-            json!({"queue": format!("q{}", dice.roll(2)), "partition": format!("p{}", dice.roll(3)),
-                   "transactionId": format!("t{}", dice.roll(1_000)), "payload": 1})
+            json!({"queue": format!("q{}", dice.below(2)), "partition": format!("p{}", dice.below(3)),
+                   "transactionId": format!("t{}", dice.below(1_000)), "payload": 1})
         };
         (0..5).map(item).collect()
     };
     let request = PopRequest { partitions: 3, ..any(&queue).group(&group).batch(5) };
-    match dice.roll(110) {
+    match dice.below(110) {
         0..35 => drop(send(broker, &items(dice)).await?),
         35..75 => {
-            let request = if dice.roll(2) == 0 { request } else { named(&queue, &partition).group(&group) };
+            let request = if dice.below(2) == 0 { request } else { named(&queue, &partition).group(&group) };
             let Some(body) = broker.pop(request).await? else { return Ok(()) };
             let popped = read(&body);
             let status = [AckStatus::Completed, AckStatus::Failed, AckStatus::Retry, AckStatus::Dlq];
             // Half of them are plain completions, which go another way.
-            let kinds = if dice.roll(2) == 0 { 1 } else { 4 };
-            let acks = popped.messages.iter().map(|m| ack_of(m, status[dice.roll(kinds) as usize])).collect();
-            if dice.roll(3) == 0 {
+            let kinds = if dice.below(2) == 0 { 1 } else { 4 };
+            let acks =
+                popped.messages.iter().map(|m| ack_of(m, status[dice.below(kinds) as usize])).collect();
+            if dice.below(3) == 0 {
                 broker.renew(&popped.lease_id, 60).await?;
             }
             broker.ack(acks).await?;
@@ -62,7 +53,7 @@ async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen
             let body = json!({"operations": operations, "requiredLeases": [popped.lease_id]}).to_string();
             broker.transaction(&queen_protocol::TransactionBody::parse(body.as_bytes())?, None).await?;
         }
-        95 | 96 => drop(broker.delete_group(&group, Some(&queue), dice.roll(2) == 0).await?),
+        95 | 96 => drop(broker.delete_group(&group, Some(&queue), dice.below(2) == 0).await?),
         roll @ (97 | 98) => {
             let to = if roll == 97 { SeekTo::Time(0) } else { SeekTo::End };
             match broker.seek(&group, &queue, Seek { to, create: true }).await {
@@ -80,15 +71,15 @@ async fn one_of_everything(broker: &Engine, dice: &mut Dice) -> Result<(), queen
 /// What people do with single messages and dead letters.
 async fn by_hand(
     broker: &Engine,
-    dice: &mut Dice,
+    dice: &mut Random,
     queue: String,
     group: &str,
 ) -> Result<(), queen_engine::Error> {
-    let choice = dice.roll(6);
+    let choice = dice.below(6);
     if choice < 3 {
         let filter = MessageFilter { queue: Some(queue), limit: 20, ..Default::default() };
         let page = broker.messages(&filter).await?.messages;
-        let Some(message) = page.get(dice.roll(20) as usize) else { return Ok(()) };
+        let Some(message) = page.get(dice.below(20) as usize) else { return Ok(()) };
         let (partition, transaction) = (message.partition_id, message.transaction_id.clone());
         match choice {
             0 => drop(broker.delete_message(partition, &transaction).await?),
@@ -140,7 +131,7 @@ async fn a_storm_of_every_operation_on_few_partitions_deadlocks_nowhere_and_fail
     for worker in 0..16 {
         let broker = engines[worker % 2].clone();
         storm.spawn(async move {
-            let mut dice = Dice(worker as u64);
+            let mut dice = Random::seeded(worker as u64);
             let (mut done, mut failures) = (0, Vec::new());
             while Instant::now() < until {
                 match one_of_everything(&broker, &mut dice).await {

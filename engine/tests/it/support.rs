@@ -55,7 +55,6 @@ pub fn config(url: &str) -> Config {
         segment_cache_bytes: 8 << 20,
         dedup_cache_bytes: 8 << 20,
         pop_bytes_max: 16 << 20,
-        default_subscription: Subscription::All,
         retention_interval: Duration::from_secs(3600),
         eviction_interval: Duration::from_secs(3600),
         retention_batch: 100,

@@ -7,7 +7,6 @@
 mod finale;
 mod network;
 mod plan;
-mod random;
 mod settle;
 mod shadow;
 mod words;

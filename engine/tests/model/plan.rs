@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use crate::random::Random;
+use queen_testkit::Random;
+
 use crate::words::{Group, LEASE_SECONDS, LEASE_SECONDS_MAX, PARTITIONS, Partition, Serial, Via};
 
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use queen_engine::{Config, Deferring, Engine, Keepalive, Keys, Slots, Tls};
-use queen_protocol::{Configure, Subscription};
+use queen_protocol::Configure;
 use queen_testkit::{Database, Proxy, database};
 use serde_json::json;
 
@@ -106,7 +106,6 @@ fn config(url: &str) -> Config {
         segment_cache_bytes: 8 << 10,
         dedup_cache_bytes: 4 << 10,
         pop_bytes_max: 16 << 20,
-        default_subscription: Subscription::All,
         retention_interval: Duration::from_secs(3600),
         eviction_interval: Duration::from_secs(3600),
         retention_batch: 100,

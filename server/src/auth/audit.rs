@@ -16,11 +16,12 @@ use queen_protocol::OPTIONS;
 use serde_json::{Map, Value};
 use tracing::info;
 
-use super::marks::{self, Mark, Scope};
+use super::access::{Access, Scope};
 use super::refusal::{Denial, Denied};
 use super::{Identity, Kind, Peer};
 use crate::app::App;
 use crate::http::request::{Query, decoded};
+use crate::routes;
 
 const TARGET: &str = "audit";
 
@@ -57,7 +58,7 @@ const DETAILS: [&str; 20] = [
 const NAMES: [&str; 4] = ["queue", "partition", "consumerGroup", "group"];
 const LABELS: [&str; 2] = ["namespace", "task"];
 
-/// The only route that reads the options of queues, and those beside `options` as well.
+/// The only route that reads options of queues, in `options` and beside it.
 const CONFIGURE: &str = "/api/v1/configure";
 
 #[derive(Default)]
@@ -66,7 +67,7 @@ pub struct Audit {
     lines: Mutex<Lines>,
 }
 
-/// How many refusals were logged in this second, and how many were not.
+/// How many refusals were logged in the current second, and how many were not.
 #[derive(Default)]
 struct Lines {
     second: Option<Instant>,
@@ -74,25 +75,25 @@ struct Lines {
     dropped: u64,
 }
 
-/// A request, from before its check until its answer.
+/// A request, from before its check until its response.
 pub struct Visit {
     method: Method,
     uri: Uri,
     route: Option<&'static str>,
     address: IpAddr,
     identity: Option<Arc<Identity>>,
-    /// Only of an act.
+    /// Only for a request that goes to the audit log.
     body: Option<Sent>,
-    /// Past the check: what it asks for may happen.
+    /// It has passed the check, so it may take effect.
     admitted: bool,
     ended: bool,
 }
 
-/// The body of an act, left here by the extractor that reads it.
+/// The body of a request that goes to the audit log, kept by the extractor that reads it.
 #[derive(Clone, Default)]
 pub struct Sent(Arc<OnceLock<Bytes>>);
 
-/// For the acts of a broker without access control.
+/// For changes at a broker without access control.
 #[derive(Clone)]
 pub struct Witness {
     pub app: App,
@@ -117,7 +118,7 @@ impl Audit {
         self.refused[denied as usize].fetch_add(1, Relaxed);
     }
 
-    /// A page of another origin, before anything else was looked at.
+    /// A request from a web page of another origin, which was refused before anything else.
     pub fn turned_away(&self, method: &Method, uri: &Uri, address: IpAddr, why: &str) {
         let mut visit = Visit {
             method: method.clone(),
@@ -138,7 +139,7 @@ impl Audit {
 }
 
 impl Lines {
-    /// Whether there is room for one more; then also how many were dropped before it.
+    /// If there is room for one more: how many were dropped before it.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if self.second.is_none_or(|second| now - second >= Duration::from_secs(1)) {
             (self.second, self.logged) = (Some(now), 0);
@@ -154,7 +155,7 @@ impl Lines {
 
 impl Visit {
     pub fn begin(route: Option<&'static str>, parts: &mut Parts) -> Self {
-        let body = marks::is_act(&parts.method, route).then(Sent::default);
+        let body = routes::is_act(&parts.method, route).then(Sent::default);
         if let Some(body) = &body {
             parts.extensions.insert(body.clone());
         }
@@ -208,7 +209,7 @@ impl Visit {
         );
     }
 
-    /// `None`: its client went away, and whether it was done is not known.
+    /// `None`: the client went away, and the outcome is not known.
     fn done(&mut self, status: Option<u16>) {
         self.ended = true;
         if self.body.is_none() {
@@ -260,7 +261,7 @@ impl Visit {
         about
     }
 
-    /// As handlers read it: options before what stands beside them, labels after it.
+    /// As handlers read it: `options` take precedence over fields beside them, except for labels.
     fn keep_body(&self, body: &Map<String, Value>, details: &mut Map<String, Value>) {
         let nested = body.get("options").filter(|_| self.route == Some(CONFIGURE)).and_then(Value::as_object);
         let options = || nested.into_iter().flatten();
@@ -272,12 +273,12 @@ impl Visit {
         }
     }
 
-    /// Where there is a body no query is read, and where the queue is not asked for in it, no names.
+    /// The query of routes with a body is ignored by handlers, and so are names in it unless the route reads them.
     fn keep_query(&self, details: &mut Map<String, Value>) {
         if self.method == Method::POST {
             return;
         }
-        let asked = matches!(marks::of(&self.method, self.route), Mark::Needs(_, Scope::Asked(_)));
+        let asked = matches!(routes::access(&self.method, self.route), Access::Needs(_, Scope::Asked(_)));
         let named = asked || self.method == Method::GET || self.method == Method::HEAD;
         let Some(query) = self.uri.query().and_then(Query::read) else { return };
         for (name, value) in query.pairs().filter(|(name, _)| named || !NAMES.contains(name)) {
@@ -286,7 +287,7 @@ impl Visit {
     }
 }
 
-/// A client that goes away ends its request at the next await, and perhaps after the commit.
+/// A client that goes away ends its request at the next await, which may be after the commit.
 impl Drop for Visit {
     fn drop(&mut self) {
         if self.admitted && !self.ended {
@@ -308,7 +309,7 @@ pub fn key_used(identity: &Identity, address: IpAddr) {
     info!(target: TARGET, event = "key_used", who = who.name, kind = who.kind, key = who.key, %address, "API key used for the first time");
 }
 
-/// A key that was not there when the keys were read before. Keys are made and revoked in the database, past the broker.
+/// A key that was not there at the previous read. Keys are created and revoked in the database, without the broker.
 pub fn key_added(identity: &Identity) {
     let who = Who::of(Some(identity));
     let role = identity.role.map(super::role::Role::word);
@@ -339,7 +340,7 @@ impl<'a> Who<'a> {
     }
 }
 
-/// What a request is about, as far as it says so itself.
+/// The queue, partition and so on of a request, as far as it names them.
 #[derive(Default)]
 struct About {
     queue: Option<String>,

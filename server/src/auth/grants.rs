@@ -1,4 +1,4 @@
-//! Which queues a restricted caller may touch, and how. Pure: it knows neither requests nor tokens.
+//! Grants: which queues a restricted caller may use, and how. Pure: it knows neither requests nor tokens.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,33 +9,33 @@ use utoipa::ToSchema;
 pub enum Right {
     /// Push to the queue.
     Push,
-    /// Pop from it, acknowledge, renew leases, add traces. It includes `read`: what is popped is read.
+    /// Pop from the queue, acknowledge, extend leases, add traces. Includes `read`.
     Pop,
-    /// See its messages with their payloads, dead letters and traces.
+    /// See messages with their payloads, dead letters and traces.
     Read,
-    /// Change it: options, positions of groups, single messages, its end.
+    /// Change the queue: options, positions of groups, single messages, deletion.
     Admin,
 }
 
-/// What a request wants from a queue.
+/// What a request needs on a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     This(Right),
-    /// To look at its options, its groups and its numbers: any right will do.
+    /// Any right: to see its options, groups and counts.
     Any,
 }
 
-/// Some queues, and what may be done there. As in the claim of a token: a field nobody knows may be a restriction nobody would
-/// enforce, so it is refused.
+/// Rights on some queues, as in the claim of a token. Unknown fields are refused, because they may be restrictions that would
+/// not be enforced.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// Patterns: `*` stands for any run of characters, and nothing else is special.
+    /// Patterns, in which `*` matches any characters, and nothing else is special.
     pub queues: Vec<String>,
     pub rights: Vec<Right>,
 }
 
-/// None at all is a caller who may touch no queue.
+/// An empty list means no queue.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Grants(pub Vec<Grant>);
@@ -54,7 +54,7 @@ impl Grants {
         })
     }
 
-    /// The patterns of all queues that may be looked at. No name holds a NUL, and PostgreSQL takes none.
+    /// The patterns of all queues that may be seen. No name has a NUL, and PostgreSQL allows none.
     pub fn patterns(&self) -> impl Iterator<Item = &str> {
         let some = self.0.iter().filter(|grant| !grant.rights.is_empty());
         let patterns = some.flat_map(|grant| grant.queues.iter().map(String::as_str));
@@ -87,7 +87,7 @@ impl Need {
     }
 }
 
-/// Goes back to the last `*` only, so it takes no longer than pattern times name.
+/// Backtracks to the last `*` only, so the time is bounded by the length of the pattern times that of the name.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);

@@ -1,5 +1,5 @@
-//! The check before every handler: who is it, is that enough for this route, and for the queues it is about. Nothing of
-//! a body is looked at before.
+//! The check in front of every handler: who is the caller, is its role high enough for the route, and are the queues granted.
+//! The body is not read before.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,9 +17,9 @@ use queen_engine::Engine;
 use queen_protocol::BadRequest;
 use uuid::Uuid;
 
+use super::access::{Access, Scope};
 use super::audit::Visit;
 use super::keys::{KeyRing, PREFIX, Waiting};
-use super::marks::{self, Mark, Scope};
 use super::refusal::{Denied, Refusal};
 use super::role::Role;
 use super::seen::Seen;
@@ -29,30 +29,30 @@ use crate::app::App;
 use crate::http::error::ApiError;
 use crate::http::metrics;
 use crate::http::request::{Query, discard};
+use crate::routes;
 
-/// What is read of the body of somebody who is not let in, so that the client reads the answer and not a broken
-/// connection.
+/// How much is read of the body of a refused request, so that the client sees the response and not a broken connection.
 const DISCARD_BYTES_MAX: usize = 1 << 20;
 const DISCARD_FOR: Duration = Duration::from_secs(1);
 
 pub struct Guard {
-    /// `None`: only API keys count.
+    /// `None`: only API keys are accepted.
     pub tokens: Option<Tokens>,
     pub skip: SkipPaths,
-    /// Metrics name queues and groups also for those who show nothing.
+    /// Metrics name queues and groups for callers without credentials as well.
     pub open_metrics: bool,
     keys: KeyRing,
     seen: Seen,
 }
 
-/// Keys and secrets are in it.
+/// Does not show keys and secrets.
 impl fmt::Debug for Guard {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Guard")
     }
 }
 
-/// Paths that are open to everybody: as they are, or all below one that ends in `/`.
+/// Paths without access control. One that ends in `/` includes all paths below it.
 #[derive(Debug, Clone)]
 pub struct SkipPaths(pub Vec<String>);
 
@@ -70,7 +70,7 @@ impl Guard {
         Self { tokens, skip, open_metrics, keys: KeyRing::default(), seen: Seen::default() }
     }
 
-    /// Keeps the issuer's keys and the API keys fresh as long as it is polled.
+    /// Keeps the keys of the issuer and the API keys up to date while it is polled.
     pub async fn keep_fresh(self: Arc<Self>, engine: Engine) {
         let issuer = async {
             if let Some(jwks) = self.tokens.as_ref().and_then(|tokens| tokens.jwks.as_ref()) {
@@ -80,7 +80,7 @@ impl Guard {
         tokio::join!(issuer, self.keys.keep_fresh(&engine));
     }
 
-    /// To be held by a pop while it waits, so that it ends with its API key.
+    /// Held by a pop while it waits, so that the pop ends when its API key is revoked.
     pub fn wait(&self) -> Waiting<'_> {
         self.keys.wait()
     }
@@ -110,12 +110,12 @@ impl Guard {
     }
 }
 
-/// Where the check stands.
+/// What the check of a route needs to know.
 #[derive(Clone)]
 pub struct Checkpoint {
     pub app: App,
     pub guard: Arc<Guard>,
-    /// As `app.rs` spells it; `None` before what no route answers.
+    /// Its path in `routes.rs`; `None` before what no route answers.
     pub route: Option<&'static str>,
 }
 
@@ -132,12 +132,12 @@ pub async fn admitted(State(point): State<Checkpoint>, request: Request, next: N
         }
         Err(error) => {
             let Ok(caller) = Caller::from_request_parts(&mut parts, &()).await;
-            // Nobody is punished for what is not there at the moment.
+            // A failure of the broker does not count against the rate of the caller.
             let paced = match error.status() {
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => point.app.limits.pace_refusal(&caller),
                 _ => None,
             };
-            // Who waits for a word before sending has sent nothing.
+            // With `Expect: 100-continue`, the client has not sent a body.
             if !parts.headers.contains_key(EXPECT) {
                 discard(body.into_data_stream(), DISCARD_BYTES_MAX, DISCARD_FOR).await;
             }
@@ -160,7 +160,7 @@ async fn admit(app: &App, guard: &Guard, route: Option<&str>, parts: &mut Parts)
         }
         return Ok(());
     }
-    let Mark::Needs(role, scope) = marks::of(&parts.method, route) else { return Ok(()) };
+    let Access::Needs(role, scope) = routes::access(&parts.method, route) else { return Ok(()) };
     let identity = guard.identify(&app.engine, &parts.headers, address(parts)).await?;
     let restricted = identity.grants.is_some();
     let held = identity.role;
@@ -177,8 +177,8 @@ fn too_low(held: Option<Role>, needed: Role) -> String {
     format!("Insufficient permissions: {held}, this needs {}", needed.word())
 }
 
-/// The page of metrics is open and has more for those who may look at all queues. Who shows something wrong gets what
-/// strangers get, is counted, and may not go on guessing.
+/// The metrics page is open, and shows more to callers without grants. Invalid credentials get the open page, and count as a
+/// refusal in metrics and in the rate of the caller.
 async fn recognize(app: &App, guard: &Guard, parts: &mut Parts) -> Result<(), ApiError> {
     match guard.identify(&app.engine, &parts.headers, address(parts)).await {
         Ok(identity) if identity.role.is_some() && identity.grants.is_none() => {
@@ -206,21 +206,25 @@ async fn within_grants(app: &App, scope: Scope, parts: &mut Parts) -> Result<(),
     let Ok(caller) = Caller::from_request_parts(parts, &()).await;
     match scope {
         Scope::Nothing | Scope::Handler => Ok(()),
-        Scope::All => Err(forbidden("this is about all queues, and you are limited to some")),
+        Scope::All => {
+            Err(forbidden("this route covers all queues, and the caller has grants for some queues only"))
+        }
         Scope::Queue(need) => caller.may(need, &segment(parts, "queue").await?),
         Scope::Nameless(need) => caller.may(need, ""),
         Scope::Asked(need) => {
-            // The same reader as the handlers have: both see the same queue if there are two in the query.
+            // The same parser as in handlers: both see the same queue if the query has two.
             let query = Query::from_request_parts(parts, &()).await?;
             match query.filled("queue") {
                 Some(queue) => caller.may(need, queue),
-                None => Err(forbidden("name a queue (--queue or ?queue=): this key is limited to some")),
+                None => Err(forbidden(
+                    "`queue` is required (--queue or ?queue=): the caller has grants for some queues only",
+                )),
             }
         }
         Scope::Partition(need) => {
             let text = segment(parts, "partition").await?;
             let partition = Uuid::try_parse(&text)
-                .map_err(|_| BadRequest(format!("a partition id is a UUID, and not {text:?}")))?;
+                .map_err(|_| BadRequest(format!("partition id {text:?} is not a UUID")))?;
             caller.may_partitions(&app.engine, need, Unknown::Refused, &[partition]).await
         }
         Scope::Lease(need) => {
@@ -235,14 +239,16 @@ async fn segment(parts: &mut Parts, name: &str) -> Result<String, ApiError> {
     let parameters = RawPathParams::from_request_parts(parts, &()).await;
     let parameters = parameters.map_err(|rejection| BadRequest(rejection.body_text()))?;
     let found = parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
-    found.ok_or_else(|| forbidden("this is about all queues, and you are limited to some"))
+    found.ok_or_else(|| {
+        forbidden("this route covers all queues, and the caller has grants for some queues only")
+    })
 }
 
 /// `Bearer` and a token, or the token alone.
 fn presented(headers: &HeaderMap) -> Result<&str, Refusal> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Err(Refusal::Missing) };
-    // Two of them, and who knows which the one before us has checked.
+    // With two headers, a proxy may have checked the other one.
     let (None, Ok(text)) = (values.next(), value.to_str()) else { return Err(Refusal::Scheme) };
     let token = match text.trim().split_once(' ') {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),

@@ -1,4 +1,4 @@
-//! The public keys of an issuer, fetched from its key set (JWKS) and kept while it is away. It verifies nothing.
+//! The public keys of an issuer, fetched from its key set (JWKS) and kept while it is unreachable. It verifies nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,6 +12,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
@@ -24,10 +25,10 @@ use crate::config::report::address;
 use crate::outgoing::connector;
 
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// A key is below 1 kB, and nobody has a hundred.
+/// A key has less than 1 kB, and issuers have far fewer than 100.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 const KEYS_MAX: usize = 100;
-/// Between two fetches because of a token: strangers can make up key ids, and the issuer shall not suffer from it.
+/// Minimum time between two fetches that a token triggers: strangers can make up key ids, which must not load the issuer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 pub struct Jwks {
@@ -36,12 +37,12 @@ pub struct Jwks {
     every: Duration,
     /// `None` until it was fetched once.
     keys: RwLock<Option<Arc<Vec<Arc<Key>>>>>,
-    /// Fetches that have begun. Only `keep_fresh` fetches: no caller can cut a fetch short by going away, and no late
-    /// answer can replace a newer one.
+    /// Number of fetches that have begun. Only `keep_fresh` fetches, so that no caller can cancel a fetch by going away, and no
+    /// late response can replace a newer one.
     begun: AtomicU64,
-    /// The last one that has ended, by its number.
+    /// Number of the last fetch that has ended.
     ended: watch::Sender<u64>,
-    /// Somebody waits for the next one.
+    /// A caller waits for the next fetch.
     wanted: Notify,
 }
 
@@ -59,8 +60,8 @@ impl Jwks {
         Ok(Self { url, client, every, keys: RwLock::default(), begun, ended, wanted: Notify::new() })
     }
 
-    /// The key a token names, or the only one there is if it names none. An unknown name makes it look again, and waits
-    /// for that: a key that has just changed is not refused because a stranger asked a moment earlier.
+    /// The key that a token names, or the only key if it names none. An unknown name triggers a fetch and waits for it, so that a
+    /// new key is not refused because a fetch was triggered a moment earlier.
     pub async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<Key>, Refusal> {
         let mut ended = self.ended.subscribe();
         let before = self.begun.load(SeqCst);
@@ -71,7 +72,7 @@ impl Jwks {
         self.wanted.notify_one();
         let looking = async {
             loop {
-                // One that was under way already may tell the key, but cannot tell that there is none.
+                // A fetch that was already in progress may find the key, but cannot prove that there is none.
                 let fresh = *ended.borrow_and_update() > before;
                 found = self.look(kid, algorithm);
                 if fresh || !missing(&found) || ended.changed().await.is_err() {
@@ -79,7 +80,7 @@ impl Jwks {
                 }
             }
         };
-        // If the issuer takes that long, what is known by now counts.
+        // If the issuer takes longer, the keys known by now count.
         _ = timeout(ASK_AGAIN + FETCH_TIMEOUT, looking).await;
         found
     }
@@ -99,7 +100,7 @@ impl Jwks {
         }
     }
 
-    /// Fetches at once, and then every now and then, and when somebody wants it. Never returns.
+    /// Fetches at once, then periodically and on demand. Never returns.
     pub async fn keep_fresh(&self) {
         let mut asked: Option<Instant> = None;
         loop {
@@ -119,12 +120,11 @@ impl Jwks {
         }
     }
 
-    /// Whether there are keys now that the issuer has just told. What was known before stays if it does not answer, or not
-    /// with keys.
+    /// Whether the fetch succeeded. If not, the previous keys stay.
     async fn refresh(&self) -> bool {
         let fetched = match timeout(FETCH_TIMEOUT, self.fetch()).await {
             Ok(fetched) => fetched,
-            Err(_) => Err(anyhow::anyhow!("it takes too long")),
+            Err(_) => Err(anyhow::anyhow!("the issuer took too long")),
         };
         match fetched {
             Ok(keys) => {
@@ -148,13 +148,13 @@ impl Jwks {
         let request = Request::get(self.url.clone()).header("Accept", "application/json");
         let response = self.client.request(request.body(Empty::new())?).await?;
         if response.status() != StatusCode::OK {
-            bail!("it answers {}", response.status());
+            bail!("the issuer responded with {}", response.status());
         }
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
         let keys = read(&body)?;
         if keys.is_empty() {
-            bail!("its key set holds no key for RS256 or EdDSA");
+            bail!("the key set has no key for RS256 or EdDSA");
         }
         Ok(keys)
     }
@@ -169,43 +169,29 @@ struct Set {
     keys: Vec<Value>,
 }
 
-#[derive(Deserialize)]
-struct Jwk {
-    kty: String,
-    kid: Option<String>,
-    alg: Option<String>,
-    r#use: Option<String>,
-    key_ops: Option<Vec<String>>,
-    crv: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
-    x: Option<String>,
-}
-
-/// The keys that verify signatures with an algorithm of ours. Others are for others.
+/// The keys that verify signatures with a supported algorithm. Other keys are ignored.
 fn read(body: &[u8]) -> Result<Vec<Arc<Key>>> {
-    let set: Set = serde_json::from_slice(body).context("its answer is no key set")?;
+    let set: Set = serde_json::from_slice(body).context("the response is not a key set")?;
     let keys = set.keys.into_iter().take(KEYS_MAX);
-    Ok(keys.filter_map(|key| key_of(serde_json::from_value(key).ok()?)).map(Arc::new).collect())
+    Ok(keys.filter_map(|key| key_of(&serde_json::from_value(key).ok()?)).map(Arc::new).collect())
 }
 
-fn key_of(jwk: Jwk) -> Option<Key> {
-    if jwk.r#use.is_some_and(|usage| usage != "sig")
-        || jwk.key_ops.is_some_and(|operations| !operations.iter().any(|operation| operation == "verify"))
-    {
-        return None;
-    }
-    let (name, algorithm, key) = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
-        ("RSA", _) => ("RS256", Algorithm::RS256, DecodingKey::from_rsa_components(&jwk.n?, &jwk.e?).ok()?),
-        ("OKP", Some("Ed25519")) => {
-            ("EdDSA", Algorithm::EdDSA, DecodingKey::from_ed_components(&jwk.x?).ok()?)
+fn key_of(jwk: &Jwk) -> Option<Key> {
+    let common = &jwk.common;
+    let signs = common.public_key_use.as_ref().is_none_or(|usage| *usage == PublicKeyUse::Signature);
+    let verifies = common.key_operations.as_ref().is_none_or(|all| all.contains(&KeyOperations::Verify));
+    let (named, algorithm) = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => (KeyAlgorithm::RS256, Algorithm::RS256),
+        AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => {
+            (KeyAlgorithm::EdDSA, Algorithm::EdDSA)
         }
         _ => return None,
     };
-    if jwk.alg.is_some_and(|alg| alg != name) {
+    let fits = common.key_algorithm.is_none_or(|given| given == named);
+    if !signs || !verifies || !fits {
         return None;
     }
-    Some(Key { kid: jwk.kid, algorithm, key })
+    Some(Key { kid: common.key_id.clone(), algorithm, key: DecodingKey::from_jwk(jwk).ok()? })
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! API keys: what one looks like, and which of them count. Brokers read all live ones every few seconds, and again when a
-//! request brings one that is not among them; so a new key works at once, and a revoked one ends soon.
+//! API keys: their format, and which are valid. Brokers read all live keys every few seconds, and again when a request has an
+//! unknown one, so that a new key works at once and a revoked one stops within seconds.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,16 +24,16 @@ pub const PREFIX: &str = "qk_";
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
 
-/// How soon a revoked key ends.
+/// How soon a revoked key stops working.
 const FRESH_FOR: Duration = Duration::from_secs(2);
-/// From one read for keys that are not known to the next. Such a request waits for a read that began after it came, together
-/// with all others: whoever guesses costs ten statements a second, and a new key is late by this much at most.
+/// Minimum time between two reads because of unknown keys. All such requests wait for the next read together, so guessing costs
+/// at most ten statements a second, and a new key is delayed by at most this.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// While the database is away, keys that were known keep working for this long.
+/// While the database is unreachable, known keys keep working for this long.
 const KNOWN_FOR: Duration = Duration::from_secs(600);
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A new key: shown once, and then only its hash is left.
+/// A new key. It is shown once; only its hash is stored.
 pub struct Minted {
     pub id: String,
     pub text: String,
@@ -48,20 +48,20 @@ pub fn mint() -> Result<Minted, aws_lc_rs::error::Unspecified> {
     Ok(Minted { id, text, hash: hash(&secret) })
 }
 
-/// One that may be used.
+/// A key that is valid.
 struct Live {
     hash: Vec<u8>,
     /// Microseconds since 1970.
     expires_at: Option<i64>,
     identity: Arc<Identity>,
     used: Arc<AtomicBool>,
-    /// Cancelled once the key is no longer among those that may be used.
+    /// Cancelled once the key is no longer valid.
     ended: CancellationToken,
 }
 
 struct Snapshot {
     keys: HashMap<String, Live>,
-    /// When the read began: what was committed before is in it.
+    /// When the read began: it contains everything committed before.
     begun: Instant,
 }
 
@@ -69,9 +69,9 @@ struct Snapshot {
 pub struct KeyRing {
     snapshot: RwLock<Option<Arc<Snapshot>>>,
     failed_at: Mutex<Option<Instant>>,
-    /// Whatever came of it: the caller may have gone away.
+    /// Set whether the read succeeds or not: its caller may go away.
     tried_at: Mutex<Option<Instant>>,
-    /// Held while reading, so that one does it for all.
+    /// Held while reading, so that one read serves all.
     reading: tokio::sync::Mutex<()>,
     /// Pops that wait.
     waiting: AtomicUsize,
@@ -87,7 +87,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl KeyRing {
-    /// Whose key it is. `now`: seconds since 1970.
+    /// The identity of the key. `now`: seconds since 1970.
     pub async fn check(
         &self,
         engine: &Engine,
@@ -113,7 +113,7 @@ impl KeyRing {
         Ok(key.identity.clone())
     }
 
-    /// A wait is one request, however long it takes: for as long as there is one, somebody has to read the keys.
+    /// A waiting pop is one request, however long it takes. While there is one, the keys have to be read.
     pub fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Relaxed);
         Waiting(self)
@@ -123,7 +123,7 @@ impl KeyRing {
         loop {
             sleep(FRESH_FOR / 2).await;
             if self.waiting.load(Relaxed) > 0 {
-                // Why not is logged, and changes nothing here.
+                // A failure is logged, and changes nothing here.
                 _ = self.fresh(engine).await;
             }
         }
@@ -145,7 +145,7 @@ impl KeyRing {
         known.ok_or(Refusal::NoDatabase)
     }
 
-    /// One that holds all keys that were there at this time.
+    /// A snapshot that has all keys which existed at this time.
     async fn begun_since(&self, engine: &Engine, came: Instant) -> Result<Arc<Snapshot>, Refusal> {
         let since = || self.known().filter(|snapshot| snapshot.begun >= came);
         if let Some(snapshot) = since() {
@@ -171,7 +171,7 @@ impl KeyRing {
         match timeout(READ_TIMEOUT, engine.live_keys()).await {
             Ok(Ok(keys)) => return Some(self.learn(keys, begun)),
             Ok(Err(error)) => self.note_failure(&error.to_string()),
-            Err(_) => self.note_failure("the database takes too long"),
+            Err(_) => self.note_failure("the database took too long"),
         }
         None
     }
@@ -206,16 +206,16 @@ impl KeyRing {
     }
 
     fn note_failure(&self, error: &str) {
-        warn!(error, "cannot read the API keys; those that are known count for another while");
+        warn!(error, "cannot read the API keys; known keys keep working for up to 10 minutes");
         *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 }
 
-/// `None` for a row that a hand has written and nobody understands.
+/// `None` for a row with invalid content, which was written by hand.
 fn live(before: Option<&Live>, key: ApiKey) -> Option<Live> {
     let grants = key.grants.as_deref().map(serde_json::from_str::<Grants>).transpose();
     let (Some(role), Ok(grants)) = (Role::parse(&key.role), grants) else {
-        warn!(key = key.id, "the role or the grants of this API key cannot be read; it does not count");
+        warn!(key = key.id, "ignoring an API key with an invalid role or invalid grants");
         return None;
     };
     let (used, ended) = before.map_or_else(Default::default, |key| (key.used.clone(), key.ended.clone()));
@@ -231,7 +231,7 @@ fn live(before: Option<&Live>, key: ApiKey) -> Option<Live> {
     Some(Live { hash: key.hash, expires_at: key.expires_at, identity: Arc::new(identity), used, ended })
 }
 
-/// `micros`: since 1970. `None`: in the past, or too far away to matter.
+/// `micros`: since 1970. `None` if it is in the past, or too far in the future to matter.
 fn instant(micros: i64) -> Option<Instant> {
     let at = UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(micros).ok()?))?;
     Instant::now().checked_add(at.duration_since(SystemTime::now()).ok()?)

@@ -1,4 +1,4 @@
-//! Why nobody knows who asks. Precise, so that the right thing is repaired; nothing of a secret is in it.
+//! Why a credential was refused. The texts are precise, so that the right thing gets repaired, and contain no secrets.
 
 use queen_protocol::ErrorCode;
 
@@ -25,12 +25,12 @@ pub enum Refusal {
     Grants,
     ApiKey,
     TokensOff,
-    /// Not the caller's fault, and worth another try.
+    /// Not the fault of the caller; a retry may succeed.
     NoIssuer,
     NoDatabase,
 }
 
-/// Why a request was refused, in a few words: what the audit log and the metrics tell apart.
+/// Why a request was refused, as the audit log and the metrics show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
     Missing,
@@ -44,7 +44,7 @@ pub enum Denied {
     Origin,
 }
 
-/// Travels with the answer, for the audit log.
+/// Attached to the response, for the audit log.
 #[derive(Debug, Clone)]
 pub struct Denial {
     pub denied: Denied,
@@ -78,7 +78,7 @@ impl Denied {
         }
     }
 
-    /// Of the answer.
+    /// Of the response.
     pub fn status(self) -> u16 {
         match self {
             Self::Role | Self::Grants | Self::Origin => 403,
@@ -88,7 +88,7 @@ impl Denied {
 }
 
 impl Refusal {
-    /// `None`: nobody was refused, the check could not be made.
+    /// `None` if the check could not be made.
     fn denied(self) -> Option<Denied> {
         match self {
             Self::Missing => Some(Denied::Missing),
@@ -132,7 +132,7 @@ impl Refusal {
             Self::Grants => "the grants of the token cannot be read",
             Self::ApiKey => "API key is unknown, revoked or expired",
             Self::TokensOff => "tokens are not accepted here, only API keys",
-            // Published consumers go on after an error only if it speaks of a connection or a timeout.
+            // Published consumers continue after an error only if its text contains "connection" or "timeout".
             Self::NoIssuer => "connection timeout: the keys of the issuer could not be fetched yet",
             Self::NoDatabase => "database connection timeout: API keys cannot be checked",
         }

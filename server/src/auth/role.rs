@@ -1,4 +1,4 @@
-//! What a caller may do at all. Each role may do what those before it may.
+//! Roles: what a caller may do at most. Each role includes the ones before it.
 
 use clap::ValueEnum;
 
@@ -10,7 +10,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// As stored with a key.
+    /// As it is stored with an API key.
     pub fn word(self) -> &'static str {
         match self {
             Self::ReadOnly => "read-only",

@@ -1,5 +1,5 @@
-//! Tokens that were verified a moment ago: a signature costs more than a whole request. Keyed by digest, so that no
-//! token is kept.
+//! A cache of recently verified tokens, because verifying a signature costs more than a whole request. Its keys are digests, so no
+//! token is stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::Identity;
 
-/// Also how long a key that was taken out of a key set may still be used.
+/// Also how long a key that was removed from a key set may still be accepted.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
-/// Some 300 bytes each.
+/// About 300 bytes each.
 const TOKENS_MAX: usize = 10_000;
 
 pub type Digest = [u8; 32];
@@ -25,7 +25,7 @@ impl Seen {
         known.get(digest).filter(|(_, until)| now < *until).map(|(identity, _)| identity.clone())
     }
 
-    /// `left`: how long the token is valid.
+    /// `left` is how long the token is valid.
     pub fn put(&self, digest: Digest, identity: Arc<Identity>, left: Duration, now: Instant) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= TOKENS_MAX {

@@ -1,5 +1,8 @@
-//! Verifies a signed token (JWT) and reads what it claims. Which algorithms count is decided by the settings and by the
-//! keys that are there, never by the token.
+//! Verifies a signed token (JWT) and reads its claims. The settings and the keys decide which algorithms are accepted, never the
+//! token.
+//!
+//! Claims are checked here and not by `jsonwebtoken::Validation`, which reads the clock itself, checks no `iat`, treats `null` as
+//! absent and accepts a list as `iss`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +20,12 @@ use super::role::Role;
 use super::{Identity, Kind};
 
 const SUBJECT_CHARS_MAX: usize = 255;
-/// Of a token that need not expire: it is looked at again all the same.
+/// For how long a token without an expiry is cached.
 const FOREVER: Duration = Duration::from_secs(86_400);
 
 /// # Invariants
-/// - `secret` verifies HS256 only, the others verify what they are the public key for: a public key can never be taken
-///   for a secret.
+/// - `secret` verifies HS256 only, and each public key verifies its own algorithm only, so a public key is never used as a
+///   secret.
 pub struct Tokens {
     pub algorithms: Vec<Algorithm>,
     pub secret: Option<DecodingKey>,
@@ -52,7 +55,7 @@ struct Header {
 }
 
 impl Tokens {
-    /// Who it is, and how long that holds. `now`: seconds since 1970.
+    /// The identity, and how long it is valid. `now`: seconds since 1970.
     pub async fn verify(&self, token: &str, now: f64) -> Result<(Identity, Duration), Refusal> {
         let mut parts = token.split('.');
         let (Some(head), Some(body), Some(signature), None) =
@@ -89,7 +92,7 @@ impl Tokens {
         signature: &str,
     ) -> Result<(), Refusal> {
         let matches = |key: &DecodingKey| {
-            // An error is a signature that is no base64, or a key that does not fit.
+            // An error means a signature that is not base64, or a key of another kind.
             crypto::verify(signature, signed.as_bytes(), key, algorithm).unwrap_or(false)
         };
         if algorithm == Algorithm::HS256 {
@@ -153,7 +156,7 @@ impl Rules {
         Ok((identity, left))
     }
 
-    /// The highest that either claim names.
+    /// The highest role that either claim names.
     fn role(&self, claims: &Map<String, Value>) -> Option<Role> {
         let named = [&self.role_claim, &self.roles_claim].into_iter();
         let named = named.flat_map(|name| texts(claim(claims, name)));
@@ -169,12 +172,12 @@ impl Rules {
     }
 }
 
-/// By its name, or else by a path of names with dots in between: identity providers nest what they add.
+/// A claim by its name, or else by a path of names with dots in between, because identity providers nest their claims.
 fn claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     claim_or_end(claims, name).ok().flatten()
 }
 
-/// The error is what stands where the path needs an object.
+/// The error is the value at which the path needs an object.
 fn claim_or_end<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<Option<&'a Value>, &'a Value> {
     if let Some(value) = claims.get(name) {
         return Ok(Some(value));
@@ -210,7 +213,7 @@ fn subject(value: Option<&Value>) -> Result<Option<Arc<str>>, Refusal> {
     }
 }
 
-/// It is stored with messages, where PostgreSQL takes no NUL.
+/// It is stored with messages, and PostgreSQL allows no NUL.
 pub fn usable(subject: &str) -> bool {
     !subject.contains('\0') && subject.chars().count() <= SUBJECT_CHARS_MAX
 }

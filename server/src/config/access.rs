@@ -1,9 +1,7 @@
-//! Settings about who may do what, and the guard that follows from them.
+//! Settings of access control, and the guard that they configure.
 
-use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +12,7 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use tracing::warn;
 
+use super::secrets::Secret;
 use crate::auth::guard::{Guard, SkipPaths};
 use crate::auth::jwks::Jwks;
 use crate::auth::role::Role;
@@ -21,7 +20,7 @@ use crate::auth::token::{Rules, Tokens};
 use queen_protocol::units::{seconds, some_seconds};
 
 const ACCESS: &str = "Access";
-/// As long as the digest: shorter ones can be guessed offline from a single token.
+/// As long as the digest. A shorter secret can be guessed offline from a single token.
 const SECRET_BYTES: usize = 32;
 
 #[derive(Debug, Clone, Args)]
@@ -34,8 +33,8 @@ pub struct Access {
     #[arg(long, env = "JWT_ENABLED", value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = ACCESS)]
     pub jwt_enabled: bool,
-    /// How tokens are signed: `HS256`, `RS256`, `EdDSA`, or `auto` for all that there is a key for. What a token says
-    /// about itself decides nothing.
+    /// Accepted signature algorithm: `HS256`, `RS256`, `EdDSA`, or `auto` for all that a key is configured for. The header of a
+    /// token cannot choose another one.
     #[arg(long, env = "JWT_ALGORITHM", default_value = "HS256", value_name = "NAME", value_parser = algorithm,
           help_heading = ACCESS)]
     pub jwt_algorithm: Signed,
@@ -45,80 +44,56 @@ pub struct Access {
     /// Path of a file that contains `JWT_SECRET`.
     #[arg(long, env = "JWT_SECRET_FILE", value_name = "FILE", help_heading = ACCESS)]
     pub jwt_secret_file: Option<PathBuf>,
-    /// Public key for RS256 or EdDSA: PEM, in which `\n` may stand for a line end, or a file that holds it.
+    /// Public key for RS256 or EdDSA: PEM text, in which `\n` may stand for a line break, or the path of a PEM file.
     #[arg(long, env = "JWT_PUBLIC_KEY", value_name = "PEM", allow_hyphen_values = true, help_heading = ACCESS)]
     pub jwt_public_key: Option<Secret>,
-    /// Address of the issuer's key set, for RS256 and EdDSA. Its keys stay valid while it cannot be reached.
+    /// URL of the issuer's key set (JWKS), for RS256 and EdDSA. Its keys stay valid while it cannot be reached.
     #[arg(long, env = "JWT_JWKS_URL", value_name = "URL", value_parser = key_set, help_heading = ACCESS)]
     pub jwt_jwks_url: Option<String>,
-    /// How often that is fetched; an unknown key id has it fetched at once.
+    /// How often the key set is fetched. An unknown key id triggers a fetch as well.
     #[arg(long, env = "JWT_JWKS_REFRESH_SECONDS", default_value = "5m", value_name = "SECONDS",
           value_parser = some_seconds, help_heading = ACCESS)]
     pub jwt_jwks_refresh: Duration,
-    /// The `iss` that a token must have; any if not given.
+    /// Required issuer (`iss`) of tokens; any if not set.
     #[arg(long, env = "JWT_ISSUER", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), help_heading = ACCESS)]
     pub jwt_issuer: Option<String>,
-    /// The `aud` that a token must have, or have among others; any if not given.
+    /// Required audience (`aud`) of tokens, which may list several; any if not set.
     #[arg(long, env = "JWT_AUDIENCE", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), help_heading = ACCESS)]
     pub jwt_audience: Option<String>,
-    /// How far the clocks of issuer and broker may be apart.
+    /// Allowed difference between the clocks of issuer and broker.
     #[arg(long, env = "JWT_CLOCK_SKEW", default_value = "30s", value_name = "SECONDS", value_parser = seconds,
           help_heading = ACCESS)]
     pub jwt_clock_skew: Duration,
-    /// Refuse tokens that never expire.
+    /// Refuse tokens without an expiry (`exp`).
     #[arg(long, env = "JWT_REQUIRE_EXP", value_name = "BOOL", num_args = 0..=1, default_value = "true",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = ACCESS)]
     pub jwt_require_exp: bool,
-    /// Claim that names a role. A dot leads into an object: `a.b` is `b` in `a`.
+    /// Claim with the role. A dot leads into an object: `a.b` is `b` in `a`.
     #[arg(long, env = "JWT_ROLES_CLAIM", default_value = "role", value_name = "CLAIM", help_heading = ACCESS)]
     pub jwt_roles_claim: String,
-    /// Claim that names several; the highest counts.
+    /// Claim with a list of roles; the highest applies.
     #[arg(long, env = "JWT_ROLES_ARRAY_CLAIM", default_value = "roles", value_name = "CLAIM", help_heading = ACCESS)]
     pub jwt_roles_array_claim: String,
-    /// What the role is called that may do everything.
+    /// Name of the role that may do everything.
     #[arg(long, env = "JWT_ROLE_ADMIN", default_value = "admin", value_name = "ROLE", help_heading = ACCESS)]
     pub jwt_role_admin: String,
-    /// What the role is called that may push, pop and configure.
+    /// Name of the role that may push, pop and configure queues.
     #[arg(long, env = "JWT_ROLE_READ_WRITE", default_value = "read-write", value_name = "ROLE", help_heading = ACCESS)]
     pub jwt_role_read_write: String,
-    /// What the role is called that may look.
+    /// Name of the role that may only read.
     #[arg(long, env = "JWT_ROLE_READ_ONLY", default_value = "read-only", value_name = "ROLE", help_heading = ACCESS)]
     pub jwt_role_read_only: String,
-    /// Claim that limits a token to some queues.
+    /// Claim with grants, which limit a token to some queues.
     #[arg(long, env = "JWT_GRANTS_CLAIM", default_value = "queen", value_name = "CLAIM", help_heading = ACCESS)]
     pub jwt_grants_claim: String,
-    /// Paths that need neither token nor key, with commas in between; one that ends in `/` stands for all below it.
+    /// Paths that require neither token nor key, separated by commas. A path that ends in `/` includes all paths below it.
     #[arg(long, env = "JWT_SKIP_PATHS", default_value = "/health,/metrics/prometheus,/metrics,/", value_name = "PATHS",
           value_parser = NonEmptyStringValueParser::new(), help_heading = ACCESS)]
     pub jwt_skip_paths: String,
-    /// Include queue and group names in `/metrics/prometheus` for callers that show neither token nor key.
+    /// Include queue and group names in `/metrics/prometheus` for callers without a token or key.
     #[arg(long, env = "QUEEN_OPEN_METRICS", value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = BoolishValueParser::new(), help_heading = ACCESS)]
     pub open_metrics: bool,
-}
-
-/// Never shown.
-#[derive(Clone)]
-pub struct Secret(String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("***")
-    }
-}
-
-impl FromStr for Secret {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(text.to_owned()))
-    }
-}
-
-impl From<String> for Secret {
-    fn from(text: String) -> Self {
-        Self(text)
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,8 +103,8 @@ pub enum Signed {
 }
 
 impl Access {
-    /// `None` if everybody may do everything. An error says what is missing: an open door where a locked one was ordered
-    /// must not start.
+    /// `None` without access control. Fails if a setting is missing: the broker must not start open when access control was
+    /// asked for.
     pub fn guard(&self) -> Result<Option<Arc<Guard>>> {
         if !self.auth_enabled && !self.jwt_enabled {
             return Ok(None);
@@ -144,14 +119,13 @@ impl Access {
         let wanted = |algorithm| {
             matches!(self.jwt_algorithm, Signed::Auto) || self.jwt_algorithm == Signed::With(algorithm)
         };
-        // Everybody knows it.
-        if self.jwt_secret.as_ref().is_some_and(|secret| secret.0.is_empty()) {
+        if self.jwt_secret.as_ref().is_some_and(|secret| secret.is_empty()) {
             bail!("JWT_SECRET is empty");
         }
         let public_wanted = wanted(Algorithm::RS256) || wanted(Algorithm::EdDSA);
         let secret = self.jwt_secret.as_ref().filter(|_| wanted(Algorithm::HS256));
         let public = match &self.jwt_public_key {
-            Some(key) if public_wanted => Some(public_key(&key.0)?),
+            Some(key) if public_wanted => Some(public_key(key)?),
             _ => None,
         };
         let jwks = match &self.jwt_jwks_url {
@@ -159,13 +133,13 @@ impl Access {
             _ => None,
         };
         if let Some(secret) = secret
-            && secret.0.len() < SECRET_BYTES
+            && secret.len() < SECRET_BYTES
         {
             let name = if self.jwt_secret_file.is_some() { "JWT_SECRET_FILE" } else { "JWT_SECRET" };
             bail!(
-                "{name} has {} bytes; it needs {SECRET_BYTES} or more, because a shorter one can be guessed from a single \
-                 token: openssl rand -hex 32 makes one",
-                secret.0.len()
+                "{name} has {} bytes; it needs {SECRET_BYTES} or more, because a shorter secret can be guessed from a \
+                 single token: create one with `openssl rand -hex 32`",
+                secret.len()
             );
         }
         let there = |algorithm: &Algorithm| match algorithm {
@@ -184,7 +158,7 @@ impl Access {
                 Signed::Auto => bail!("JWT_ENABLED needs JWT_SECRET, JWT_PUBLIC_KEY or JWT_JWKS_URL"),
             }
         }
-        let secret = secret.map(|secret| DecodingKey::from_secret(secret.0.as_bytes()));
+        let secret = secret.map(|secret| DecodingKey::from_secret(secret.as_bytes()));
         Ok(Tokens { algorithms, secret, public, jwks, rules: self.rules() })
     }
 
@@ -211,13 +185,13 @@ impl Access {
         let near = matches!(host, "localhost" | "[::1]")
             || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback());
         if uri.scheme_str() == Some("http") && !near {
-            warn!(host, "JWT_JWKS_URL is not encrypted: who can change what is in between can make tokens");
+            warn!(host, "JWT_JWKS_URL is not encrypted: an attacker on the network path can forge tokens");
         }
         Jwks::new(url, self.jwt_jwks_refresh)
     }
 }
 
-/// Text or a file; the kind of key says what it verifies.
+/// From PEM text or a file. The kind of key decides which algorithm it verifies.
 fn public_key(given: &str) -> Result<(Algorithm, DecodingKey)> {
     let pem = match given.contains("-----BEGIN") {
         true => given.replace("\\n", "\n"),
@@ -226,7 +200,7 @@ fn public_key(given: &str) -> Result<(Algorithm, DecodingKey)> {
     };
     if pem.contains("PRIVATE KEY") {
         bail!(
-            "JWT_PUBLIC_KEY holds a private key: the broker needs the public one, and nothing else should have the other"
+            "JWT_PUBLIC_KEY is a private key; the broker needs the public key, and the private one must stay with the issuer"
         );
     }
     if let Ok(key) = DecodingKey::from_ed_pem(pem.as_bytes()) {
@@ -234,7 +208,7 @@ fn public_key(given: &str) -> Result<(Algorithm, DecodingKey)> {
     }
     match DecodingKey::from_rsa_pem(pem.as_bytes()) {
         Ok(key) => Ok((Algorithm::RS256, key)),
-        // Its text could repeat what was given.
+        // The text of the error could repeat the key.
         Err(_) => bail!("JWT_PUBLIC_KEY holds neither an RSA nor an Ed25519 public key in PEM"),
     }
 }
@@ -253,7 +227,7 @@ fn key_set(text: &str) -> Result<String, String> {
     let uri: Uri = text.parse().map_err(|_| "must be a URL".to_owned())?;
     match (uri.scheme_str(), uri.authority()) {
         (_, Some(authority)) if authority.as_str().contains('@') => {
-            Err("must hold no user and password".to_owned())
+            Err("must not contain a user or a password".to_owned())
         }
         (Some("http" | "https"), Some(_)) => Ok(text.to_owned()),
         _ => Err("must start with http:// or https://".to_owned()),

@@ -1,5 +1,5 @@
-//! A connection string taken apart far enough to show it, to hand it to psql, and to keep its password out
-//! of both. It connects to nothing and leaves the full syntax to the driver.
+//! Parses a connection string as far as needed to show it, to pass it to psql, and to keep its password out of both. It connects
+//! to nothing, and leaves the full syntax to the driver.
 
 /// A URL or a keyword string, without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub struct Parted {
     pub password: Option<String>,
 }
 
-/// `host:port/database`, for people.
+/// `host:port/database`, to show.
 pub fn place(connection: &str) -> String {
     if let Some((_, rest)) = url(connection) {
         let rest = &rest[user_info_end(rest)..];
@@ -59,7 +59,7 @@ pub fn part_password(connection: &str) -> Parted {
     }
 }
 
-/// What a connection string says about TLS, in libpq's words.
+/// The TLS parameters of a connection string, in the terms of libpq.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TlsWords {
     pub mode: Option<String>,
@@ -82,7 +82,7 @@ impl TlsWords {
     }
 }
 
-/// The string without them: the driver knows half of these words, and is told by other means.
+/// The string without its TLS parameters. The driver knows half of them, and is configured in another way.
 pub fn part_tls(connection: &str) -> (String, TlsWords) {
     let mut words = TlsWords::default();
     let Some((scheme, rest)) = url(connection) else {
@@ -109,13 +109,13 @@ pub fn quote(value: &str) -> String {
     if plain { value.to_owned() } else { format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'")) }
 }
 
-/// Scheme and rest. Only what the driver takes for one: a password of a keyword string may hold anything.
+/// Scheme and rest. Only schemes that the driver accepts, because the password in a keyword string can contain any text.
 fn url(connection: &str) -> Option<(&str, &str)> {
     connection.split_once("://").filter(|(scheme, _)| matches!(*scheme, "postgres" | "postgresql"))
 }
 
-/// Where `user:password@` ends. The last `@` before the query counts: showing too little is better than half a password.
-/// And the driver lets a password hold a `?`.
+/// Where `user:password@` ends: at the last `@` before the query, because showing too little is better than half a password.
+/// The driver allows a `?` in a password.
 fn user_info_end(rest: &str) -> usize {
     let Some(first) = rest.find('@') else { return 0 };
     let end = rest[first..].find('?').map_or(rest.len(), |at| first + at);

@@ -1,4 +1,4 @@
-//! Which database the settings mean: yours or the embedded one. It starts and connects to neither.
+//! Which database the settings select: yours or the embedded one. It starts and connects to neither.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,8 +10,8 @@ use queen_postgres::Connection;
 use super::Settings;
 use super::connection::{part_password, part_tls, place, quote};
 
-/// What the settings of your own server are when at least one of them is given. They are no defaults of the
-/// command line: with them, none would ever be missing, and the embedded server never run.
+/// Defaults of the settings for your own server, which apply once one of them is set. They are not defaults of the command
+/// line, because then the embedded server would never run.
 const SERVER_DEFAULTS: [(&str, &str); 7] = [
     ("pg_host", "localhost"),
     ("pg_port", "5432"),
@@ -32,14 +32,14 @@ pub enum Database {
         data_dir: PathBuf,
         bin_dir: Option<PathBuf>,
     },
-    /// Never shown as it is: it may hold a password.
+    /// May hold a password, so it is never shown as it is.
     External {
         connection: String,
     },
 }
 
 impl Settings {
-    /// Yours if anything says where it is, otherwise the embedded one.
+    /// Yours if a setting says where it is, otherwise the embedded one.
     pub fn database(&self) -> Database {
         let connection = match &self.database_url {
             Some(url) => url.clone(),
@@ -52,7 +52,7 @@ impl Settings {
         Database::External { connection }
     }
 
-    /// For commands beside the broker. The embedded database has to be running.
+    /// The configuration of commands that use the database without a broker. The embedded database has to be running.
     pub fn desk(&self) -> Result<Config> {
         let (connection, tls) = match self.database() {
             Database::External { connection } => self.reach(&connection)?,
@@ -61,8 +61,8 @@ impl Settings {
         self.engine(connection, tls)
     }
 
-    /// What the driver is told: the string without words on TLS, and what they mean together with the settings. These may ask
-    /// for more than the string does, never for less, and what cannot be honoured is refused.
+    /// The connection string for the driver, without its TLS parameters, and the TLS mode that these and the settings ask for.
+    /// Settings may ask for more than the string, never for less. What cannot be satisfied is an error.
     pub fn reach(&self, connection: &str) -> Result<(String, Tls)> {
         let (driver, words) = part_tls(connection);
         let said = words.mode.as_deref().map(mode).transpose()?;
@@ -80,30 +80,32 @@ impl Settings {
             && said > TlsMode::Prefer
         {
             bail!(
-                "PG_USE_SSL and PG_SSL_REJECT_UNAUTHORIZED ask for less than the sslmode of the connection string"
+                "PG_USE_SSL and PG_SSL_REJECT_UNAUTHORIZED ask for less protection than the sslmode of the connection string"
             );
         }
         let certificates = [&words.root_cert, &words.cert, &words.key].into_iter().any(Option::is_some);
         if certificates && !system && asked.is_none() && said.is_none() {
-            bail!("the connection string names certificates, but no sslmode asks for TLS");
+            bail!("the connection string names certificates, but nothing enables TLS: add an sslmode");
         }
         let unsaid = if system { TlsMode::VerifyFull } else { TlsMode::Off };
         let mut mode = asked.or(said).unwrap_or(unsaid);
         if root_cert.is_some() && !system && mode == TlsMode::Unverified {
-            // As libpq has it: whoever names an authority wants it to be asked.
+            // As in libpq: a root certificate implies that it is checked.
             mode = TlsMode::VerifyCa;
             if self.pg_ssl_reject_unauthorized == Some(false) {
-                bail!("a root certificate has no meaning with PG_SSL_REJECT_UNAUTHORIZED=false");
+                bail!("a root certificate has no effect with PG_SSL_REJECT_UNAUTHORIZED=false");
             }
         }
         if self.pg_ssl_root_cert.is_some() && mode < TlsMode::VerifyCa {
-            bail!("PG_SSL_ROOT_CERT is given, but nothing asks for TLS: set PG_USE_SSL, or an sslmode");
+            bail!("PG_SSL_ROOT_CERT is set, but nothing enables TLS: set PG_USE_SSL, or an sslmode");
         }
         if system && mode < TlsMode::VerifyFull {
-            bail!("the certificates of the system prove a name only: use sslmode verify-full with them");
+            bail!(
+                "the system's certificates require sslmode verify-full, because they only prove a host name"
+            );
         }
         if root_cert.is_none() && mode == TlsMode::VerifyCa {
-            bail!("sslmode verify-ca needs sslrootcert, the file of the authority to trust");
+            bail!("sslmode verify-ca requires sslrootcert, the file of the authority to trust");
         }
         let roots = match root_cert {
             Some(path) if !system => Roots::File(path.into()),
@@ -112,7 +114,7 @@ impl Settings {
         let client = match (words.cert, words.key) {
             (Some(cert), Some(key)) => Some((cert.into(), key.into())),
             (None, None) => None,
-            _ => bail!("sslcert and sslkey belong together"),
+            _ => bail!("sslcert and sslkey must be set together"),
         };
         Ok((driver, Tls { mode, roots, client }))
     }
@@ -223,7 +225,7 @@ fn mode(word: &str) -> Result<TlsMode> {
         "require" => TlsMode::Unverified,
         "verify-ca" => TlsMode::VerifyCa,
         "verify-full" => TlsMode::VerifyFull,
-        other => bail!("sslmode {other:?} is none of disable, prefer, require, verify-ca and verify-full"),
+        other => bail!("sslmode is {other:?}; it must be disable, prefer, require, verify-ca or verify-full"),
     })
 }
 

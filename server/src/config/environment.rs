@@ -1,12 +1,12 @@
-//! The process's environment as the command line sees it: second names, empty values, and the variables of
-//! earlier servers that mean nothing here. It decides no value itself.
+//! The environment as the command line reads it: alternative names, empty values, and variables of earlier servers that have no
+//! meaning here. It decides no value itself.
 
 use std::ffi::OsStr;
 
 use clap::Command;
 use queen_protocol::nearest;
 
-/// Names of earlier servers for a variable of ours; ours wins.
+/// Variables and their names in earlier servers. If both are set, the first counts.
 pub const ALIASES: [(&str, &str); 3] = [
     ("PG_DB", "PG_DATABASE"),
     ("SIDECAR_MICRO_BATCH_WAIT_MS", "MICRO_BATCH_WAIT_MS"),
@@ -26,7 +26,7 @@ const PREFIXES_WITHOUT_MEANING: [&str; 3] = ["POP_WAIT_", "QUEEN_SYNC_", "QUEEN_
 const LANE_SUFFIXES_WITHOUT_MEANING: [&str; 3] = ["_PREFERRED_BATCH_SIZE", "_MAX_HOLD_MS", "_MAX_BATCH_SIZE"];
 const LANES: [&str; 5] = ["PUSH", "POP", "ACK", "TRANSACTION", "RENEW_LEASE"];
 
-/// What `queen consume --exec` tells its command about a message.
+/// What `queen consume --exec` passes to its command about a message.
 const OF_MESSAGES: [&str; 10] = [
     "QUEEN_CREATED_AT",
     "QUEEN_GROUP",
@@ -40,9 +40,9 @@ const OF_MESSAGES: [&str; 10] = [
     "QUEEN_TRANSACTION_ID",
 ];
 
-/// Empty, these are more likely something that was not found than something not given, and without it the broker would be
-/// more open than was meant: better not to start. Their parsers take no empty value.
-const EMPTY_IS_WRONG: [&str; 10] = [
+/// Settings that protect the broker. An empty value is more likely a missing secret than a choice, so the broker does not start
+/// with one. Their parsers accept no empty value.
+pub const EMPTY_IS_WRONG: [&str; 10] = [
     "JWT_AUDIENCE",
     "JWT_ISSUER",
     "JWT_SKIP_PATHS",
@@ -55,8 +55,8 @@ const EMPTY_IS_WRONG: [&str; 10] = [
     "QUEEN_TLS_KEY",
 ];
 
-/// Makes every setting readable from its second name, hidden in `--help` when it holds a value, and unset
-/// when it is empty: compose files write `PG_HOST=` for "not given".
+/// Lets every setting be read from its alternative name, hides values in `--help`, and treats an empty variable as not set:
+/// compose files write `PG_HOST=` for that.
 pub fn applied(command: Command) -> Command {
     command.mut_args(|arg| {
         let arg = arg.global(true).hide_env_values(true);
@@ -73,7 +73,7 @@ pub fn applied(command: Command) -> Command {
     })
 }
 
-/// The name under which a variable is given: its own, or its second one.
+/// The name under which a variable is set: its own, or its alternative one.
 pub fn name_in_use(name: &str) -> &str {
     let alias = ALIASES.iter().find(|(ours, _)| name == *ours).map(|(_, alias)| *alias);
     match alias {
@@ -82,7 +82,7 @@ pub fn name_in_use(name: &str) -> &str {
     }
 }
 
-/// The set variables that an earlier server would have read and this one does not, sorted.
+/// Variables in the environment that earlier servers read and this one does not, sorted.
 pub fn without_meaning() -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut found: Vec<_> = names.filter(|name| means_nothing(name)).collect();
@@ -90,7 +90,7 @@ pub fn without_meaning() -> Vec<String> {
     found
 }
 
-/// The set variables that look like settings of `known` but are none, sorted, each with one that is nearly the same.
+/// Variables in the environment that look like settings but are not in `known`, sorted, each with the most similar setting.
 pub fn unknown(known: &[String]) -> Vec<(String, Option<String>)> {
     let given = std::env::vars_os().filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.into_string().unwrap_or_default()))
@@ -107,7 +107,7 @@ pub fn unknown(known: &[String]) -> Vec<(String, Option<String>)> {
 }
 
 fn is_unknown(name: &str, value: &str, known: &[String]) -> bool {
-    // Kubernetes adds such names for a service called queen.
+    // Kubernetes sets such names for a service called queen.
     let of_service = name.contains("_SERVICE_")
         || name.contains("_PORT_")
         || value.contains("://") && name.ends_with("_PORT");

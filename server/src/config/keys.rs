@@ -1,4 +1,4 @@
-//! The keys of encryption at rest. A bad one ends the start: nothing is stored readable by mistake.
+//! The keys of encryption at rest. With an invalid key the broker does not start, so nothing is stored unencrypted by mistake.
 
 use anyhow::{Context, Result};
 use queen_engine::Keys;

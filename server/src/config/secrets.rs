@@ -1,23 +1,54 @@
-//! Secrets in files, as orchestrators mount them: `NAME_FILE` stands in for `NAME`. Read once, when the settings are.
+//! Settings that are never shown, and the files that orchestrators mount them in: `NAME_FILE` stands in for `NAME`, and is read
+//! once, with the settings.
 
+use std::convert::Infallible;
+use std::fmt;
+use std::ops::Deref;
 use std::path::Path;
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 
 use super::Settings;
 
-/// Puts what the files hold where it would be if it had been given directly.
+/// The type of a secret setting. `queen config` and logs show that there is one, and no more.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("***")
+    }
+}
+
+impl Deref for Secret {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Reads the files and sets their settings, as if they had been given directly.
 pub fn fill(settings: &mut Settings) -> Result<()> {
     let plain = |text: &str| text.trim_end_matches(['\r', '\n']).to_owned();
     let Settings { access, .. } = settings;
+    let secret = |text: &str| Secret(plain(text));
+    let secrets = |text: &str| Secret(list(text));
     one_of("DATABASE_URL", &mut settings.database_url, settings.database_url_file.as_deref(), plain)?;
-    one_of("PG_PASSWORD", &mut settings.pg_password, settings.pg_password_file.as_deref(), plain)?;
-    one_of("JWT_SECRET", &mut access.jwt_secret, access.jwt_secret_file.as_deref(), |text| {
-        plain(text).into()
-    })?;
+    one_of("PG_PASSWORD", &mut settings.pg_password, settings.pg_password_file.as_deref(), secret)?;
+    one_of("JWT_SECRET", &mut access.jwt_secret, access.jwt_secret_file.as_deref(), secret)?;
     let (key, keys) = (&mut settings.encryption_key, &mut settings.encryption_old_keys);
-    one_of("QUEEN_ENCRYPTION_KEY", key, settings.encryption_key_file.as_deref(), list)?;
-    one_of("QUEEN_ENCRYPTION_OLD_KEYS", keys, settings.encryption_old_keys_file.as_deref(), list)
+    one_of("QUEEN_ENCRYPTION_KEY", key, settings.encryption_key_file.as_deref(), secrets)?;
+    one_of("QUEEN_ENCRYPTION_OLD_KEYS", keys, settings.encryption_old_keys_file.as_deref(), secrets)
 }
 
 fn one_of<T>(
@@ -28,7 +59,7 @@ fn one_of<T>(
 ) -> Result<()> {
     let Some(path) = file else { return Ok(()) };
     if said.is_some() {
-        bail!("{name} and {name}_FILE are both given; only one may be");
+        bail!("{name} and {name}_FILE are both given; set only one");
     }
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{name}_FILE: {} cannot be read", path.display()))?;

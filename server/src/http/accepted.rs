@@ -1,5 +1,4 @@
-//! The two forms of a 202. Published clients read the usual array; who asks gets the object of the load management
-//! specification.
+//! The two formats of a 202: the usual array, which published clients read, and on request one object.
 
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -22,7 +21,7 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// From what every item was told; `None`: nothing was deferred.
+    /// From the results of its items; `None` if nothing was deferred.
     pub fn from_tickets(tickets: impl Iterator<Item = (Ticket, QueuedOperation)>) -> Option<Self> {
         let mut accepted: Option<Self> = None;
         for (ticket, operation) in tickets {
@@ -44,7 +43,7 @@ impl Accepted {
         with_location(answer::json(StatusCode::ACCEPTED, &queued)?, &location.to_string())
     }
 
-    /// The body the direct call would have had, with operation fields on each element.
+    /// The body of the direct call, with operation fields in each element.
     pub fn array(self, results: &impl Serialize) -> Result<Response, ApiError> {
         with_location(answer::json(StatusCode::ACCEPTED, results)?, &self.first.operation_id.to_string())
     }
@@ -59,7 +58,7 @@ fn with_location(mut response: Response, operation: &str) -> Result<Response, Ap
     Ok(response)
 }
 
-/// By header, by query, or by the broker's settings.
+/// The format that the header, the query or the setting asks for.
 pub fn wants_object(app: &App, headers: &HeaderMap, query: &Query) -> bool {
     let preferences = headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok());
     let mut preferences = preferences.flat_map(|value| value.split([',', ';']));

@@ -1,5 +1,5 @@
-//! `POST /api/v1/ack` and `/api/v1/ack/batch`. A refused acknowledgement is a 200 that says so: it is an
-//! answer about a message, not a failed request.
+//! `POST /api/v1/ack` and `/api/v1/ack/batch`. A refused acknowledgement is a 200 with `success: false`: it is a result for one
+//! message, not a failed request.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ const NOTE: &str = "the leases are held until the acknowledgements have landed";
 
 /// Acknowledges one message, and with `completed` everything delivered before it.
 ///
-/// Answers with an array of one, as published clients expect. A refusal is a 200 with `success: false`.
+/// The response is an array with one result, as published clients expect. A refusal is a 200 with `success: false`.
 #[utoipa::path(post, path = "/api/v1/ack", operation_id = "ack", tag = "messages", request_body = words::Ack,
     responses(
         (status = 200, description = "Exactly one result", body = Vec<words::AckResult>),
-        (status = 202, description = "Accepted and durable; its lease is held until it has landed", body = words::AckAccepted,
-            headers(("Location" = String, description = "Of the operation"),
-                    ("X-Queen-Operation-Id" = String, description = "Of the operation"))),
+        (status = 202, description = "Accepted and durable; its lease is held until it is executed", body = words::AckAccepted,
+            headers(("Location" = String, description = "The operation"),
+                    ("X-Queen-Operation-Id" = String, description = "The operation"))),
         Failures, TooLarge, Busy))]
 pub async fn one(
     State(app): State<App>,
@@ -43,15 +43,15 @@ pub async fn one(
 
 /// Acknowledges many messages, of any partitions.
 ///
-/// Items of one partition and lease are applied together, in the order of the messages. Refusals are a 200 with
+/// Items with the same partition and lease are applied together, in the order of the messages. Refusals are a 200 with
 /// `success: false` on the item.
 #[utoipa::path(post, path = "/api/v1/ack/batch", operation_id = "ackBatch", tag = "messages",
     request_body = words::AckBatch,
     responses(
         (status = 200, description = "One result per item, in order", body = Vec<words::AckResult>),
-        (status = 202, description = "Accepted and durable; their leases are held until they have landed", body = words::AckAccepted,
-            headers(("Location" = String, description = "Of the first operation"),
-                    ("X-Queen-Operation-Id" = String, description = "Of the first operation"))),
+        (status = 202, description = "Accepted and durable; their leases are held until they are executed", body = words::AckAccepted,
+            headers(("Location" = String, description = "The first operation"),
+                    ("X-Queen-Operation-Id" = String, description = "The first operation"))),
         Failures, TooLarge, Busy))]
 pub async fn batch(
     State(app): State<App>,

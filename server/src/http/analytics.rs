@@ -1,4 +1,4 @@
-//! `/api/v1/analytics` and what of `/api/v1/status` is about time: what happened, step by step.
+//! `/api/v1/analytics`, and the parts of `/api/v1/status` that are history: figures by step.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -18,16 +18,16 @@ use super::series::{self, TimeRange, WorkerState, average, average_ms, in_ms, pe
 use crate::app::App;
 use crate::openapi::{postgres_stats, queries};
 
-/// Points of one answer, where the step is chosen by whoever asks: a week of minutes.
+/// Maximum number of points in a response whose step the request chooses: a week of minutes.
 const POINTS_MAX: i64 = 10_080;
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct SystemMetrics {
     time_range: TimeRange,
-    /// Minutes in a step.
+    /// Width of a step in minutes.
     bucket_minutes: i32,
-    /// Steps of all brokers.
+    /// Number of steps of all brokers.
     point_count: usize,
     replica_count: usize,
     replicas: Vec<Replica>,
@@ -39,7 +39,7 @@ struct Replica {
     hostname: String,
     port: i32,
     worker_id: String,
-    /// The oldest first.
+    /// Oldest first.
     time_series: Vec<ReplicaStep>,
 }
 
@@ -56,9 +56,9 @@ struct ReplicaStep {
     metrics: Map<String, Value>,
 }
 
-/// What brokers measured about themselves, step by step.
+/// Samples that brokers took of themselves, by step.
 ///
-/// The last hour, unless told otherwise. Steps are 1, 5, 15, 60 or 360 minutes wide: up to 1 hour, 6 hours, 24 hours, 7 days,
+/// By default of the last hour. Steps are 1, 5, 15, 60 or 360 minutes wide for ranges of up to 1 hour, 6 hours, 24 hours, 7 days,
 /// and beyond.
 #[utoipa::path(get, path = "/api/v1/analytics/system-metrics", operation_id = "systemMetrics", tag = "analytics",
     params(queries::BrokerHistoryQuery),
@@ -76,7 +76,7 @@ pub async fn system_metrics(State(app): State<App>, query: Query) -> Result<Resp
     answer::json(StatusCode::OK, &body)
 }
 
-/// They come sorted by broker, then by time.
+/// The rows are sorted by broker, then by time.
 fn replicas(metrics: Vec<Metric>) -> Vec<Replica> {
     let mut replicas: Vec<Replica> = Vec::new();
     for metric in metrics {
@@ -124,13 +124,13 @@ fn insert(tree: &mut Map<String, Value>, metric: &Metric) {
 #[serde(rename_all = "camelCase")]
 struct WorkerMetrics<'a> {
     time_range: TimeRange,
-    /// Minutes in a step.
+    /// Width of a step in minutes.
     bucket_minutes: i32,
     point_count: usize,
-    /// The oldest first.
+    /// Oldest first.
     time_series: Vec<WorkerStep>,
     workers: Vec<WorkerState<'a>>,
-    /// The busiest.
+    /// The busiest broker.
     queues: Vec<QueueLag<'a>>,
     summary: Summary,
 }
@@ -146,27 +146,27 @@ struct WorkerStep {
     push_requests: u64,
     pop_requests: u64,
     ack_requests: u64,
-    /// Calls of the lanes.
+    /// Database calls of the lanes.
     jobs_done: u64,
     push_per_second: f64,
     pop_per_second: f64,
     ack_per_second: f64,
-    /// How late timers fired.
+    /// Delay of timers.
     avg_event_loop_lag_ms: f64,
     max_event_loop_lag_ms: f64,
     /// Idle connections per broker.
     avg_free_slots: f64,
     min_free_slots: u64,
-    /// Of all brokers together.
+    /// Sum over all brokers.
     db_connections: f64,
-    /// Average number of connections with a call in progress, all brokers.
+    /// Average number of connections with a call in progress, over all brokers.
     busy_connections: f64,
-    /// Entries that waited for their call.
+    /// Entries that waited for a database call.
     avg_job_queue_size: f64,
     max_job_queue_size: u64,
-    /// Pops that waited for messages, at the most.
+    /// Maximum number of pops that waited for messages.
     backoff_size: u64,
-    /// Age of messages when they were delivered.
+    /// Age of messages at delivery.
     avg_lag_ms: f64,
     max_lag_ms: f64,
     lag_count: u64,
@@ -225,7 +225,7 @@ struct Summary {
     total_db_errors: u64,
     total_ack_failed: u64,
     total_dlq: u64,
-    /// Pushed in this time and not delivered in it.
+    /// Messages pushed but not delivered in this time.
     pending_messages: u64,
 }
 
@@ -247,10 +247,10 @@ impl From<&Point> for Summary {
     }
 }
 
-/// What brokers did, step by step.
+/// Throughput and errors of brokers, by step.
 #[utoipa::path(get, path = "/api/v1/analytics/worker-metrics", operation_id = "workerMetrics", tag = "analytics",
     params(queries::HistoryQuery),
-    responses((status = 200, description = "All brokers together, and each", body = WorkerMetrics<'static>), Failures))]
+    responses((status = 200, description = "The sum of all brokers, and each broker", body = WorkerMetrics<'static>), Failures))]
 pub async fn worker_metrics(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let filter = series::read(&query)?;
     let history = app.engine.history(&filter).await?;
@@ -273,9 +273,9 @@ pub async fn worker_metrics(State(app): State<App>, query: Query) -> Result<Resp
 #[schema(as = RetentionHistory)]
 struct Retention {
     time_range: TimeRange,
-    /// Minutes in a step.
+    /// Width of a step in minutes.
     bucket_minutes: i32,
-    /// The oldest step first.
+    /// Oldest step first.
     series: Vec<RetentionStep>,
     totals: Removed,
 }
@@ -291,14 +291,14 @@ struct RetentionStep {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Removed {
-    /// Messages older than `retentionSeconds`.
+    /// Messages deleted because they were older than `retentionSeconds`.
     retention_msgs: u64,
-    /// Read by all, and older than `completedRetentionSeconds`.
+    /// Messages deleted because all groups had read them and they were older than `completedRetentionSeconds`.
     completed_retention_msgs: u64,
-    /// That waited longer than `maxWaitTimeSeconds`.
+    /// Messages deleted because they had waited longer than `maxWaitTimeSeconds`.
     eviction_msgs: u64,
     total_msgs: u64,
-    /// How often some were removed.
+    /// Number of deletions.
     event_count: u64,
 }
 
@@ -315,7 +315,7 @@ impl From<&Point> for Removed {
     }
 }
 
-/// How many messages were removed because their time had come.
+/// Messages deleted by retention, by step.
 #[utoipa::path(get, path = "/api/v1/analytics/retention", operation_id = "retentionHistory", tag = "analytics",
     params(queries::BrokerHistoryQuery),
     responses((status = 200, description = "By step", body = Retention), Failures))]
@@ -334,11 +334,11 @@ pub async fn retention(State(app): State<App>, query: Query) -> Result<Response,
     answer::json(StatusCode::OK, &body)
 }
 
-/// How PostgreSQL is doing with this database.
+/// Statistics of PostgreSQL about this database.
 ///
-/// Sums since its statistics were last reset, and what is going on now. Lists hold the 20 that matter most.
+/// Totals since the statistics were last reset, and current activity. Lists hold the 20 largest entries.
 #[utoipa::path(get, path = "/api/v1/analytics/postgres-stats", operation_id = "postgresStats", tag = "analytics",
-    responses((status = 200, description = "From PostgreSQL's own views", body = postgres_stats::PostgresStats), Failures))]
+    responses((status = 200, description = "From the statistics views of PostgreSQL", body = postgres_stats::PostgresStats), Failures))]
 pub async fn postgres(State(app): State<App>) -> Result<Response, ApiError> {
     let stats = app.engine.postgres_stats().await?;
     Ok(answer::written(StatusCode::OK, Bytes::from(stats)))
@@ -348,7 +348,7 @@ pub async fn postgres(State(app): State<App>) -> Result<Response, ApiError> {
 #[serde(rename_all = "camelCase")]
 #[schema(as = Ingested)]
 struct Analytics<'a> {
-    /// The oldest first.
+    /// Oldest first.
     data_points: Vec<DataPoint>,
     interval: &'a str,
     #[schema(format = DateTime)]
@@ -361,13 +361,13 @@ struct Analytics<'a> {
 struct DataPoint {
     #[schema(format = DateTime)]
     timestamp: String,
-    /// That were pushed.
+    /// Messages pushed.
     messages: u64,
 }
 
-/// How many messages were pushed, by minute, hour or day.
+/// Messages pushed, by minute, hour or day.
 ///
-/// The last 24 hours, unless told otherwise; a week of minutes at the most.
+/// By default of the last 24 hours. Minutes are available for up to a week.
 #[utoipa::path(get, path = "/api/v1/status/analytics", operation_id = "statusAnalytics", tag = "analytics",
     params(queries::AnalyticsQuery),
     responses((status = 200, description = "By interval", body = Analytics<'static>), Failures))]
@@ -377,7 +377,12 @@ pub async fn ingested(State(app): State<App>, query: Query) -> Result<Response, 
         "minute" => 1,
         "hour" => 60,
         "day" => 1_440,
-        _ => return Err(BadRequest(format!("interval is none of minute, hour, day: {interval:?}")).into()),
+        _ => {
+            return Err(BadRequest(format!(
+                "interval is {interval:?}; it must be `minute`, `hour` or `day`"
+            ))
+            .into());
+        }
     };
     let filter = series::read(&query)?;
     let range = app.engine.history_range(&filter, DAY).await?.in_steps(minutes, POINTS_MAX);
@@ -400,20 +405,20 @@ pub async fn ingested(State(app): State<App>, query: Query) -> Result<Response, 
 struct Buffers<'a> {
     /// Messages in the spool of this broker.
     pending: u64,
-    /// When the oldest of them was accepted.
+    /// When the oldest message in the spool was accepted.
     #[schema(required, format = DateTime)]
     oldest_at: Option<String>,
-    /// 1 if the last write to it did not work.
+    /// 1 if the last write to the spool failed.
     failed: u8,
-    /// The database could be reached when last tried.
+    /// The last attempt to reach the database succeeded.
     db_healthy: bool,
     /// `host:port`.
     worker: &'a str,
 }
 
-/// What waits on the disk of this broker.
+/// The spool of this broker.
 #[utoipa::path(get, path = "/api/v1/status/buffers", operation_id = "buffers", tag = "analytics",
-    responses((status = 200, description = "From memory", body = Buffers<'static>)))]
+    responses((status = 200, description = "The spool of this broker, from memory", body = Buffers<'static>)))]
 pub async fn buffers(State(app): State<App>) -> Result<Response, ApiError> {
     let spool = app.engine.spool_stats();
     let body = Buffers {

@@ -1,4 +1,4 @@
-//! The three forms of a good answer. What goes wrong is in `error.rs`.
+//! The three forms of a successful response. Failures are in `error.rs`.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
@@ -15,7 +15,7 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, ApiEr
     match serde_json::to_vec(body) {
         Ok(bytes) => Ok(written(status, Bytes::from(bytes))),
         Err(error) => {
-            Err(ApiError::new(ErrorCode::Internal, format!("the answer cannot be written: {error}")))
+            Err(ApiError::new(ErrorCode::Internal, format!("the response cannot be serialized: {error}")))
         }
     }
 }

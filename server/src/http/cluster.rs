@@ -1,4 +1,4 @@
-//! How brokers know of each other, for operators and the dashboard, and a way to tell one that there is something to do.
+//! What brokers know of each other, for operators and the dashboard, and a way to wake the pops of a queue.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -23,15 +23,15 @@ use crate::app::App;
     }],
 }))]
 struct SharedState {
-    /// Always: it cannot be switched off.
+    /// Always true; it cannot be switched off.
     enabled: bool,
-    /// This broker hears the others.
+    /// This broker receives the notifications of others.
     listening: bool,
     maintenance_mode: bool,
     pop_maintenance_mode: bool,
-    /// The one that answers.
+    /// The broker that answers.
     broker: Uuid,
-    /// Heard of in the last half minute.
+    /// Seen in the last 30 seconds.
     brokers: Vec<Peer>,
 }
 
@@ -54,7 +54,7 @@ struct Peer {
 struct Notify {
     #[schema(max_length = 255)]
     queue: String,
-    /// Taken, but everybody who waits for the queue looks again.
+    /// Accepted, but ignored: all pops that wait for the queue look again.
     #[serde(default)]
     #[expect(dead_code, reason = "described, never read")]
     partition: Option<String>,
@@ -66,9 +66,9 @@ struct Notified {
     status: &'static str,
 }
 
-/// What brokers know of each other.
+/// The brokers of this database, and how they notify each other.
 ///
-/// As the database has it, or, while that is away, as this broker last knew it.
+/// Read from the database. While it is unreachable, the last known state.
 #[utoipa::path(get, path = "/api/v1/system/shared-state", operation_id = "sharedState", tag = "broker",
     responses((status = 200, description = "All brokers", body = SharedState)))]
 pub async fn shared_state(State(app): State<App>) -> Result<Response, ApiError> {
@@ -93,28 +93,29 @@ pub async fn shared_state(State(app): State<App>) -> Result<Response, ApiError> 
     answer::json(StatusCode::OK, &body)
 }
 
-/// What brokers know of each other, where older tools look for it.
+/// The same as `/api/v1/system/shared-state`, for existing tools.
 #[utoipa::path(get, path = "/internal/api/shared-state/stats", operation_id = "sharedStateStats", tag = "broker",
     responses((status = 200, description = "All brokers", body = SharedState)))]
 pub async fn shared_state_stats(app: State<App>) -> Result<Response, ApiError> {
     shared_state(app).await
 }
 
-/// What brokers know of each other, where older tools look for it.
+/// The same as `/api/v1/system/shared-state`, for existing tools.
 #[utoipa::path(get, path = "/internal/api/inter-instance/stats", operation_id = "interInstanceStats", tag = "broker",
     responses((status = 200, description = "All brokers", body = SharedState)))]
 pub async fn inter_instance_stats(app: State<App>) -> Result<Response, ApiError> {
     shared_state(app).await
 }
 
-/// Lets all pops that wait for a queue look again.
+/// Wakes all pops that wait for a queue.
 ///
-/// Brokers do so by themselves; this is for those who write to the log in other ways.
+/// Brokers do this themselves; it is meant for programs that write to the log directly.
 #[utoipa::path(post, path = "/internal/api/notify", operation_id = "notify", tag = "broker", request_body = Notify,
-    responses((status = 200, description = "They look", body = Notified), Failures, TooLarge))]
+    responses((status = 200, description = "The pops look again", body = Notified), Failures, TooLarge))]
 pub async fn notify(State(app): State<App>, body: Body<SMALL>) -> Result<Response, ApiError> {
-    let notify: Notify = read_object(&body.0)
-        .map_err(|BadRequest(error)| BadRequest(format!("the body is {{\"queue\": \"name\"}}: {error}")))?;
+    let notify: Notify = read_object(&body.0).map_err(|BadRequest(error)| {
+        BadRequest(format!("the body must be {{\"queue\": \"name\"}}: {error}"))
+    })?;
     check_name("queue", &notify.queue)?;
     app.engine.notify(&notify.queue).await?;
     answer::json(StatusCode::OK, &Notified { status: "ok" })

@@ -1,4 +1,4 @@
-//! `/api/v1/dlq`: what consumer groups gave up on, listed, told apart or thrown away.
+//! `/api/v1/dlq`: lists dead letters, groups them by error, or deletes them.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -12,8 +12,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, Missing};
-use super::request::Query;
-use super::resources::Pagination;
+use super::request::{Pagination, Query};
 use crate::app::App;
 use crate::openapi::queries;
 
@@ -35,19 +34,19 @@ const LIMIT_MAX: i64 = 1_000;
 struct Page<'a> {
     messages: Vec<Entry<'a>>,
     pagination: Pagination,
-    /// All that match, not only this page.
+    /// Number of all dead letters that match.
     total: i64,
 }
 
-/// A message as it was when a group gave up on it.
+/// A message that a group gave up on.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DeadLetter)]
 struct Entry<'a> {
-    /// The message's.
+    /// Id of the message.
     id: Uuid,
     transaction_id: &'a str,
-    /// Of a replayed message: what its sender called it.
+    /// Only for a redriven message: the transaction id that its producer sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     original_transaction_id: Option<&'a str>,
@@ -60,7 +59,7 @@ struct Entry<'a> {
     retry_count: i32,
     #[schema(value_type = serde_json::Value)]
     data: &'a RawValue,
-    /// Why that is null: the message is encrypted and cannot be decrypted here.
+    /// Why `data` is null: this broker cannot decrypt the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     decryption_error: Option<String>,
@@ -77,7 +76,7 @@ struct Entry<'a> {
 struct Purged<'a> {
     success: bool,
     queue: &'a str,
-    /// Dead letters.
+    /// Number of deleted dead letters.
     purged: i64,
 }
 
@@ -91,25 +90,25 @@ struct Purged<'a> {
     "counted": 12,
 }))]
 struct Shapes<'a> {
-    /// The most frequent first.
+    /// Most frequent first.
     shapes: Vec<Shape<'a>>,
-    /// All dead letters that match.
+    /// Number of all dead letters that match.
     total: i64,
-    /// Of them told apart: the newest twenty thousand.
+    /// How many of them were grouped: the newest 20,000.
     counted: i64,
 }
 
-/// Dead letters whose errors look alike.
+/// Dead letters with similar errors.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DeadLetterShape)]
 struct Shape<'a> {
-    /// The error with a `#` for what varies: numbers, ids, quoted text. Empty: there is no error.
+    /// The error with `#` in place of numbers, ids and quoted text. Empty if there is no error.
     shape: &'a str,
     count: i64,
-    /// In how many queues.
+    /// Number of queues with such dead letters.
     queues: i64,
-    /// One of the errors; its beginning, if it is long.
+    /// One of the errors, cut if it is long.
     example: &'a str,
     #[schema(format = DateTime)]
     first_failed_at: String,
@@ -117,7 +116,7 @@ struct Shape<'a> {
     last_failed_at: String,
 }
 
-/// Lists what consumer groups gave up on, the newest failure first.
+/// Lists dead letters, newest failure first.
 #[utoipa::path(get, path = "/api/v1/dlq", operation_id = "deadLetters", tag = "messages", params(queries::DeadLetterQuery),
     responses((status = 200, description = "A page", body = Page<'static>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
@@ -128,15 +127,16 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
     answer::json(StatusCode::OK, &Page { messages, pagination, total })
 }
 
-/// Throws away all dead letters of a queue that match.
+/// Deletes all dead letters of a queue that match.
 ///
-/// What fails meanwhile stays, and so does what a redrive is replaying at this very moment. Unknown parameters are refused.
+/// Messages that fail meanwhile, and those that a redrive is pushing at the moment, are not deleted. Unknown parameters are
+/// refused.
 #[utoipa::path(delete, path = "/api/v1/dlq", operation_id = "purgeDeadLetters", tag = "messages", params(queries::PurgeQuery),
-    responses((status = 200, description = "They are gone", body = Purged<'static>), Missing, Failures))]
+    responses((status = 200, description = "Deleted", body = Purged<'static>), Missing, Failures))]
 pub async fn purge(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     if let Some((name, _)) = query.pairs().find(|(name, _)| !FILTERS.contains(name) && !PAGES.contains(name))
     {
-        return Err(BadRequest(format!("unknown parameter {name:?}; nothing was thrown away")).into());
+        return Err(BadRequest(format!("unknown parameter {name:?}; nothing was deleted")).into());
     }
     let filter = read(&query)?;
     let Some(queue) = filter.queue.as_deref() else {
@@ -148,19 +148,19 @@ pub async fn purge(State(app): State<App>, query: Query) -> Result<Response, Api
     }
 }
 
-/// Tells what dead letters failed of: how many have errors that look alike.
+/// Groups dead letters by similar errors.
 ///
-/// Each shape can be handed in as a filter to list, throw away or replay exactly these.
+/// Each shape is a filter that lists, deletes or redrives exactly these.
 #[utoipa::path(get, path = "/api/v1/dlq/shapes", operation_id = "deadLetterShapes", tag = "messages",
     params(queries::ShapesQuery),
-    responses((status = 200, description = "The most frequent", body = Shapes<'static>), Failures))]
+    responses((status = 200, description = "The most frequent shapes", body = Shapes<'static>), Failures))]
 pub async fn shapes(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let found = app.engine.letter_shapes(&read(&query)?).await?;
     let shapes = found.shapes.iter().map(Shape::from).collect();
     answer::json(StatusCode::OK, &Shapes { shapes, total: found.total, counted: found.counted })
 }
 
-/// A purge goes through all of them.
+/// Accepted by a purge, and ignored: it deletes all that match.
 const PAGES: [&str; 2] = ["limit", "offset"];
 
 const FILTERS: [&str; 8] = ["queue", "partition", "consumerGroup", "group", "from", "to", "error", "shape"];
@@ -171,6 +171,7 @@ fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
     };
     let name = |key| checked(key, query.filled(key));
     let time = |key| query.filled(key).map(|value| parse_time(key, value)).transpose();
+    let Pagination { limit, offset } = query.page(LIMIT_DEFAULT, LIMIT_MAX);
     Ok(DeadLetterFilter {
         queue: name("queue")?,
         partition: name("partition")?,
@@ -179,12 +180,12 @@ fn read(query: &Query) -> Result<DeadLetterFilter, BadRequest> {
         to: time("to")?,
         error: name("error")?,
         shape: shape(query.text("shape"))?,
-        limit: query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX),
-        offset: query.number("offset").unwrap_or(0).max(0),
+        limit,
+        offset,
     })
 }
 
-/// Unlike other filters an empty one counts: there are dead letters without an error.
+/// An empty shape is a filter as well: it matches dead letters without an error.
 pub fn shape(given: Option<&str>) -> Result<Option<String>, BadRequest> {
     given.map(|shape| check_name("shape", shape).map(|()| shape.to_owned())).transpose()
 }

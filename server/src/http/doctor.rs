@@ -1,4 +1,4 @@
-//! `/api/v1/system/doctor`: what is wrong with the database, as the last look has found it.
+//! `/api/v1/system/doctor`: the findings of the last examination of the database.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,15 +21,15 @@ use crate::app::App;
         "transactions": 12, "query": "select 1"}],
 }))]
 pub struct Report<'a> {
-    /// The database is reached, and no finding is a problem.
+    /// The database is reachable, and no finding is a problem.
     healthy: bool,
-    /// The database could be reached when last tried.
+    /// The last attempt to reach the database succeeded.
     reachable: bool,
-    /// Since the database was looked at; null before the first look.
+    /// Age of the examination in seconds; null before the first one.
     age_seconds: Option<f64>,
-    /// The worst first.
+    /// Most severe first.
     findings: Vec<Found<'a>>,
-    /// Who keeps old row versions from being removed, the oldest first.
+    /// Transactions that keep old row versions from being removed, oldest first.
     holders: Vec<Keeper<'a>>,
 }
 
@@ -38,35 +38,35 @@ pub struct Report<'a> {
 pub struct Found<'a> {
     /// `problem`, `warning` or `info`.
     severity: &'static str,
-    /// Stays the same from version to version.
+    /// Stable across versions.
     code: &'static str,
-    /// The cause, with numbers, and what to do.
+    /// The cause, with numbers, and the remedy.
     message: &'a str,
 }
 
-/// Something that keeps old row versions from being removed. Every transaction does, for as long as it is open.
+/// Something that keeps old row versions from being removed, as every open transaction does.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DoctorHolder)]
 pub struct Keeper<'a> {
     /// `session`, `standby` or `prepared`.
     kind: &'a str,
-    /// Of the program, the standby or the prepared transaction.
+    /// Name of the program, the standby or the prepared transaction.
     name: &'a str,
     pid: Option<i32>,
     state: Option<&'a str>,
-    /// For how long already, where that is known.
+    /// How long it has been open, if known.
     seconds: Option<f64>,
-    /// How many transactions have begun since.
+    /// Transactions that began since.
     transactions: Option<i64>,
     query: Option<&'a str>,
 }
 
-/// What is wrong with the database, and what to do about it.
+/// Examines the database: problems, their causes and remedies.
 ///
-/// Brokers look once a minute (`QUEEN_DOCTOR_SECONDS`); `fresh=true` looks now.
+/// Brokers examine it once a minute (`QUEEN_DOCTOR_SECONDS`); `fresh=true` examines it now.
 #[utoipa::path(get, path = "/api/v1/system/doctor", operation_id = "doctor", tag = "broker",
-    params(("fresh" = Option<bool>, Query, description = "Look now instead of telling what the last look has found")),
-    responses((status = 200, description = "What was found", body = Report<'static>), Failures))]
+    params(("fresh" = Option<bool>, Query, description = "Examine the database now instead of returning the last findings")),
+    responses((status = 200, description = "The findings", body = Report<'static>), Failures))]
 pub async fn doctor(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let examination = match query.flag("fresh", false) {
         true => Some(app.engine.examine().await?),

@@ -1,5 +1,4 @@
-//! Consumer groups: where they stand, and what can be done to them: forget them, move their start. `seeks.rs` moves their
-//! cursors.
+//! Consumer groups: lists them, shows their positions, deletes them, and changes where they start. `seeks.rs` moves their cursors.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,13 +29,13 @@ use crate::openapi::queries;
 struct Deleted<'a> {
     success: bool,
     consumer_group: &'a str,
-    /// Only when one queue was named.
+    /// Only if one queue was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     queue_name: Option<&'a str>,
-    /// Cursors that went.
+    /// Number of deleted cursors.
     deleted_partitions: i64,
-    /// A registered start went: there was one, and `deleteMetadata` was not false.
+    /// A registration was deleted: there was one, and `deleteMetadata` was not false.
     metadata_deleted: bool,
 }
 
@@ -56,9 +55,9 @@ struct SubscriptionBody {
 struct Subscribed<'a> {
     success: bool,
     consumer_group: &'a str,
-    /// As it was sent.
+    /// The time that was sent.
     new_timestamp: &'a str,
-    /// Registrations that were changed.
+    /// Number of changed registrations.
     rows_updated: i64,
 }
 
@@ -68,28 +67,28 @@ struct Subscribed<'a> {
 #[schema(as = ConsumerGroup)]
 struct Group {
     name: String,
-    /// The queue, in a list for those who expect one.
+    /// The queue, as a list for existing clients.
     topics: Vec<String>,
     queue_name: String,
-    /// Partitions it has a cursor in.
+    /// Partitions in which it has a cursor.
     members: i64,
-    /// When the queue was last measured.
+    /// As of the last measurement of the queue.
     partitions_with_lag: i64,
     total_lag: i64,
-    /// Seconds that its oldest unread message has waited.
+    /// Age of its oldest unread message in seconds.
     max_time_lag: f64,
-    /// `Stable`; `Lagging` if something has waited for more than five minutes; `Dead` if it never read anything.
+    /// `Stable`; `Lagging` if a message has waited for more than five minutes; `Dead` if the group never read anything.
     state: &'static str,
-    /// How the group asked where to start: `all`, `new`, `now` or whatever its first pop said; `timestamp` for a time.
+    /// Where the group asked to start: `all`, `new`, `now` or another word of its first pop; `timestamp` for a time.
     subscription_mode: String,
     #[schema(required, format = DateTime)]
     subscription_timestamp: Option<String>,
-    /// Null for one that never registered, as queue mode never does.
+    /// Null if the group never registered, as queue mode.
     #[schema(required, format = DateTime)]
     subscription_created_at: Option<String>,
 }
 
-/// Something that has waited long for a group.
+/// A partition in which messages have waited long for a group.
 #[derive(Serialize, ToSchema)]
 #[schema(as = LaggingPartition)]
 struct Lagging {
@@ -97,7 +96,7 @@ struct Lagging {
     queue_name: String,
     partition_name: String,
     partition_id: Uuid,
-    /// Who holds the lease, if there is one.
+    /// The lease, if there is one.
     #[schema(required)]
     worker_id: Option<Uuid>,
     offset_lag: i64,
@@ -120,15 +119,15 @@ struct InQueue {
 #[schema(as = GroupInPartition)]
 struct InPartition {
     partition: String,
-    /// The lease, if somebody holds one.
+    /// The lease, if there is one.
     #[schema(required)]
     worker_id: Option<Uuid>,
-    /// Who popped it. Null if that was at another broker, or is forgotten.
+    /// Consumer that holds the lease. Null if it popped at another broker, or is no longer known.
     #[schema(required)]
     held_by: Option<HeldBy>,
     #[schema(required, format = DateTime)]
     leased_since: Option<String>,
-    /// While deferred acknowledgements hold the lease: when it would have ended.
+    /// If deferred acknowledgements hold the lease: when it would have ended.
     #[schema(required, format = DateTime)]
     lease_expires_at: Option<String>,
     #[schema(required, format = DateTime)]
@@ -145,7 +144,7 @@ struct HeldBy {
     /// The subject of its token, or the name of its API key.
     #[schema(required, value_type = Option<String>)]
     name: Option<Arc<str>>,
-    /// From where it was popped; behind a proxy that is the proxy.
+    /// Address of the consumer, or of the proxy in front of it.
     #[schema(value_type = String)]
     address: IpAddr,
 }
@@ -154,32 +153,31 @@ const GROUPS_DEFAULT: i64 = 1_000;
 const GROUPS_MAX: i64 = 10_000;
 const LAGGING_DEFAULT: i64 = 200;
 const LAGGING_MAX: i64 = 1_000;
-/// Queues that the detail of a group names.
+/// Maximum number of queues in the detail of a group.
 const QUEUES_MAX: i64 = 100;
 const LAGGING_SECONDS: f64 = 300.0;
 
-/// Lists consumer groups, one entry for each queue they read.
+/// Lists consumer groups, with one entry for each queue that they read.
 #[utoipa::path(get, path = "/api/v1/consumer-groups", operation_id = "listGroups", tag = "consumer groups",
     params(queries::GroupsQuery),
     responses((status = 200, description = "By queue and name", body = Vec<Group>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    let limit = query.number("limit").unwrap_or(GROUPS_DEFAULT).clamp(1, GROUPS_MAX);
-    let offset = query.number("offset").unwrap_or(0).max(0);
+    let page = query.page(GROUPS_DEFAULT, GROUPS_MAX);
     let queue = query.filled("queue");
     check_name("queue", queue.unwrap_or_default())?;
-    let groups = app.engine.groups(None, queue, limit, offset).await?;
+    let groups = app.engine.groups(None, queue, page.limit, page.offset).await?;
     answer::json(StatusCode::OK, &groups.into_iter().map(Group::from).collect::<Vec<_>>())
 }
 
-/// Lists what has waited longest for a consumer group.
+/// Lists the partitions in which messages have waited longest for a group.
 ///
-/// Of each queue and group the partitions that stood out when it was last measured, with their numbers of now.
+/// Covers the notable partitions of the last measurement of each queue and group, with current numbers.
 #[utoipa::path(get, path = "/api/v1/consumer-groups/lagging", operation_id = "laggingPartitions", tag = "consumer groups",
     params(queries::LaggingQuery),
-    responses((status = 200, description = "The oldest first", body = Vec<Lagging>), Failures))]
+    responses((status = 200, description = "Oldest first", body = Vec<Lagging>), Failures))]
 pub async fn lagging(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let seconds = query.number("minLagSeconds").unwrap_or(3600).max(0);
-    let limit = query.number("limit").unwrap_or(LAGGING_DEFAULT).clamp(1, LAGGING_MAX);
+    let limit = query.page(LAGGING_DEFAULT, LAGGING_MAX).limit;
     let lagging = app.engine.lagging_partitions(seconds, limit).await?.into_iter();
     let lagging = lagging.map(|(group, partition)| {
         let seconds = to_millis(partition.lag_seconds.unwrap_or_default());
@@ -199,9 +197,9 @@ pub async fn lagging(State(app): State<App>, query: Query) -> Result<Response, A
     answer::json(StatusCode::OK, &lagging.collect::<Vec<_>>())
 }
 
-/// Where a consumer group stands, by queue. Empty for one that reads nothing.
+/// Shows the positions of a consumer group, by queue. Empty for a group that reads nothing.
 ///
-/// Of a queue with more partitions than are named, or than a thousand, those that stood out when it was last measured come
+/// For a queue with more partitions than fit, or with more than 1,000, the notable partitions of the last measurement come
 /// first, and the others by name.
 #[utoipa::path(get, path = "/api/v1/consumer-groups/{group}", operation_id = "getGroup", tag = "consumer groups",
     params(("group" = String, Path), queries::GroupQuery),
@@ -241,7 +239,7 @@ impl InPartition {
             partition: partition.name,
             worker_id: partition.lease,
             held_by: held.map(|Holder { name, address }| HeldBy { name, address }),
-            // A partition is served by being leased, and by nothing else while it is.
+            // A leased partition was last served when it was leased.
             leased_since: partition.served_at.filter(|_| partition.lease.is_some()).map(format_millis),
             lease_expires_at: partition.lease_until.map(format_millis),
             last_consumed_at: partition.served_at.map(format_millis),
@@ -269,7 +267,7 @@ impl From<GroupFigures> for Group {
                 Some(_) if lag > LAGGING_SECONDS => "Lagging",
                 Some(_) => "Stable",
             },
-            // Registered with an earlier release, which kept no words, or not at all.
+            // Registered by an earlier release, which did not store the word, or not registered.
             subscription_mode: group.mode.unwrap_or_else(|| match group.since {
                 Some(_) => "timestamp".to_owned(),
                 None => "all".to_owned(),
@@ -280,12 +278,12 @@ impl From<GroupFigures> for Group {
     }
 }
 
-/// Forgets where a group stands, in every queue.
+/// Deletes a consumer group from all queues.
 ///
-/// Its cursors and leases go; a group of the same name starts afresh. One that does not exist is no error.
+/// Its cursors and leases are deleted; a group with the same name starts anew. It is not an error if the group does not exist.
 #[utoipa::path(delete, path = "/api/v1/consumer-groups/{group}", operation_id = "deleteGroup",
     tag = "consumer groups", params(("group" = String, Path), queries::DeleteGroupQuery),
-    responses((status = 200, description = "Forgotten", body = Deleted<'static>), Failures))]
+    responses((status = 200, description = "Deleted", body = Deleted<'static>), Failures))]
 pub async fn delete(
     State(app): State<App>,
     Segments(group): Segments<String>,
@@ -294,11 +292,11 @@ pub async fn delete(
     delete_group(&app, &group, None, &query).await
 }
 
-/// Forgets where a group stands in one queue.
+/// Deletes a consumer group from one queue.
 #[utoipa::path(delete, path = "/api/v1/consumer-groups/{group}/queues/{queue}",
     operation_id = "deleteGroupFromQueue", tag = "consumer groups",
     params(("group" = String, Path), ("queue" = String, Path), queries::DeleteGroupQuery),
-    responses((status = 200, description = "Forgotten", body = Deleted<'static>), Failures))]
+    responses((status = 200, description = "Deleted", body = Deleted<'static>), Failures))]
 pub async fn delete_from_queue(
     State(app): State<App>,
     Segments((group, queue)): Segments<(String, String)>,
@@ -308,12 +306,12 @@ pub async fn delete_from_queue(
     delete_group(&app, &group, Some(&queue), &query).await
 }
 
-/// Moves the time from which a group reads partitions that are new to it.
+/// Changes the time from which a group reads partitions that are new to it.
 ///
-/// Changes registrations that exist, adds none, and moves no cursor.
+/// Changes existing registrations, adds none, and moves no cursor.
 #[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/subscription", operation_id = "setSubscription",
     tag = "consumer groups", params(("group" = String, Path)), request_body = SubscriptionBody,
-    responses((status = 200, description = "Moved", body = Subscribed<'static>), Failures, TooLarge))]
+    responses((status = 200, description = "Changed", body = Subscribed<'static>), Failures, TooLarge))]
 pub async fn subscription(
     State(app): State<App>,
     Segments(group): Segments<String>,

@@ -1,4 +1,4 @@
-//! Is it alive, and can it work? Two questions: a broker without its database is alive, not ready.
+//! Health checks: is the process alive, and is it ready? A broker that cannot reach its database is alive, but not ready.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -19,10 +19,10 @@ struct Health<'a> {
     status: &'static str,
     /// `connected` or `disconnected`.
     database: &'static str,
-    /// `host:port`, to tell brokers apart.
+    /// `host:port` of the broker.
     server: &'a str,
     version: &'static str,
-    /// The same.
+    /// The same as `server`.
     worker_id: &'a str,
 }
 
@@ -33,11 +33,11 @@ struct Status {
     status: &'static str,
 }
 
-/// Whether the broker reaches its database, and who it is.
+/// Health of the broker: whether it reaches its database, and its identity.
 #[utoipa::path(get, path = "/health", operation_id = "health", tag = "broker",
     responses(
-        (status = 200, description = "The database answers", body = Health<'static>),
-        (status = 503, description = "The database does not answer within two seconds", body = Health<'static>)))]
+        (status = 200, description = "The database responds", body = Health<'static>),
+        (status = 503, description = "The database does not respond within two seconds", body = Health<'static>)))]
 pub async fn health(State(app): State<App>) -> Result<Response, ApiError> {
     let (code, status, database) = match app.engine.ready().await {
         true => (StatusCode::OK, "healthy", "connected"),
@@ -47,16 +47,16 @@ pub async fn health(State(app): State<App>) -> Result<Response, ApiError> {
     answer::json(code, &Health { status, database, server: &app.name, version, worker_id: &app.name })
 }
 
-/// Whether the process answers at all.
+/// Liveness: the process responds.
 ///
-/// Always yes: whoever can answer is alive.
+/// Always a 200.
 #[utoipa::path(get, path = "/health/live", operation_id = "live", tag = "broker",
     responses((status = 200, description = "Alive", body = Status)))]
 pub async fn live() -> Result<Response, ApiError> {
     answer::json(StatusCode::OK, &Status { status: "alive" })
 }
 
-/// Whether the broker can work: its database answers.
+/// Readiness: the database responds.
 #[utoipa::path(get, path = "/health/ready", operation_id = "ready", tag = "broker",
     responses(
         (status = 200, description = "Ready", body = Status),

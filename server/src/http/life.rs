@@ -1,4 +1,4 @@
-//! `GET /api/v1/messages/:partitionId/:transactionId/life`: one message from its push to what every group made of it.
+//! `GET /api/v1/messages/:partitionId/:transactionId/life`: the history of one message, from its push to its state in every group.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -42,10 +42,10 @@ use crate::auth::grants::Need;
 }))]
 struct Life<'a> {
     push: Push<'a>,
-    /// Every group that has read its partition, or is registered with its queue; at most 1,000, by name.
+    /// Groups that have read its partition or are registered with its queue, by name; at most 1,000.
     groups: Vec<Group<'a>>,
-    /// What was recorded, in order of time, at most 1,000. Only of messages that were pushed with a `traceId` or a
-    /// `traceparent`, and of their children.
+    /// Recorded events, oldest first; at most 1,000. Only for messages that were pushed with a `traceId` or a
+    /// `traceparent`, and for their children.
     events: Vec<Event<'a>>,
 }
 
@@ -59,7 +59,7 @@ struct Push<'a> {
     queue: &'a str,
     partition: &'a str,
     offset: i64,
-    /// Null if only events are left of the message; then so are the fields below.
+    /// Null, like the fields below, if only events of the message remain.
     #[schema(required, format = DateTime)]
     created_at: Option<String>,
     #[schema(required)]
@@ -70,7 +70,7 @@ struct Push<'a> {
     traceparent: Option<&'a str>,
     #[schema(required)]
     tracestate: Option<&'a str>,
-    /// The row of the log that holds it; null if it is no longer stored.
+    /// The segment that holds it; null if it is no longer stored.
     #[schema(required)]
     segment: Option<Segment>,
 }
@@ -79,9 +79,9 @@ struct Push<'a> {
 #[serde(rename_all = "camelCase")]
 #[schema(as = LifeSegment)]
 struct Segment {
-    /// Of its first message.
+    /// Offset of its first message.
     base_offset: i64,
-    /// Messages in it.
+    /// Number of messages.
     count: i32,
     extent: i32,
 }
@@ -91,14 +91,14 @@ struct Segment {
 #[schema(as = LifeGroup)]
 struct Group<'a> {
     consumer_group: &'a str,
-    /// As far as it is known: it is leased, done with, or there is an event.
+    /// Whether it was delivered, as far as known: it is leased, the group has passed it, or there is an event.
     delivered: bool,
-    /// The group is done with it: its cursor is further on.
+    /// The cursor of the group has passed it.
     consumed: bool,
-    /// Null when it is not leased now.
+    /// Null if it is not leased.
     #[schema(required, format = DateTime)]
     leased_until: Option<String>,
-    /// How often it has failed so far, while it is the next to be delivered.
+    /// How often it has failed so far, if it is the next to be delivered.
     attempts: i32,
     #[schema(required)]
     dead_letter: Option<DeadLetter<'a>>,
@@ -121,17 +121,17 @@ struct DeadLetter<'a> {
 struct Event<'a> {
     #[schema(format = DateTime)]
     at: String,
-    /// `delivered`, `completed`, `failed`, `retry`, `dead_letter`, `dropped` (given up in a queue without dead letters),
+    /// `delivered`, `completed`, `failed`, `retry`, `dead_letter`, `dropped` (gave up in a queue without dead letters),
     /// `child` (pushed in the transaction that acknowledged this one) or `parent`.
     event: &'a str,
     #[schema(required)]
     consumer_group: Option<&'a str>,
-    /// Which delivery it is about: failures before it, plus one.
+    /// Number of the delivery: one more than the failures before it.
     #[schema(required)]
     attempt: Option<i32>,
     #[schema(required)]
     error: Option<&'a str>,
-    /// The transaction that made a child; null if the caller may not see the other message.
+    /// The transaction that pushed a child; null if the caller may not see the other message.
     #[schema(required)]
     transaction: Option<Uuid>,
     /// The child or the parent; null if the caller may not see its queue.
@@ -150,17 +150,17 @@ struct Other<'a> {
     partition: &'a str,
 }
 
-/// Tells the life of a message: its push, what every group has made of it, and what was recorded about it.
+/// Shows the history of a message: its push, its state in each group, and recorded events.
 #[utoipa::path(get, path = "/api/v1/messages/{partition}/{transaction}/life", operation_id = "messageLife",
     tag = "messages", params(("partition" = Uuid, Path, description = "The `partitionId`"), ("transaction" = String, Path)),
-    responses((status = 200, description = "All that is known", body = Life<'static>), NoMessage, Failures))]
+    responses((status = 200, description = "The history of the message", body = Life<'static>), NoMessage, Failures))]
 pub async fn life(
     State(app): State<App>,
     caller: Caller,
     Segments((partition, transaction)): Segments<(String, String)>,
 ) -> Result<Response, ApiError> {
     let partition = Uuid::try_parse(&partition)
-        .map_err(|_| BadRequest(format!("a partition id is a UUID, and not {partition:?}")))?;
+        .map_err(|_| BadRequest(format!("partition id {partition:?} is not a UUID")))?;
     check_name("transactionId", &transaction)?;
     match app.engine.life(partition, &transaction).await? {
         Some(life) => answer::json(StatusCode::OK, &Life::of(&life, &caller)),
@@ -171,7 +171,7 @@ pub async fn life(
 #[derive(utoipa::IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
 pub enum NoMessage {
-    /// Neither the log nor a dead letter nor an event knows such a message.
+    /// There is no such message, dead letter or event.
     #[response(status = 404)]
     NotFound(ErrorBody<'static>),
 }
@@ -218,7 +218,7 @@ impl<'a> From<&'a Reader> for Group<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// That there is a child or a parent belongs to this message; which one it is, to the other queue.
+    /// A caller may learn that there is a child or a parent, but which message it is only with rights to its queue.
     fn of(recorded: &'a Recorded, caller: &Caller) -> Self {
         let relation = recorded.relation.as_ref().filter(|other| caller.can(Need::Any, &other.queue));
         Self {

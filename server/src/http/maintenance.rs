@@ -1,5 +1,5 @@
-//! `/api/v1/system/maintenance`: pushes go to the spool, or pops find nothing, on all brokers, until somebody says
-//! otherwise.
+//! `/api/v1/system/maintenance`: switches the maintenance modes of all brokers, in which pushes go to the spool or pops return
+//! nothing.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -25,9 +25,9 @@ struct Switch {
 struct Push {
     maintenance_mode: bool,
     pop_maintenance_mode: bool,
-    /// In the spool of this broker.
+    /// Messages in the spool of this broker.
     buffered_messages: u64,
-    /// The last write to it worked.
+    /// The last write to the spool succeeded.
     buffer_healthy: bool,
     buffer_stats: BufferStats,
     message: &'static str,
@@ -49,17 +49,17 @@ struct Pop {
     message: &'static str,
 }
 
-/// Tells whether pushes go to the spool.
+/// Shows whether pushes go to the spool.
 #[utoipa::path(get, path = "/api/v1/system/maintenance", operation_id = "maintenance", tag = "broker",
-    responses((status = 200, description = "As the database has it", body = Push), Failures))]
+    responses((status = 200, description = "The current state, from the database", body = Push), Failures))]
 pub async fn push(State(app): State<App>) -> Result<Response, ApiError> {
     let maintenance = app.engine.fresh_maintenance().await;
     answer_push(&app, maintenance)
 }
 
-/// Sends pushes to the spool, or lets them through again.
+/// Sends pushes to the spool, or stops doing so.
 ///
-/// What is in a spool is stored in order once it is switched off. Other brokers follow within a second.
+/// Once it is switched off, the spool is moved into the log in order. Other brokers follow within a second.
 #[utoipa::path(post, path = "/api/v1/system/maintenance", operation_id = "setMaintenance", tag = "broker",
     request_body = Switch,
     responses((status = 200, description = "Switched", body = Push), Failures, TooLarge))]
@@ -68,14 +68,14 @@ pub async fn set_push(State(app): State<App>, body: Body<SMALL>) -> Result<Respo
     answer_push(&app, maintenance)
 }
 
-/// Tells whether pops find nothing.
+/// Shows whether pops return nothing.
 #[utoipa::path(get, path = "/api/v1/system/maintenance/pop", operation_id = "popMaintenance", tag = "broker",
-    responses((status = 200, description = "As the database has it", body = Pop), Failures))]
+    responses((status = 200, description = "The current state, from the database", body = Pop), Failures))]
 pub async fn pop(State(app): State<App>) -> Result<Response, ApiError> {
     answer_pop(app.engine.fresh_maintenance().await)
 }
 
-/// Lets pops find nothing, or messages again.
+/// Makes pops return nothing, or stops doing so.
 #[utoipa::path(post, path = "/api/v1/system/maintenance/pop", operation_id = "setPopMaintenance", tag = "broker",
     request_body = Switch,
     responses((status = 200, description = "Switched", body = Pop), Failures, TooLarge))]
@@ -85,7 +85,7 @@ pub async fn set_pop(State(app): State<App>, body: Body<SMALL>) -> Result<Respon
 
 fn switch(body: &Body<SMALL>) -> Result<bool, BadRequest> {
     let switch: Switch = read_object(&body.0)
-        .map_err(|_| BadRequest::new("the body is {\"enabled\": true} or {\"enabled\": false}"))?;
+        .map_err(|_| BadRequest::new("the body must be {\"enabled\": true} or {\"enabled\": false}"))?;
     Ok(switch.enabled)
 }
 

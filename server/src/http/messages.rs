@@ -1,4 +1,4 @@
-//! `/api/v1/messages`: single messages, for people. A list of many, newest first, and what may be done with one.
+//! `/api/v1/messages`: lists messages, and shows, deletes, dead-letters or retries single ones.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -32,15 +32,15 @@ const MINUTE: i64 = 60_000_000;
 struct Page<'a> {
     messages: Vec<Listed<'a>>,
     mode: ModeWords,
-    /// How many are on this page.
+    /// Number of messages on this page.
     total: usize,
-    /// Only if there was too much to look through: messages older than this were not looked at. Ask more closely.
+    /// Only if there were too many messages to search: messages older than this were not searched. Use narrower filters.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     looked_until: Option<String>,
 }
 
-/// A message as it is stored, and what stands of it.
+/// A stored message and its state.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = StoredMessage, example = json!({
@@ -53,21 +53,21 @@ struct Page<'a> {
 struct Listed<'a> {
     id: Uuid,
     transaction_id: &'a str,
-    /// Of a replayed message: what its sender called it.
+    /// Only for a redriven message: the transaction id that its producer sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     original_transaction_id: Option<&'a str>,
     partition_id: Uuid,
-    /// Queue and partition, with a slash between them.
+    /// Queue and partition, separated by a slash.
     queue_path: String,
     queue: &'a str,
     partition: &'a str,
     namespace: &'a str,
     task: &'a str,
-    /// `dead_letter` whatever else is true, `processing` while a consumer has it; otherwise `pending` or `completed`: for
-    /// those who read without a group, or, where there are none, for all groups.
+    /// `dead_letter` if there is one, `processing` while it is leased, otherwise `pending` or `completed`: in
+    /// queue mode or, if only groups read, for all groups.
     status: &'static str,
-    /// For those who read without a group; null if only groups read here.
+    /// The status in queue mode; null if only groups read.
     #[schema(required)]
     queue_status: Option<&'static str>,
     bus_status: BusStatus,
@@ -82,25 +82,25 @@ struct Listed<'a> {
     lease_expires_at: Option<String>,
     #[schema(value_type = serde_json::Value)]
     data: &'a RawValue,
-    /// The same.
+    /// The same as `data`.
     #[schema(value_type = serde_json::Value)]
     payload: &'a RawValue,
-    /// Why both are null: the message is encrypted and cannot be decrypted here.
+    /// Why both are null: this broker cannot decrypt the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     decryption_error: Option<String>,
 }
 
-/// Named groups.
+/// State of the message in named groups.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct BusStatus {
-    /// That have passed it.
+    /// Groups that have passed it.
     consumed_by: usize,
     total_groups: usize,
 }
 
-/// Who reads here.
+/// How the queue is read.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ReadMode)]
@@ -119,7 +119,7 @@ struct Detail<'a> {
     listed: Listed<'a>,
     /// Whether it is stored encrypted.
     is_encrypted: bool,
-    /// Of its last dead letter.
+    /// Error of its last dead letter.
     #[schema(required)]
     error_message: Option<&'a str>,
     retry_count: i32,
@@ -156,7 +156,7 @@ struct Group<'a> {
     lease_expires_at: Option<String>,
 }
 
-/// A message of a queue, in short.
+/// A message of a queue, without its payload.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = QueueMessage)]
@@ -182,7 +182,7 @@ struct Deleted<'a> {
     message: &'static str,
 }
 
-/// As other failures, for clients that look at `success`.
+/// Like other failures, with `success` for clients that read it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = MessageNotDeleted)]
 struct NotDeleted {
@@ -207,11 +207,11 @@ struct Replayed {
 #[serde(rename_all = "camelCase", default)]
 #[schema(as = BuryMessage)]
 pub struct BuryBody {
-    /// Absent: those who read without a group.
+    /// Absent: queue mode.
     #[serde(alias = "group")]
     #[schema(max_length = 255)]
     consumer_group: Option<String>,
-    /// Why; for people.
+    /// Error text of the dead letter.
     error: Option<String>,
 }
 
@@ -237,9 +237,9 @@ pub enum NoMessage {
     NotFound(super::error::ErrorBody<'static>),
 }
 
-/// Lists messages, the newest first.
+/// Lists messages, newest first.
 ///
-/// Pages of a log that does not change neither skip nor repeat a message.
+/// While the log does not change, pages neither skip nor repeat messages.
 #[utoipa::path(get, path = "/api/v1/messages", operation_id = "listMessages", tag = "messages",
     params(queries::MessagesQuery),
     responses((status = 200, description = "A page", body = Page<'static>), Failures))]
@@ -251,7 +251,7 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiE
     answer::json(StatusCode::OK, &Page { messages, mode, total, looked_until })
 }
 
-/// Lists the messages of one queue, the newest first, in short.
+/// Lists the messages of one queue without payloads, newest first.
 #[utoipa::path(get, path = "/api/v1/status/queues/{queue}/messages", operation_id = "listQueueMessages", tag = "messages",
     params(("queue" = String, Path), queries::LimitQuery),
     responses((status = 200, description = "A page", body = Vec<Short<'static>>), NoMessage, Failures))]
@@ -271,7 +271,7 @@ pub async fn of_queue(
     answer::json(StatusCode::OK, &messages)
 }
 
-/// Shows one message, or, if it has left the log, its dead letter.
+/// Shows one message or, if it is no longer in the log, its dead letter.
 #[utoipa::path(get, path = "/api/v1/messages/{partition}/{transaction}", operation_id = "getMessage", tag = "messages",
     params(("partition" = Uuid, Path), ("transaction" = String, Path)),
     responses((status = 200, description = "The message", body = Detail<'static>), NoMessage, Failures))]
@@ -288,8 +288,8 @@ pub async fn one(
 
 /// Deletes a message and its dead letters.
 ///
-/// It is not delivered any more, to anybody. A consumer that has it already may acknowledge it as ever. Its transaction id
-/// stays taken for as long as the queue deduplicates.
+/// It is not delivered any more. A consumer that already has it can acknowledge it as usual. Its transaction id
+/// remains in the deduplication window.
 #[utoipa::path(delete, path = "/api/v1/messages/{partition}/{transaction}", operation_id = "deleteMessage",
     tag = "messages", params(("partition" = Uuid, Path), ("transaction" = String, Path)),
     responses((status = 200, description = "Deleted", body = Deleted<'static>),
@@ -313,7 +313,7 @@ pub async fn delete(
 
 /// Pushes the message of a dead letter again, under a new transaction id, and removes the dead letter.
 ///
-/// Both happen or neither. However many groups gave up on the message, it is pushed once.
+/// Both happen in one transaction. The message is pushed once, even if several groups gave up on it.
 #[utoipa::path(post, path = "/api/v1/messages/{partition}/{transaction}/retry", operation_id = "retryMessage",
     tag = "messages", params(("partition" = Uuid, Path), ("transaction" = String, Path)),
     responses((status = 200, description = "Pushed", body = Replayed), NoMessage, Failures))]
@@ -332,11 +332,11 @@ pub async fn retry(
     }
 }
 
-/// Gives up on a message that waits, for one consumer group: it becomes a dead letter and is not delivered to the group.
+/// Makes a waiting message a dead letter of one consumer group, so that it is not delivered to the group.
 #[utoipa::path(post, path = "/api/v1/messages/{partition}/{transaction}/dlq", operation_id = "buryMessage",
     tag = "messages", params(("partition" = Uuid, Path), ("transaction" = String, Path)), request_body = Option<BuryBody>,
-    responses((status = 200, description = "A dead letter now", body = BuriedAnswer<'static>),
-        (status = 409, description = "The group has it at the moment, or has passed it", body = super::error::ErrorBody<'static>),
+    responses((status = 200, description = "It is a dead letter", body = BuriedAnswer<'static>),
+        (status = 409, description = "A consumer of the group has leased it, or the group has passed it", body = super::error::ErrorBody<'static>),
         NoMessage, Failures, TooLarge))]
 pub async fn bury(
     State(app): State<App>,
@@ -364,10 +364,10 @@ pub async fn bury(
         Buried::Missing => Err(not_found()),
         Buried::Leased => Err(ApiError::new(
             ErrorCode::Conflict,
-            "a consumer of this group has the message at the moment: it can be given up by its acknowledgement",
+            "a consumer of this group has leased the message; only its acknowledgement can dead-letter it",
         )),
         Buried::Committed => {
-            Err(ApiError::new(ErrorCode::Conflict, "the message was already committed for this group"))
+            Err(ApiError::new(ErrorCode::Conflict, "the message is already completed for this group"))
         }
     }
 }
@@ -376,18 +376,16 @@ fn not_found() -> ApiError {
     ApiError::new(ErrorCode::NotFound, "Message not found")
 }
 
-/// The partition of a path, its transaction checked as well.
+/// The partition of a path. Checks the transaction id as well.
 pub fn place(partition: &str, transaction: &str) -> Result<Uuid, BadRequest> {
     check_transaction_id(transaction)?;
-    Uuid::try_parse(partition)
-        .map_err(|_| BadRequest(format!("a partition id is a UUID, and not {partition:?}")))
+    Uuid::try_parse(partition).map_err(|_| BadRequest(format!("partition id {partition:?} is not a UUID")))
 }
 
 /// Limit and offset.
 fn page(query: &Query, limit: i64) -> (usize, usize) {
-    let limit = query.number("limit").unwrap_or(limit).clamp(1, LIMIT_MAX);
-    let offset = query.number("offset").unwrap_or(0).max(0);
-    (limit as usize, usize::try_from(offset).unwrap_or(usize::MAX))
+    let page = query.page(limit, LIMIT_MAX);
+    (page.limit as usize, page.offset as usize)
 }
 
 fn read(query: &Query) -> Result<MessageFilter, BadRequest> {
@@ -399,7 +397,7 @@ fn read(query: &Query) -> Result<MessageFilter, BadRequest> {
     let status = |word: &str| {
         let known = || MessageStatus::ALL.map(MessageStatus::word).join(", ");
         MessageStatus::parse(word)
-            .ok_or_else(|| BadRequest(format!("status is none of {}: {word:?}", known())))
+            .ok_or_else(|| BadRequest(format!("status is {word:?}; it must be one of {}", known())))
     };
     let (limit, offset) = page(query, LIMIT_DEFAULT);
     Ok(MessageFilter {
@@ -409,14 +407,14 @@ fn read(query: &Query) -> Result<MessageFilter, BadRequest> {
         task: name("task")?,
         status: query.filled("status").map(status).transpose()?,
         from: time("from")?,
-        // People pick minutes, and mean all of them.
+        // People choose minutes, and mean the whole minute.
         to: time("to")?.map(|time| time - time.rem_euclid(MINUTE) + MINUTE - 1),
         limit,
         offset,
     })
 }
 
-/// It was JSON when it came in; only a hand in the table can have changed that.
+/// The broker stores valid JSON; null is for rows that were changed by hand.
 pub fn raw(json: &str) -> &RawValue {
     serde_json::from_str(json).unwrap_or(RawValue::NULL)
 }

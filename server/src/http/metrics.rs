@@ -1,5 +1,5 @@
-//! `GET /metrics` and `GET /metrics/prometheus`: what the broker counts, from its memory only, so that it answers while the
-//! database does not.
+//! `GET /metrics` and `GET /metrics/prometheus`: the metrics of the broker, from memory only, so that they are available while
+//! the database is not.
 
 mod page;
 mod queues;
@@ -27,12 +27,12 @@ pub const PATH: &str = "/metrics/prometheus";
 
 const FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
-/// What the broker counts about itself, for Prometheus.
+/// Metrics of the broker, for Prometheus.
 ///
-/// With access control, series that name queues or groups need a token or key that is not limited to some queues, unless
+/// With access control on, series that name queues or groups require a token or key without grants, unless
 /// `QUEEN_OPEN_METRICS` is set.
 #[utoipa::path(get, path = "/metrics/prometheus", operation_id = "prometheus", tag = "broker",
-    responses((status = 200, description = "Text in Prometheus' format", body = String, content_type = "text/plain")))]
+    responses((status = 200, description = "Text in the format of Prometheus", body = String, content_type = "text/plain")))]
 pub async fn prometheus(State(app): State<App>, identity: Option<Extension<Arc<Identity>>>) -> Response {
     let named = identity.is_some() || app.options.guard.as_ref().is_none_or(|guard| guard.open_metrics);
     let mut page = Page::default();
@@ -69,13 +69,13 @@ struct Metrics {
 #[derive(Serialize, ToSchema)]
 #[schema(as = MetricsCounted)]
 struct Counted {
-    /// Since the start. Messages are those pushed through this broker.
+    /// Total since the start. Messages are those pushed through this broker.
     total: u64,
-    /// A second, since somebody last asked.
+    /// Per second, since the last request for metrics.
     rate: f64,
 }
 
-/// What all brokers have done with messages: this one until now, the others until they last wrote it down. Never goes down.
+/// Totals of all brokers: of this one until now, of others until they last stored them. They never decrease.
 #[derive(Serialize, ToSchema)]
 #[schema(as = MetricsDone)]
 #[serde(rename_all = "camelCase")]
@@ -84,7 +84,7 @@ struct Done {
     popped: u64,
     acknowledged: u64,
     dead_letters: u64,
-    /// Calls of the database that failed.
+    /// Failed database calls.
     database_errors: u64,
 }
 
@@ -95,23 +95,23 @@ struct Pool {
     pool_size: usize,
     idle_connections: usize,
     waiting_requests: usize,
-    /// How long the database took for a small question, the last time it answered.
+    /// Time that the database took for its last health check.
     latency_ms: f64,
-    /// The database could be reached when last tried.
+    /// The last attempt to reach the database succeeded.
     connected: bool,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = MetricsMemory)]
 struct Memory {
-    /// Bytes; 0 where it cannot be told.
+    /// Bytes; 0 if unknown.
     rss: u64,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = MetricsCpu)]
 struct Cpu {
-    /// Microseconds since the start; 0 where it cannot be told.
+    /// Microseconds since the start; 0 if unknown.
     user: u64,
     system: u64,
 }
@@ -136,9 +136,9 @@ struct Connections {
 #[derive(Serialize, ToSchema)]
 #[schema(as = MetricsQueue)]
 struct Queue {
-    /// Requests that wait for a flight.
+    /// Requests waiting for a flight.
     pending: usize,
-    /// Requests that have had theirs.
+    /// Requests that were on a flight.
     completed: u64,
 }
 
@@ -147,16 +147,16 @@ struct Queue {
 struct Lane {
     /// Flights.
     count: u64,
-    /// Time that the request of a flight which waited longest has waited for it.
+    /// Time that requests waited for their flight: the longest wait of each flight.
     avg_wait_ms: f64,
-    /// Time a flight takes in the database.
+    /// Time of a flight in the database.
     avg_ms: f64,
     items: u64,
 }
 
-/// What the broker counts about itself, as JSON.
+/// Metrics of the broker, as JSON.
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "broker",
-    responses((status = 200, description = "From memory: it answers without a database", body = Metrics)))]
+    responses((status = 200, description = "From memory, so it does not need the database", body = Metrics)))]
 pub async fn json(State(app): State<App>) -> Result<Response, ApiError> {
     let (stats, usage) = (app.engine.stats(), process::usage());
     let lane = |name: &str| {

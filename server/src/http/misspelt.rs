@@ -1,5 +1,5 @@
-//! Names that differ from a known one only in case, `_` or `-`. Unknown names are ignored, because clients of other releases send them; one of
-//! these was meant, and without it the request would do more than was asked for.
+//! Refuses names that differ from a known one only in case, `_` or `-`. Other unknown names are ignored, because clients of other
+//! releases send them; a misspelled one would make the request do more than intended.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use queen_protocol::{BadRequest, read_object};
 use serde::de::IgnoredAny;
 
-/// Among the fields of a body.
+/// Checks the fields of a body.
 pub fn refuse_fields(body: &[u8], known: &[&str]) -> Result<(), BadRequest> {
     let fields: HashMap<Cow<'_, str>, IgnoredAny> = read_object(body)?;
     for name in fields.keys().map(AsRef::as_ref).filter(|name| !known.contains(name)) {

@@ -1,4 +1,4 @@
-//! `/api/v1/operations`: what was deferred, and what became of it.
+//! `/api/v1/operations`: deferred operations and their outcome.
 
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use axum::response::Response;
 use queen_engine::Operations;
 use queen_protocol::{BadRequest, ErrorCode, OperationStats, OperationStatus, SystemHealth, check_name};
 use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures};
-use super::request::{Query, Segments};
+use super::request::{Pagination, Query, Segments};
 use crate::app::App;
 use crate::auth::grants::{Need, Right};
 use crate::auth::{Caller, forbidden};
@@ -22,63 +23,72 @@ const LIMIT_DEFAULT: i64 = 100;
 const LIMIT_MAX: i64 = 1_000;
 const STATUSES: [&str; 5] = ["pending", "processing", "completed", "failed", "cancelled"];
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Operations)]
 struct Listed {
+    #[schema(value_type = Vec<words::DeferredOperation>)]
     operations: Vec<OperationStatus>,
     limit: i64,
     offset: i64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = OperationsStats)]
 struct Stats {
+    #[schema(value_type = Vec<words::OperationStats>)]
     stats: Vec<OperationStats>,
+    #[schema(value_type = words::SystemHealth)]
     system_health: SystemHealth,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = OperationChanged)]
 struct Changed<'a> {
     id: Uuid,
     success: bool,
+    /// The current status.
     status: &'a str,
+    #[schema(required)]
     error: Option<&'a str>,
 }
 
-/// Lists deferred operations, the oldest first.
+/// Lists deferred operations, oldest first.
 #[utoipa::path(get, path = "/api/v1/operations", operation_id = "listOperations", tag = "operations",
     params(queries::OperationsQuery),
-    responses((status = 200, description = "One page", body = words::Operations), Failures))]
+    responses((status = 200, description = "One page", body = Listed), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let (status, queue) = (query.filled("status"), query.text("queue"));
     if let Some(status) = status.filter(|status| !STATUSES.contains(status)) {
-        let text = format!("status is none of {}: {status:?}", STATUSES.join(", "));
+        let text = format!("status is {status:?}; it must be one of {}", STATUSES.join(", "));
         return Err(BadRequest(text).into());
     }
     check_name("queue", queue.unwrap_or_default())?;
     let seconds = query.number("olderThanSeconds").and_then(|seconds| u64::try_from(seconds).ok());
+    let Pagination { limit, offset } = query.page(LIMIT_DEFAULT, LIMIT_MAX);
     let filter = Operations {
         id: None,
         status,
         queue,
         older_than: seconds.map(|seconds| Duration::from_secs(seconds.min(u64::from(u32::MAX)))),
-        limit: query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX),
-        offset: query.number("offset").unwrap_or(0).max(0),
+        limit,
+        offset,
     };
     let operations = app.engine.operations(&filter).await?;
-    answer::json(StatusCode::OK, &Listed { operations, limit: filter.limit, offset: filter.offset })
+    answer::json(StatusCode::OK, &Listed { operations, limit, offset })
 }
 
-/// Counts deferred operations by kind and status.
+/// Counts deferred operations by type and status.
 ///
-/// Open and failed ones, and those that were done in the last five minutes.
+/// Counts open and failed operations, and those that finished in the last five minutes.
 #[utoipa::path(get, path = "/api/v1/operations/stats", operation_id = "operationStats", tag = "operations",
-    responses((status = 200, description = "Counts, and how the broker is", body = words::OperationsStats), Failures))]
+    responses((status = 200, description = "Counts, and the load of the broker", body = Stats), Failures))]
 pub async fn stats(State(app): State<App>) -> Result<Response, ApiError> {
     let (stats, system_health) = app.engine.operations_stats().await?;
     answer::json(StatusCode::OK, &Stats { stats, system_health })
 }
 
-/// Tells what became of a deferred operation.
+/// Shows a deferred operation and its outcome.
 #[utoipa::path(get, path = "/api/v1/operations/{operation}", operation_id = "getOperation", tag = "operations",
     params(("operation" = Uuid, Path)),
     responses((status = 200, description = "The operation", body = words::DeferredOperation), NoOperation, Failures))]
@@ -96,13 +106,13 @@ pub async fn one(
     }
 }
 
-/// Takes back a deferred operation that nobody works on yet, or gives up one that has failed.
+/// Cancels a deferred operation that is pending or has failed.
 ///
-/// Its messages are not stored. One that is being worked on, or done, stays what it is.
+/// Its messages are not stored. An operation that is being executed, or has finished, does not change.
 #[utoipa::path(delete, path = "/api/v1/operations/{operation}", operation_id = "cancelOperation",
     tag = "operations", params(("operation" = Uuid, Path)),
-    responses((status = 200, description = "Cancelled", body = words::OperationChanged),
-        (status = 409, description = "It is neither pending nor failed", body = words::OperationChanged),
+    responses((status = 200, description = "Cancelled", body = Changed<'static>),
+        (status = 409, description = "It is neither pending nor failed", body = Changed<'static>),
         NoOperation, Failures))]
 pub async fn cancel(
     State(app): State<App>,
@@ -115,13 +125,13 @@ pub async fn cancel(
     changed(id, status.as_deref(), "cancelled", "only a pending or failed operation can be cancelled")
 }
 
-/// Tries a failed operation again.
+/// Retries a failed operation.
 ///
-/// It goes behind everything that was accepted for its partition since.
+/// It is executed after everything that was accepted for its partition since.
 #[utoipa::path(post, path = "/api/v1/operations/{operation}/retry", operation_id = "retryOperation",
     tag = "operations", params(("operation" = Uuid, Path)),
-    responses((status = 200, description = "Pending again", body = words::OperationChanged),
-        (status = 409, description = "It has not failed", body = words::OperationChanged),
+    responses((status = 200, description = "Pending again", body = Changed<'static>),
+        (status = 409, description = "It has not failed", body = Changed<'static>),
         NoOperation, Failures))]
 pub async fn retry(
     State(app): State<App>,
@@ -142,7 +152,7 @@ async fn check(app: &App, caller: &Caller, id: Uuid) -> Result<(), ApiError> {
     permitted(caller, Need::This(Right::Admin), "change", &operation.queue_name)
 }
 
-/// The caller has not named the queue, so the refusal does not either.
+/// The refusal does not name the queue, because the caller has not.
 fn permitted(caller: &Caller, need: Need, what: &str, queue: &str) -> Result<(), ApiError> {
     match caller.can(need, queue) {
         true => Ok(()),
@@ -163,7 +173,7 @@ fn changed(
 }
 
 fn operation_id(text: &str) -> Result<Uuid, BadRequest> {
-    Uuid::try_parse(text).map_err(|_| BadRequest(format!("an operation id is a UUID, and not {text:?}")))
+    Uuid::try_parse(text).map_err(|_| BadRequest(format!("operation id {text:?} is not a UUID")))
 }
 
 fn not_found() -> ApiError {
@@ -173,7 +183,7 @@ fn not_found() -> ApiError {
 #[derive(utoipa::IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
 pub enum NoOperation {
-    /// There is no such operation, or it was done long ago.
+    /// There is no such operation, or it finished longer ago than `OPQ_RETENTION_SECONDS`.
     #[response(status = 404)]
     NotFound(super::error::ErrorBody<'static>),
 }

@@ -1,6 +1,6 @@
-//! Which web pages may call this broker, and the headers that tell their browsers. Without access control a page of
-//! another origin is refused, because any site its visitor opens could otherwise read and delete messages. With access
-//! control every page may ask: it has no token. Clients that are not browsers send none of the headers read here.
+//! Which web pages may call this broker, and the headers that tell browsers so (CORS). Without access control, pages of other
+//! origins are refused, because any site that a user visits could otherwise read and delete messages. With access control every
+//! page may call, because it has no token. Clients that are not browsers send none of the headers read here.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -25,7 +25,7 @@ const HEADERS: [(HeaderName, HeaderValue); 3] = [
 ];
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const NOT_SNIFFED: HeaderValue = HeaderValue::from_static("nosniff");
-/// Messages belong in no cache. Files of the dashboard say something else themselves.
+/// Responses must not be cached. Files of the dashboard set their own header.
 const NOT_STORED: HeaderValue = HeaderValue::from_static("no-store");
 
 /// `scheme://host:port` as a browser sends it: in lower case, without the port its scheme implies.
@@ -59,22 +59,22 @@ impl FromStr for Origin {
 }
 
 pub struct Origins {
-    /// With access control.
+    /// Access control is on.
     any: bool,
     allowed: Vec<Origin>,
     /// On loopback without access control: names under which the broker may be called, beside those of loopback.
     hosts: Option<Vec<String>>,
 }
 
-/// A request as seen from here.
+/// The parts of a request that are checked.
 pub struct Visit {
     allow: Option<HeaderValue>,
-    /// Why it is refused.
+    /// The reason for a refusal.
     pub refused: Option<&'static str>,
 }
 
 impl Origins {
-    /// `address`: where the broker listens.
+    /// `address` is where the broker listens.
     pub fn new(options: &Options, address: Option<SocketAddr>) -> Self {
         let any = options.guard.is_some();
         let allowed = options.cors_origins.clone();
@@ -137,7 +137,7 @@ impl Visit {
     }
 }
 
-/// A browser cannot be made to lie in `Sec-Fetch-Site`, but leaves it out towards plain HTTP on other machines.
+/// Browsers do not let pages change `Sec-Fetch-Site`, but leave it out for plain HTTP to other machines.
 fn is_cross_site(headers: &HeaderMap, origin: Option<&HeaderValue>) -> bool {
     if let Some(site) = headers.get(FETCH_SITE) {
         return !matches!(site.as_bytes(), b"same-origin" | b"none");
@@ -149,7 +149,7 @@ fn is_cross_site(headers: &HeaderMap, origin: Option<&HeaderValue>) -> bool {
     authority.is_none_or(|authority| host.is_none_or(|host| !host.eq_ignore_ascii_case(authority.as_bytes())))
 }
 
-/// Files that hold no data: anybody may follow a link to them.
+/// Files without data, to which other sites may link.
 fn is_static(path: &str) -> bool {
     let below =
         |folder: &str| path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));

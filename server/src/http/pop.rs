@@ -1,4 +1,4 @@
-//! `GET /api/v1/pop…`: three routes, one request to the engine. And one to end the wait of such a request.
+//! `GET /api/v1/pop…`: the routes that pop, which make the same request to the engine, and the one that ends the wait of a pop.
 
 use std::time::Duration;
 
@@ -23,24 +23,24 @@ use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 use crate::waits::Wait;
 
-/// A longer word for where a group starts is not kept.
+/// A longer `subscriptionMode` is not stored.
 const MODE_CHARS_MAX: usize = 64;
 
-/// More than any client can work off within one lease.
+/// More than a client can process within one lease.
 pub const BATCH_MAX: u32 = 10_000;
-/// Every claimed partition makes the lease id longer, and it travels with each message.
+/// Each claimed partition makes the lease id longer, and each message carries it.
 pub const PARTITIONS_MAX: i64 = 100;
-/// Proxies give up on a silent connection long before this.
+/// Proxies close a silent connection long before this.
 pub const WAIT_MAX: Duration = Duration::from_secs(600);
-/// A day, as for renewals: a lease that long is a lost partition.
+/// A day, as for extensions: a longer lease blocks its partition if the consumer is lost.
 pub const LEASE_SECONDS_MAX: i64 = 86_400;
-/// When the client leaves the size to us.
+/// With `autopilot`.
 const AUTOPILOT_BATCH: u32 = 100;
 
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "described, never built")]
 pub enum Taken {
-    /// Another pop with this `waitId` is under way at this broker.
+    /// Another pop with this `waitId` is in progress at this broker.
     #[response(status = 409)]
     Conflict(ErrorBody<'static>),
 }
@@ -48,14 +48,14 @@ pub enum Taken {
 #[derive(Serialize, ToSchema)]
 #[schema(as = EndedWait)]
 struct Ended {
-    /// False if no such wait is known here: it was answered, is at another broker, or never came.
+    /// False if this broker has no such wait: it was answered, is at another broker, or never arrived.
     ended: bool,
 }
 
-/// Takes messages of any partition of a queue.
+/// Takes messages from any partition of a queue.
 ///
-/// The partition served longest ago goes first. What is taken is leased to the consumer group until it is
-/// acknowledged or the lease ends. A queue that does not exist is treated as empty; with `QUEEN_AUTO_CREATE=false` the pop gets
+/// The partition that was served longest ago goes first. The messages are leased to the consumer group until they are
+/// acknowledged or the lease ends. A queue that does not exist is treated as empty; with `QUEEN_AUTO_CREATE=false` the response is
 /// a 404.
 #[utoipa::path(get, path = "/api/v1/pop/queue/{queue}", operation_id = "popQueue", tag = "messages",
     params(("queue" = String, Path), queries::PopQuery),
@@ -73,9 +73,9 @@ pub async fn queue(
     pop(&app, &caller, &headers, PopFilter::Queue { queue }, &query).await
 }
 
-/// Takes messages of the queue whose name is empty.
+/// Takes messages from the queue whose name is empty.
 ///
-/// The empty name is a name, but no path segment.
+/// The empty name is a valid name, but not a path segment.
 #[utoipa::path(get, path = "/api/v1/pop/queue/", operation_id = "popNamelessQueue", tag = "messages",
     params(queries::PopQuery),
     responses(
@@ -91,7 +91,7 @@ pub async fn nameless_queue(
     pop(&app, &caller, &headers, PopFilter::Queue { queue: String::new() }, &query).await
 }
 
-/// Takes messages of one partition.
+/// Takes messages from one partition.
 #[utoipa::path(get, path = "/api/v1/pop/queue/{queue}/partition/{partition}", operation_id = "popPartition",
     tag = "messages",
     params(("queue" = String, Path), ("partition" = String, Path), queries::PopQuery),
@@ -109,9 +109,9 @@ pub async fn partition(
     pop(&app, &caller, &headers, PopFilter::Partition { queue, partition }, &query).await
 }
 
-/// Takes messages of any queue with these labels.
+/// Takes messages from any queue with these labels.
 ///
-/// Queues of higher priority go first.
+/// Queues with a higher priority go first.
 #[utoipa::path(get, path = "/api/v1/pop", operation_id = "popLabels", tag = "messages",
     params(queries::LabelQuery, queries::PopQuery),
     responses(
@@ -134,8 +134,8 @@ pub async fn labels(
 
 /// Ends the wait of a pop.
 ///
-/// The pop that brought this `waitId` to this broker answers at once: with nothing, or with what it had just claimed. One that
-/// comes later does not wait.
+/// The pop with this `waitId` at this broker responds at once: with nothing, or with what it has just claimed. A pop with this id
+/// that arrives later does not wait.
 #[utoipa::path(delete, path = "/api/v1/pop/waits/{wait}", operation_id = "endWait", tag = "messages",
     params(("wait" = Uuid, Path)),
     responses((status = 200, description = "Whether there was such a wait", body = Ended), Failures))]
@@ -166,7 +166,7 @@ async fn pop(
     span.end(answer)
 }
 
-/// Nothing is awaited before the wait is known: whoever ends it may be quick.
+/// Nothing is awaited before the wait is registered, so that it can be ended at any time.
 fn begin(
     app: &App,
     caller: &Caller,
@@ -180,7 +180,9 @@ fn begin(
     let Some(id) = query.text("waitId") else { return Ok((request, None)) };
     match app.waits.begin(caller.subject.clone(), wait_id(id)?, caller.revoked()) {
         Some(wait) => Ok((request, Some(wait))),
-        None => Err(ApiError::new(ErrorCode::Conflict, format!("a pop with waitId {id} is under way"))),
+        None => {
+            Err(ApiError::new(ErrorCode::Conflict, format!("another pop with waitId {id} is in progress")))
+        }
     }
 }
 
@@ -266,7 +268,7 @@ pub fn read(filter: PopFilter, query: &Query, options: &Options) -> Result<PopRe
     })
 }
 
-/// How the start was asked for, if the word can be kept. A time is shown as such.
+/// How the request asked for a start, if the word is short enough to be stored. A time is shown as such.
 fn mode_word(query: &Query) -> Option<String> {
     let word = match query.filled("subscriptionFrom") {
         None => query.filled("subscriptionMode")?,
@@ -278,7 +280,7 @@ fn mode_word(query: &Query) -> Option<String> {
 }
 
 fn wait_id(text: &str) -> Result<Uuid, BadRequest> {
-    Uuid::try_parse(text).map_err(|_| BadRequest(format!("the id of a wait is a UUID, and not {text:?}")))
+    Uuid::try_parse(text).map_err(|_| BadRequest(format!("wait id {text:?} is not a UUID")))
 }
 
 fn check_names(filter: &PopFilter) -> Result<(), BadRequest> {

@@ -19,9 +19,9 @@ use crate::telemetry::{Operation, Span};
 
 /// Stores messages.
 ///
-/// Items of one partition keep their order. The answer is sent after the commit, one result per item in the
-/// order of the request; what cannot be stored fails alone. With a `transactionId` of your own a push may be
-/// repeated without fear.
+/// Items of one partition keep their order. The response is sent after the commit, with one result per item in the
+/// order of the request; an item that cannot be stored does not affect the others. A push whose items have a
+/// `transactionId` is safe to retry.
 #[utoipa::path(post, path = "/api/v1/push", operation_id = "push", tag = "messages",
     params(queries::TraceHeaders),
     request_body = words::Push,
@@ -30,8 +30,8 @@ use crate::telemetry::{Operation, Span};
         (status = 202, description = "Accepted and durable, to be stored in order as soon as the database has time. \
             Who sends `Prefer: respond-async` or `?async=true` gets one object instead of the array",
             body = words::PushAccepted,
-            headers(("Location" = String, description = "Of the first operation"),
-                    ("X-Queen-Operation-Id" = String, description = "Of the first operation"))),
+            headers(("Location" = String, description = "The first operation"),
+                    ("X-Queen-Operation-Id" = String, description = "The first operation"))),
         Missing, NoKey, Failures, TooLarge, Busy, NotJson))]
 pub async fn push(
     State(app): State<App>,
@@ -84,7 +84,7 @@ async fn store(
     }
 }
 
-/// All queues it names, and the labels it would give them if they were new.
+/// Checks the queues that it names, and the labels that it would give to new ones.
 pub async fn check<'a>(
     app: &App,
     caller: &Caller,
@@ -110,8 +110,8 @@ fn is_buffered(results: &[PushResult]) -> bool {
     results.iter().any(|result| result.status == PushStatus::Buffered)
 }
 
-/// Later clients may send frames of bytes; the status tells them to fall back. `curl -d` and `fetch` label
-/// JSON as a form or as plain text when nobody says otherwise, and mean no harm.
+/// Later clients may send binary frames; with this status they know to fall back to JSON. `curl -d` and `fetch` label
+/// JSON as a form or as plain text by default, so these are accepted.
 fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let kind = value.to_str().unwrap_or_default().to_ascii_lowercase();
@@ -119,9 +119,10 @@ fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
     match kind {
         "" | "text/plain" | "application/x-www-form-urlencoded" => Ok(()),
         kind if kind.ends_with("json") => Ok(()),
-        kind => {
-            Err(ApiError::new(ErrorCode::UnsupportedMediaType, format!("a push is JSON, and not {kind}")))
-        }
+        kind => Err(ApiError::new(
+            ErrorCode::UnsupportedMediaType,
+            format!("the Content-Type of a push is {kind}; it must be application/json"),
+        )),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `/api/v1/analytics/queue-*`: what happened in each queue, step by step.
+//! `/api/v1/analytics/queue-*`: the history of each queue, by step.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -19,7 +19,7 @@ use crate::openapi::queries;
 #[serde(rename_all = "camelCase")]
 pub struct QueueLag<'a> {
     queue_name: &'a str,
-    /// Messages that were delivered.
+    /// Number of messages delivered.
     pop_count: u64,
     avg_lag_ms: f64,
     max_lag_ms: f64,
@@ -36,7 +36,7 @@ impl<'a> From<&'a QueuePoint> for QueueLag<'a> {
     }
 }
 
-/// Only what was delivered has an age.
+/// Steps without deliveries are left out.
 pub fn delivered(points: &[QueuePoint]) -> impl Iterator<Item = &QueuePoint> {
     points.iter().filter(|point| point.counts.lag_count > 0)
 }
@@ -45,7 +45,7 @@ pub fn delivered(points: &[QueuePoint]) -> impl Iterator<Item = &QueuePoint> {
 #[serde(rename_all = "camelCase")]
 struct QueueLagStep<'a> {
     queue_name: &'a str,
-    /// Messages that were delivered.
+    /// Number of messages delivered.
     pop_count: u64,
     avg_lag_ms: f64,
     max_lag_ms: f64,
@@ -53,12 +53,12 @@ struct QueueLagStep<'a> {
     bucket_time: String,
 }
 
-/// How old messages were when they were delivered, by queue and step.
+/// Age of messages at delivery, by queue and step.
 ///
-/// Of the 200 busiest queues.
+/// Covers the 200 busiest queues.
 #[utoipa::path(get, path = "/api/v1/analytics/queue-lag", operation_id = "queueLag", tag = "analytics",
     params(queries::QueueHistoryQuery),
-    responses((status = 200, description = "The oldest step first", body = Vec<QueueLagStep<'static>>), Failures))]
+    responses((status = 200, description = "Oldest step first", body = Vec<QueueLagStep<'static>>), Failures))]
 pub async fn lag(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let (_, points) = app.engine.queue_history(&series::read(&query)?).await?;
     answer::json(StatusCode::OK, &delivered(&points).map(lag_step).collect::<Vec<_>>())
@@ -73,9 +73,9 @@ fn lag_step(point: &QueuePoint) -> QueueLagStep<'_> {
 #[serde(rename_all = "camelCase")]
 struct QueueOps<'a> {
     time_range: TimeRange,
-    /// Minutes in a step.
+    /// Width of a step in minutes.
     bucket_minutes: i32,
-    /// The oldest step first.
+    /// Oldest step first.
     series: Vec<QueueStep<'a>>,
     queues: Vec<&'a str>,
 }
@@ -96,22 +96,22 @@ struct QueueStep<'a> {
     transactions: u64,
     partitions_created: u64,
     partitions_deleted: u64,
-    /// Now.
+    /// Current values.
     partition_count: u64,
-    /// Age of messages when they were delivered.
+    /// Age of messages at delivery.
     avg_lag_ms: f64,
     max_lag_ms: f64,
     push_per_second: f64,
     pop_per_second: f64,
     ack_per_second: f64,
     empty_per_second: f64,
-    /// Pops that waited for messages at once, at the most.
+    /// Maximum number of pops that waited for messages at once.
     parked_count: u64,
 }
 
-/// What happened in each queue, step by step.
+/// Activity of each queue, by step.
 ///
-/// Of the 200 busiest queues.
+/// Covers the 200 busiest queues.
 #[utoipa::path(get, path = "/api/v1/analytics/queue-ops", operation_id = "queueOps", tag = "analytics",
     params(queries::QueueHistoryQuery),
     responses((status = 200, description = "By step and queue", body = QueueOps<'static>), Failures))]
@@ -161,9 +161,9 @@ fn queue_step(range: Range, partitions: Option<u64>, point: &QueuePoint) -> Queu
 #[serde(rename_all = "camelCase")]
 struct ParkedReplicas<'a> {
     time_range: TimeRange,
-    /// Minutes in a step.
+    /// Width of a step in minutes.
     bucket_minutes: i32,
-    /// The oldest step first; none where nobody waited.
+    /// Oldest step first; steps without waiting pops are left out.
     series: Vec<ParkedStep<'a>>,
     replicas: Vec<ParkedReplica<'a>>,
 }
@@ -176,7 +176,7 @@ struct ParkedStep<'a> {
     queue_name: &'a str,
     hostname: &'a str,
     worker_id: &'a str,
-    /// At once, at the most.
+    /// Maximum number at once.
     parked_count: u64,
 }
 
@@ -187,7 +187,7 @@ struct ParkedReplica<'a> {
     worker_id: &'a str,
 }
 
-/// How many pops waited for messages, by queue and broker.
+/// Pops that waited for messages, by queue and broker.
 #[utoipa::path(get, path = "/api/v1/analytics/queue-parked-replicas", operation_id = "queueParkedReplicas",
     tag = "analytics", params(queries::HistoryQuery),
     responses((status = 200, description = "By step, queue and broker", body = ParkedReplicas<'static>), Failures))]

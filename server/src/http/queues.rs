@@ -27,7 +27,7 @@ use crate::openapi::words;
 struct Configured<'a> {
     configured: bool,
     queue_id: Uuid,
-    /// Always null: a partition comes into being with its first message.
+    /// Always null: a partition is created by its first message.
     #[schema(required)]
     partition_id: Option<Uuid>,
     queue: &'a str,
@@ -36,7 +36,7 @@ struct Configured<'a> {
     options: Options<'a>,
 }
 
-/// The labels are options too: clients may send them there and look for them there.
+/// Clients may also send and read the labels as options.
 #[derive(Serialize, ToSchema)]
 #[schema(as = OptionsInForce)]
 pub struct Options<'a> {
@@ -57,13 +57,13 @@ struct Deleted<'a> {
 
 /// Creates a queue or changes its options.
 ///
-/// Changes that delete stored messages sooner, or drop dead letters, need the role `admin`; limited callers need the right
-/// `admin`, as for every change.
+/// Changes that delete stored messages earlier, or drop dead letters, require the role `admin`. Callers with grants need the right
+/// `admin` for every change.
 #[utoipa::path(post, path = "/api/v1/configure", operation_id = "configure", tag = "queues",
     request_body = words::Configure,
     responses(
-        (status = 200, description = "The queue as it is now", body = Configured<'static>),
-        (status = 409, description = "The queue limit (`QUEEN_MAX_QUEUES`) is reached, or the queue is to be encrypted and there is no key", body = super::error::ErrorBody<'static>),
+        (status = 200, description = "The queue after the call", body = Configured<'static>),
+        (status = 409, description = "The limit on queues (`QUEEN_MAX_QUEUES`) is reached, or the queue asks for encryption and the broker has no key", body = super::error::ErrorBody<'static>),
         Failures, TooLarge))]
 pub async fn configure(
     State(app): State<App>,
@@ -95,7 +95,7 @@ async fn check(app: &App, caller: &Caller, configure: &Configure) -> Result<(), 
     if caller.administers() {
         return Ok(());
     }
-    // A queue that is made this very moment holds nothing yet.
+    // A queue that is being created at this moment is empty.
     let Some(before) = app.engine.named_options(queue).await? else { return Ok(()) };
     let mut after = if configure.replace { QueueOptions::default() } else { before.clone() };
     after.merge(&configure.changes)?;
@@ -104,19 +104,19 @@ async fn check(app: &App, caller: &Caller, configure: &Configure) -> Result<(), 
         Some(option) => Err(ApiError::denied(
             Denied::Role,
             format!(
-                "{option} of queue {queue:?} would delete messages that it keeps now: that needs the role admin"
+                "{option} of queue {queue:?} would delete messages that it keeps now; this requires the role admin"
             ),
         )),
     }
 }
 
-/// The option after whose change less is kept.
+/// The option whose change makes the queue keep less.
 fn shortened(before: &QueueOptions, after: &QueueOptions) -> Option<&'static str> {
     let mut both = kept(before).into_iter().zip(kept(after));
     both.find(|((_, before), (_, after))| after < before).map(|((option, _), _)| option)
 }
 
-/// By option, for how many seconds it lets messages be.
+/// How many seconds each option keeps messages.
 fn kept(options: &QueueOptions) -> [(&'static str, i32); 4] {
     let unless_zero = |seconds: i32| if seconds == 0 { i32::MAX } else { seconds };
     let retained = |seconds: i32| if options.retention_enabled { unless_zero(seconds) } else { i32::MAX };
@@ -129,13 +129,13 @@ fn kept(options: &QueueOptions) -> [(&'static str, i32); 4] {
     ]
 }
 
-/// Deletes a queue with all it holds.
+/// Deletes a queue and everything in it.
 ///
-/// Its messages, cursors, leases, dead letters and registrations go with it. One that does not exist is no
-/// error.
+/// Its messages, cursors, leases, dead letters and registrations are deleted as well. It is not an error if the queue does not
+/// exist.
 #[utoipa::path(delete, path = "/api/v1/resources/queues/{queue}", operation_id = "deleteQueue", tag = "queues",
     params(("queue" = String, Path)),
-    responses((status = 200, description = "Gone", body = Deleted<'static>), Failures))]
+    responses((status = 200, description = "Deleted", body = Deleted<'static>), Failures))]
 pub async fn delete(State(app): State<App>, Segments(queue): Segments<String>) -> Result<Response, ApiError> {
     check_name("queue", &queue)?;
     let existed = app.engine.delete_queue(&queue).await?;
@@ -144,9 +144,9 @@ pub async fn delete(State(app): State<App>, Segments(queue): Segments<String>) -
 
 /// Deletes the queue whose name is empty.
 ///
-/// The empty name is a name, but no path segment.
+/// The empty name is a valid name, but not a path segment.
 #[utoipa::path(delete, path = "/api/v1/resources/queues/", operation_id = "deleteNamelessQueue", tag = "queues",
-    responses((status = 200, description = "Gone", body = Deleted<'static>), Failures))]
+    responses((status = 200, description = "Deleted", body = Deleted<'static>), Failures))]
 pub async fn delete_nameless(state: State<App>) -> Result<Response, ApiError> {
     delete(state, Segments(String::new())).await
 }

@@ -1,4 +1,4 @@
-//! `/api/v1/dlq/redrive` and `/api/v1/dlq/redrives`: dead letters replayed by the hundred, by a job that survives its broker.
+//! `/api/v1/dlq/redrive` and `/api/v1/dlq/redrives`: jobs that push dead letters again, and survive their broker.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -14,8 +14,7 @@ use uuid::Uuid;
 use super::answer;
 use super::dead_letters::shape;
 use super::error::{ApiError, Failures, TooLarge};
-use super::request::{Body, Query, SMALL, Segments};
-use super::resources::Pagination;
+use super::request::{Body, Pagination, Query, SMALL, Segments};
 use crate::app::App;
 use crate::auth::grants::{Need, Right};
 use crate::auth::{Caller, forbidden};
@@ -28,7 +27,7 @@ const PER_SECOND_DEFAULT: i64 = 100;
 /// Twenty full steps of the job.
 const PER_SECOND_MAX: i64 = 10_000;
 
-/// Which dead letters. A filter left out matches all, and an unknown field is refused.
+/// Which dead letters. An absent filter matches all; unknown fields are refused.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = StartRedrive, example = json!({
@@ -45,21 +44,21 @@ pub struct StartBody {
     /// Failed at this time or later.
     #[schema(format = DateTime)]
     from: Option<String>,
-    /// Failed at this time or earlier, and in any case before the redrive began.
+    /// Failed at this time or earlier. Later failures than the start of the redrive never match.
     #[schema(format = DateTime)]
     to: Option<String>,
-    /// A part of the error, in any case.
+    /// Part of the error text; case does not matter.
     error: Option<String>,
-    /// Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty text counts: those without an error.
+    /// Shape of the error, as `/api/v1/dlq/shapes` returns it. An empty shape matches dead letters without an error.
     #[schema(max_length = 255)]
     shape: Option<String>,
-    /// Where the messages go, into partitions of the same names; absent: where they came from.
+    /// Queue to push to, into partitions with the same names. Absent: the queue itself.
     #[schema(max_length = 255)]
     target_queue: Option<String>,
-    /// Messages a second.
+    /// Messages per second.
     #[schema(minimum = 1, maximum = 10_000, default = 100)]
     per_second: Option<i64>,
-    /// Only count them.
+    /// Only count the dead letters that match.
     #[schema(default = false)]
     dry_run: Option<bool>,
 }
@@ -73,7 +72,7 @@ struct Counted {
     total: i64,
 }
 
-/// A redrive and how far it is.
+/// A redrive and its progress.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Redrive, example = json!({
@@ -94,7 +93,7 @@ struct Entry<'a> {
     consumer_group: Option<&'a str>,
     #[schema(required, format = DateTime)]
     from: Option<String>,
-    /// Nothing that failed later is taken.
+    /// Later failures are not redriven.
     #[schema(format = DateTime)]
     to: String,
     #[schema(required)]
@@ -106,11 +105,11 @@ struct Entry<'a> {
     status: &'a str,
     /// Dead letters that matched when it began.
     total: i64,
-    /// Replayed.
+    /// Dead letters that were pushed again.
     done: i64,
-    /// Left where they are because they cannot be replayed.
+    /// Dead letters that could not be pushed, and remain.
     failed: i64,
-    /// Dead letters a second.
+    /// Dead letters per second.
     rate: f64,
     #[schema(format = DateTime)]
     created_at: String,
@@ -118,7 +117,7 @@ struct Entry<'a> {
     started_at: Option<String>,
     #[schema(required, format = DateTime)]
     finished_at: Option<String>,
-    /// Why the last that failed did.
+    /// Error of the last one that could not be pushed.
     #[schema(required)]
     last_error: Option<&'a str>,
 }
@@ -138,16 +137,16 @@ pub enum NoRedrive {
     NotFound(super::error::ErrorBody<'static>),
 }
 
-/// Replays all dead letters that match, or counts them.
+/// Pushes all dead letters that match again, or counts them.
 ///
-/// Each message is pushed again, once and in the order of its partition, under a new transaction id, and its dead letters
-/// are removed with it. A job does this at the pace asked for; if its broker dies another goes on exactly there. What fails
-/// again meanwhile is not taken a second time. A target that does not exist is created, or refused if `QUEEN_AUTO_CREATE`
-/// (404) or `QUEEN_MAX_QUEUES` (409) does not allow it.
+/// Each message is pushed once, in the order of its partition and with a new transaction id, and its dead letters are removed
+/// in the same transaction. A job does this at the requested pace; if its broker stops, another one continues exactly there.
+/// Messages that fail again meanwhile are not redriven a second time. A target queue that does not exist is created, or refused
+/// if `QUEEN_AUTO_CREATE` (404) or `QUEEN_MAX_QUEUES` (409) does not allow it.
 #[utoipa::path(post, path = "/api/v1/dlq/redrive", operation_id = "startRedrive", tag = "messages", request_body = StartBody,
-    responses((status = 200, description = "Counted", body = Counted),
+    responses((status = 200, description = "The number of dead letters that match (`dryRun`)", body = Counted),
         (status = 202, description = "Started", body = Entry<'static>),
-        (status = 409, description = "The target does not exist, and the queue limit (`QUEEN_MAX_QUEUES`) is reached", body = super::error::ErrorBody<'static>),
+        (status = 409, description = "The target queue does not exist, and the limit on queues (`QUEEN_MAX_QUEUES`) is reached", body = super::error::ErrorBody<'static>),
         NoRedrive, Failures, TooLarge))]
 pub async fn start(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> Result<Response, ApiError> {
     let wanted: StartBody = read_object(&body.0)?;
@@ -155,7 +154,7 @@ pub async fn start(State(app): State<App>, caller: Caller, body: Body<SMALL>) ->
     caller.may(Need::This(Right::Admin), &ask.queue)?;
     if let Some(target) = &ask.target_queue {
         caller.may(Need::This(Right::Push), target)?;
-        // Whoever reads the target would read these messages.
+        // Consumers of the target will read these messages.
         caller.may(Need::This(Right::Read), &ask.queue)?;
     }
     if wanted.dry_run == Some(true) {
@@ -166,19 +165,18 @@ pub async fn start(State(app): State<App>, caller: Caller, body: Body<SMALL>) ->
     answer::json(StatusCode::ACCEPTED, &Entry::from(&redrive))
 }
 
-/// Lists redrives, the newest first.
+/// Lists redrives, newest first.
 #[utoipa::path(get, path = "/api/v1/dlq/redrives", operation_id = "listRedrives", tag = "messages",
     params(queries::LimitQuery),
     responses((status = 200, description = "A page", body = Listed<'static>), Failures))]
 pub async fn list(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    let limit = query.number("limit").unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX);
-    let offset = query.number("offset").unwrap_or(0).max(0);
-    let redrives = app.engine.redrives(limit, offset).await?;
+    let pagination = query.page(LIMIT_DEFAULT, LIMIT_MAX);
+    let redrives = app.engine.redrives(pagination.limit, pagination.offset).await?;
     let redrives = redrives.iter().map(Entry::from).collect();
-    answer::json(StatusCode::OK, &Listed { redrives, pagination: Pagination { limit, offset } })
+    answer::json(StatusCode::OK, &Listed { redrives, pagination })
 }
 
-/// Tells how far a redrive is.
+/// Shows the progress of a redrive.
 #[utoipa::path(get, path = "/api/v1/dlq/redrives/{redrive}", operation_id = "getRedrive", tag = "messages",
     params(("redrive" = Uuid, Path)),
     responses((status = 200, description = "The redrive", body = Entry<'static>), NoRedrive, Failures))]
@@ -191,12 +189,12 @@ pub async fn one(
     told(app.engine.redrive(redrive_id(&id)?).await?.as_ref())
 }
 
-/// Ends a redrive; what it has not taken yet stays a dead letter.
+/// Cancels a redrive. Messages that it has not pushed yet stay dead letters.
 ///
-/// One that has ended stays what it is.
+/// A redrive that has ended does not change.
 #[utoipa::path(delete, path = "/api/v1/dlq/redrives/{redrive}", operation_id = "cancelRedrive", tag = "messages",
     params(("redrive" = Uuid, Path)),
-    responses((status = 200, description = "The redrive as it is now", body = Entry<'static>), NoRedrive, Failures))]
+    responses((status = 200, description = "The redrive after the call", body = Entry<'static>), NoRedrive, Failures))]
 pub async fn cancel(
     State(app): State<App>,
     caller: Caller,
@@ -206,7 +204,7 @@ pub async fn cancel(
     told(app.engine.cancel_redrive(redrive_id(&id)?).await?.as_ref())
 }
 
-/// Both queues, if it has two: what is told names them. The refusal does not.
+/// Checks both queues, because the response names them. The refusal does not.
 async fn check(app: &App, caller: &Caller, need: Need, id: &str) -> Result<(), ApiError> {
     if caller.grants().is_none() {
         return Ok(());
@@ -216,7 +214,7 @@ async fn check(app: &App, caller: &Caller, need: Need, id: &str) -> Result<(), A
     match caller.can(need, &redrive.queue) && caller.can(Need::Any, target) {
         true => Ok(()),
         false if need == Need::Any => Err(forbidden("no right to see this redrive")),
-        false => Err(forbidden("no right to end this redrive")),
+        false => Err(forbidden("no right to cancel this redrive")),
     }
 }
 
@@ -228,7 +226,7 @@ fn told(redrive: Option<&Redrive>) -> Result<Response, ApiError> {
 }
 
 fn redrive_id(text: &str) -> Result<Uuid, BadRequest> {
-    Uuid::try_parse(text).map_err(|_| BadRequest(format!("a redrive id is a UUID, and not {text:?}")))
+    Uuid::try_parse(text).map_err(|_| BadRequest(format!("redrive id {text:?} is not a UUID")))
 }
 
 fn no_queue() -> ApiError {
@@ -247,7 +245,9 @@ impl StartBody {
         check_new_name("targetQueue", target_queue.as_deref().unwrap_or_default())?;
         let per_second = self.per_second.unwrap_or(PER_SECOND_DEFAULT);
         if !(1..=PER_SECOND_MAX).contains(&per_second) {
-            return Err(BadRequest(format!("perSecond is from 1 to {PER_SECOND_MAX}, and not {per_second}")));
+            return Err(BadRequest(format!(
+                "`perSecond` is {per_second}; it must be from 1 to {PER_SECOND_MAX}"
+            )));
         }
         let time =
             |what, value: &Option<String>| filled(value).map(|time| parse_time(what, &time)).transpose();

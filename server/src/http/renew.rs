@@ -1,4 +1,4 @@
-//! `POST /api/v1/lease/:leaseId/extend`. A lease that is gone is a 200 with `success: false`.
+//! `POST /api/v1/lease/:leaseId/extend`. For a lease that has ended, the response is a 200 with `success: false`.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,14 +11,14 @@ use super::request::{Body, SMALL, Segments};
 use crate::app::App;
 use crate::openapi::words;
 
-/// Extends a lease, in every partition it covers.
+/// Extends a lease in all of its partitions.
 ///
-/// The body may be absent. A lease that is gone is a 200 with `success: false`.
+/// The body is optional. For a lease that has ended, the response is a 200 with `success: false`.
 #[utoipa::path(post, path = "/api/v1/lease/{lease}/extend", operation_id = "renew", tag = "messages",
     params(("lease" = String, Path, description = "The `leaseId` of a pop")),
     request_body = Option<words::Renew>,
     responses(
-        (status = 200, description = "Extended, or gone", body = words::Renewed),
+        (status = 200, description = "Extended, or the lease had ended", body = words::Renewed),
         Failures, TooLarge, Busy))]
 pub async fn renew(
     State(app): State<App>,

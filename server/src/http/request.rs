@@ -1,5 +1,5 @@
-//! What arrives: bodies up to a limit, path segments decoded, query keys looked up leniently. Failures are
-//! `ApiError`s, so that they leave as JSON like all others. It knows no route.
+//! Extractors: bodies up to a limit, decoded path segments, and query parameters, which are read leniently. Failures are
+//! `ApiError`s, so that they become JSON like all others. It knows no route.
 
 use std::time::Duration;
 
@@ -11,8 +11,10 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use queen_protocol::{BadRequest, ErrorCode, read_object};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
+use utoipa::ToSchema;
 
 use super::error::ApiError;
 use crate::app::App;
@@ -21,17 +23,17 @@ use crate::limits::Limit;
 use crate::limits::budget::Share;
 use crate::limits::time::Reading;
 
-/// What is still read of a body that is too large before the answer goes out. A client that is cut off while
-/// sending sees a broken connection and not our 413.
+/// How much of a body that is too large is still read before the response is sent. A client that is cut off while sending sees
+/// a broken connection and not the 413.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 const DISCARD_FOR: Duration = Duration::from_secs(5);
-/// A claimed length is believed up to here; beyond, memory follows what really arrives.
+/// Memory is reserved for a claimed length up to here; beyond, as data arrives.
 const TRUST_BYTES_MAX: usize = 1 << 20;
 
-/// Where nobody has a reason to send more: what is read there takes many times its length in memory.
+/// The limit of bodies without messages, because parsing them takes many times their length in memory.
 pub const SMALL: usize = 1 << 20;
 
-/// A whole request body, no longer than the limit, nor than `MAX`.
+/// A whole request body, at most as long as the limit and as `MAX`.
 pub struct Body<const MAX: usize = { usize::MAX }>(pub Bytes);
 
 impl<const MAX: usize> FromRequest<App> for Body<MAX> {
@@ -70,7 +72,7 @@ impl<const MAX: usize> FromRequest<App> for Body<MAX> {
     }
 }
 
-/// `idle`: how long the next piece may take.
+/// `idle`: how long the next chunk may take.
 async fn read(
     mut chunks: BodyDataStream,
     claimed: usize,
@@ -80,7 +82,8 @@ async fn read(
 ) -> Result<Bytes, ApiError> {
     let mut body = BytesMut::new();
     while let Some(chunk) = within(idle, chunks.next()).await.ok_or_else(|| too_slow(idle))? {
-        let chunk = chunk.map_err(|error| BadRequest(format!("the body broke off: {error}")))?;
+        let chunk =
+            chunk.map_err(|error| BadRequest(format!("the connection ended inside the body: {error}")))?;
         if claimed > limit || body.len() + chunk.len() > limit {
             drop((body, chunk));
             discard(chunks, DISCARD_BYTES_MAX, DISCARD_FOR).await;
@@ -102,7 +105,7 @@ async fn read(
     Ok(share.keep(body.freeze()))
 }
 
-/// `None`: it took longer. Zero is no limit.
+/// `None` if it took longer. Zero is no limit.
 async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     match limit.is_zero() {
         true => Some(future.await),
@@ -111,7 +114,7 @@ async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T
 }
 
 impl<const MAX: usize> Body<MAX> {
-    /// For requests whose fields are all optional: one without a body says the same as `{}`.
+    /// For requests whose fields are all optional: an absent body means `{}`.
     pub fn or_empty<T: DeserializeOwned + Default>(&self) -> Result<T, BadRequest> {
         match self.0.is_empty() {
             true => Ok(T::default()),
@@ -120,7 +123,7 @@ impl<const MAX: usize> Body<MAX> {
     }
 }
 
-/// The parameters of a path, percent-decoded after routing: a `%2F` is part of a name.
+/// The parameters of a path, percent-decoded after routing, so that a `%2F` is part of a name.
 pub struct Segments<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segments<T> {
@@ -128,7 +131,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         if !well_encoded(parts.uri.path()) {
-            return Err(BadRequest::new("the path holds a % that is not followed by two hex digits").into());
+            return Err(
+                BadRequest::new("the path contains a % that is not followed by two hex digits").into()
+            );
         }
         match Path::from_request_parts(parts, state).await {
             Ok(Path(value)) => Ok(Self(value)),
@@ -137,14 +142,14 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment
     }
 }
 
-/// A segment of a path, for people: what is no UTF-8 stays as it was sent.
+/// A segment of a path as it is shown to people; invalid UTF-8 stays encoded.
 pub fn decoded(segment: &str) -> String {
     let query = format!("v={}", segment.replace('+', "%2B").replace('&', "%26"));
     let read = Query::read(&query).and_then(|query| query.text("v").map(str::to_owned));
     read.unwrap_or_else(|| segment.to_owned())
 }
 
-/// The query by key. Unknown keys are ignored, and what cannot be read counts as not given.
+/// The query parameters. Unknown ones are ignored, and invalid values count as absent.
 pub struct Query(Vec<(String, String)>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {
@@ -163,7 +168,8 @@ impl Query {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// A consumer group by either of its names: routes differ in theirs, and a name that were ignored would mean another group.
+    /// The consumer group, by either of its names. Routes document one of them, but a request with the other one must not mean
+    /// another group.
     pub fn group(&self) -> Result<Option<&str>, BadRequest> {
         match (self.filled("consumerGroup"), self.filled("group")) {
             (Some(_), Some(_)) => Err(BadRequest::new("group and consumerGroup are both given; send one")),
@@ -171,7 +177,7 @@ impl Query {
         }
     }
 
-    /// For filters, where an empty value is one left blank.
+    /// For filters, where an empty value counts as absent.
     pub fn filled(&self, key: &str) -> Option<&str> {
         self.text(key).filter(|value| !value.is_empty())
     }
@@ -184,11 +190,19 @@ impl Query {
         self.text(key).and_then(|value| value.parse().ok())
     }
 
+    /// `limit` and `offset`; out of range means the nearest bound.
+    pub fn page(&self, limit_default: i64, limit_max: i64) -> Pagination {
+        Pagination {
+            limit: self.number("limit").unwrap_or(limit_default).clamp(1, limit_max),
+            offset: self.number("offset").unwrap_or(0).max(0),
+        }
+    }
+
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// As it stands behind the `?` of an address. `None` where no request gets so far.
+    /// Parses the part of a URL after the `?`. `None` for text that no request can contain.
     pub fn read(text: &str) -> Option<Self> {
         let uri = format!("/?{text}").parse().ok()?;
         AxumQuery::try_from_uri(&uri).ok().map(|AxumQuery(pairs)| Self(pairs))
@@ -200,22 +214,28 @@ impl Query {
     }
 }
 
+/// A page of a list, as the query asks for it and the response repeats it.
+#[derive(Serialize, ToSchema)]
+pub struct Pagination {
+    pub limit: i64,
+    pub offset: i64,
+}
+
 fn too_slow(limit: Duration) -> ApiError {
-    let text =
-        format!("the body did not arrive: nothing came, or not all of it, within {} ms", limit.as_millis());
+    let text = format!("the body did not arrive within {} ms", limit.as_millis());
     ApiError::new(ErrorCode::RequestTimeout, text)
 }
 
 fn too_large(limit: usize) -> ApiError {
-    ApiError::new(ErrorCode::PayloadTooLarge, format!("the body is larger than {limit} bytes"))
+    ApiError::new(ErrorCode::PayloadTooLarge, format!("the body is too large; the limit is {limit} bytes"))
 }
 
 fn no_room() -> ApiError {
-    let text = "other large bodies have all the memory there is for them; small ones are taken";
+    let text = "the memory for large request bodies is used up; small ones are accepted";
     ApiError::rate_limited(text, Duration::from_secs(1))
 }
 
-/// Reads on for a while, for a client that listens only once it has sent everything.
+/// Reads and drops the rest of a body for a while, for clients that read the response only after sending everything.
 pub async fn discard(mut chunks: BodyDataStream, bytes_max: usize, patience: Duration) {
     let all = async {
         let mut discarded = 0;
@@ -226,7 +246,7 @@ pub async fn discard(mut chunks: BodyDataStream, bytes_max: usize, patience: Dur
             }
         }
     };
-    // Too slow is answered all the same.
+    // A client that is too slow gets the response anyway.
     _ = timeout(patience, all).await;
 }
 
@@ -255,6 +275,14 @@ mod tests {
         assert!(!query.flag("d", true) && query.flag("absent", true));
         assert_eq!((query.number("e"), query.number("f"), query.number("absent")), (Some(12), None, None));
         assert_eq!((query.text("g"), query.filled("g")), (Some(""), None));
+        let page = |text: &str| {
+            let Pagination { limit, offset } = Query::parse(text).page(100, 1_000);
+            (limit, offset)
+        };
+        assert_eq!(page("limit=5&offset=7"), (5, 7));
+        assert_eq!(page("limit=0&offset=-1"), (1, 0));
+        assert_eq!(page("limit=1001&offset=x"), (1_000, 0));
+        assert_eq!(page(""), (100, 0));
         for one in ["group=g", "consumerGroup=g", "consumerGroup=&group=g", "group=&consumerGroup=g"] {
             assert_eq!(Query::parse(one).group(), Ok(Some("g")), "{one}");
         }

@@ -1,5 +1,5 @@
-//! `/api/v1/resources` and `/api/v1/queues`: what there is, in numbers. Those of whole queues cost the same however
-//! many partitions they have; lists of partitions are pages.
+//! `/api/v1/resources` and `/api/v1/queues`: queues, partitions, namespaces and tasks with their counts. Counts of whole queues
+//! cost the same for any number of partitions; lists of partitions are paged.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::answer;
 use super::error::{ApiError, Failures, Missing};
-use super::request::{Query, Segments};
+use super::request::{Pagination, Query, Segments};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::openapi::queries;
@@ -22,17 +22,17 @@ const QUEUES_MAX: i64 = 10_000;
 const PARTITIONS_DEFAULT: i64 = 200;
 const PARTITIONS_MAX: i64 = 1_000;
 
-/// Messages by what became of them. A message whose delivery failed is pending again, so none stays `failed`.
+/// Messages by state. A message whose delivery failed is pending again, so `failed` is always 0.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Stored.
+    /// Messages stored.
     pub total: i64,
-    /// Not delivered yet to queue mode or, if nobody reads without a group, to the slowest group.
+    /// Not delivered yet in queue mode or, if only groups read, to the slowest group.
     pub pending: i64,
     /// Delivered under a lease.
     pub processing: i64,
-    /// Done, and still stored.
+    /// Completed and still stored.
     pub completed: i64,
     pub failed: i64,
     pub dead_letter: i64,
@@ -86,9 +86,9 @@ pub struct Queue {
     created_at: String,
     partitions: i64,
     messages: QueueMessages,
-    /// Always 0: a segment holds what it holds, and nobody counts them by queue.
+    /// Always 0: bytes are not counted by queue.
     segments: i64,
-    /// Always 0, for the same reason.
+    /// Always 0.
     retained_bytes: i64,
 }
 
@@ -132,7 +132,7 @@ struct Detail {
     created_at: String,
     /// One page, by name.
     partitions: Vec<DetailPartition>,
-    /// Of all partitions.
+    /// Sum over all partitions.
     totals: Counts,
     partition_count: i64,
     pagination: Pagination,
@@ -154,25 +154,19 @@ struct DetailPartition {
 }
 
 #[derive(Serialize, ToSchema)]
-pub struct Pagination {
-    pub limit: i64,
-    pub offset: i64,
-}
-
-#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Depth<'a> {
     queue: &'a str,
     group: &'a str,
-    /// Unread by the group, with what it holds under a lease.
+    /// Messages that the group has not completed, including leased ones.
     pending: i64,
-    /// Partitions with something unread. Of a queue with more than a thousand: when it was last measured.
+    /// Partitions with unread messages. For queues with more than 1,000 partitions, as of the last measurement.
     partitions_pending: i64,
-    /// The same as `pending`: nothing is conflated.
+    /// The same as `pending`.
     effective_pending: i64,
     conflation: bool,
-    /// Those with the most unread messages, up to `limit`. Of a queue with more than a thousand partitions they are
-    /// chosen from those that stood out when it was last measured.
+    /// Partitions with the most unread messages, up to `limit`. In a queue with more than 1,000 partitions they are
+    /// chosen from the notable partitions of the last measurement.
     partitions: Vec<DepthPartition>,
 }
 
@@ -195,7 +189,7 @@ struct BusyPartition {
     id: Uuid,
     pending: i64,
     processing: i64,
-    /// How long its first unread message has waited; null if there is none.
+    /// Age of its first unread message; null if there is none.
     #[schema(required)]
     lag_seconds: Option<f64>,
 }
@@ -207,7 +201,7 @@ struct Cleared<'a> {
     queue: &'a str,
     #[schema(required)]
     partition: Option<&'a str>,
-    /// Messages that went.
+    /// Number of deleted messages.
     deleted: i64,
 }
 
@@ -262,17 +256,17 @@ struct Overview {
     throughput: Throughput,
     #[schema(format = DateTime)]
     timestamp: String,
-    /// Seconds since the oldest measurement that any of it rests on; -1 if there is none. Queues that did not change
-    /// since are not measured again, so this says how old a number may be, not how wrong.
+    /// Age in seconds of the oldest measurement used; -1 if there is none. Queues that did not change
+    /// since are not measured again, so a high age does not mean that the numbers are wrong.
     stats_age: f64,
 }
 
-/// Over all consumer groups and the queues they read.
+/// Lag over all consumer groups and the queues they read.
 #[derive(Serialize, ToSchema)]
 struct Lag {
-    /// Seconds that the oldest unread message has waited.
+    /// Age of the oldest unread message in seconds.
     time: LagSpread,
-    /// Unread messages.
+    /// Number of unread messages.
     offset: LagSpread,
 }
 
@@ -290,7 +284,7 @@ impl From<Spread> for LagSpread {
     }
 }
 
-/// Of all brokers, in the last full minute.
+/// Throughput of all brokers in the last full minute.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = OverviewThroughput)]
@@ -299,7 +293,7 @@ struct Throughput {
     processed_per_second: f64,
 }
 
-/// Lists queues, the newest first.
+/// Lists queues, newest first.
 #[utoipa::path(get, path = "/api/v1/resources/queues", operation_id = "listQueues", tag = "queues", params(queries::QueuesQuery),
     responses((status = 200, description = "A page", body = Queues), Failures))]
 pub async fn queues(State(app): State<App>, caller: Caller, query: Query) -> Result<Response, ApiError> {
@@ -308,7 +302,7 @@ pub async fn queues(State(app): State<App>, caller: Caller, query: Query) -> Res
     answer::json(StatusCode::OK, &Queues { queues })
 }
 
-/// A queue and its partitions.
+/// Shows a queue and its partitions.
 #[utoipa::path(get, path = "/api/v1/resources/queues/{queue}", operation_id = "getQueue", tag = "queues",
     params(("queue" = String, Path), queries::PageQuery),
     responses((status = 200, description = "The queue", body = Detail), Missing, Failures))]
@@ -341,9 +335,9 @@ pub async fn queue(
     answer::json(StatusCode::OK, &detail)
 }
 
-/// How much a group has still to read in a queue.
+/// Counts the messages of a queue that a group has not completed.
 ///
-/// Made to be asked often: it costs the same however many partitions there are.
+/// Suitable for autoscalers: the cost does not depend on the number of partitions.
 #[utoipa::path(get, path = "/api/v1/resources/queues/{queue}/depth", operation_id = "queueDepth", tag = "queues",
     params(("queue" = String, Path), queries::DepthQuery),
     responses((status = 200, description = "Messages and partitions", body = Depth<'static>), Missing, Failures))]
@@ -356,8 +350,8 @@ pub async fn depth(
     check_name("group", group)?;
     let queue = find(&app, &name).await?;
     let known = app.engine.group_in(group, &name).await?;
-    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
-    // One that nobody knows is told what queue mode would have to read.
+    let limit = query.page(PARTITIONS_DEFAULT, PARTITIONS_MAX).limit;
+    // For an unknown group, the partitions of queue mode are shown.
     let stands = if known.is_some() { group } else { QUEUE_MODE };
     let partitions = app.engine.busiest_partitions(Some(queue.id), Some(stands), PARTITIONS_MAX).await?;
     let mut partitions: Vec<DepthPartition> = partitions
@@ -365,7 +359,7 @@ pub async fn depth(
         .filter(|partition| partition.unread > 0)
         .map(|partition| DepthPartition { partition: partition.name, pending: partition.unread })
         .collect();
-    // Who has never read here would start with everything.
+    // An unknown group would start at the oldest message.
     let (pending, partitions_pending) = match &known {
         Some(group) => (group.unread, group.pending_partitions),
         None if queue.partitions > PARTITIONS_MAX => (queue.stored, queue.partitions),
@@ -386,7 +380,7 @@ pub async fn depth(
 
 /// Lists partitions, those with the most unread messages first.
 ///
-/// If more than a thousand match, those that stood out when the queue was last measured come first, and the others by name.
+/// If more than 1,000 match, the notable partitions of the last measurement come first, and the others by name.
 #[utoipa::path(get, path = "/api/v1/resources/partitions", operation_id = "listPartitions", tag = "queues", params(queries::BusyQuery),
     responses((status = 200, description = "Partitions", body = BusyPartitions), Missing, Failures))]
 pub async fn partitions(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
@@ -407,9 +401,9 @@ pub async fn partitions(State(app): State<App>, query: Query) -> Result<Response
     answer::json(StatusCode::OK, &BusyPartitions { partitions: partitions.collect() })
 }
 
-/// Removes the messages of a queue and keeps the queue.
+/// Deletes the messages of a queue and keeps the queue.
 ///
-/// What was deferred or is in a spool is not stored yet, and comes later.
+/// Messages that are deferred or in a spool are not stored yet, so they are not deleted.
 #[utoipa::path(delete, path = "/api/v1/queues/{queue}/clear", operation_id = "clearQueue", tag = "queues",
     params(("queue" = String, Path), queries::ClearQuery),
     responses((status = 200, description = "Cleared", body = Cleared<'static>), Missing, Failures))]
@@ -421,7 +415,7 @@ pub async fn clear(
     check_name("queue", &name)?;
     let partition = query.text("partition");
     if partition == Some("") {
-        return Err(BadRequest::new("partition is blank: leave it out to clear the whole queue").into());
+        return Err(BadRequest::new("`partition` is empty; leave it out to clear the whole queue").into());
     }
     check_name("partition", partition.unwrap_or_default())?;
     let Some(deleted) = app.engine.clear(&name, partition).await? else {
@@ -433,7 +427,7 @@ pub async fn clear(
 
 /// Lists namespaces.
 #[utoipa::path(get, path = "/api/v1/resources/namespaces", operation_id = "listNamespaces", tag = "queues",
-    responses((status = 200, description = "All of them", body = Namespaces), Failures))]
+    responses((status = 200, description = "All namespaces", body = Namespaces), Failures))]
 pub async fn namespaces(State(app): State<App>) -> Result<Response, ApiError> {
     let labels = app.engine.labels(Label::Namespace).await?;
     let namespaces = labels.iter().map(|label| Namespace {
@@ -447,7 +441,7 @@ pub async fn namespaces(State(app): State<App>) -> Result<Response, ApiError> {
 
 /// Lists tasks.
 #[utoipa::path(get, path = "/api/v1/resources/tasks", operation_id = "listTasks", tag = "queues",
-    responses((status = 200, description = "All of them", body = Tasks), Failures))]
+    responses((status = 200, description = "All tasks", body = Tasks), Failures))]
 pub async fn tasks(State(app): State<App>) -> Result<Response, ApiError> {
     let labels = app.engine.labels(Label::Task).await?;
     let tasks = labels.iter().map(|label| Task {
@@ -459,7 +453,7 @@ pub async fn tasks(State(app): State<App>) -> Result<Response, ApiError> {
     answer::json(StatusCode::OK, &Tasks { tasks: tasks.collect() })
 }
 
-/// The whole installation in numbers.
+/// Counts of the whole installation.
 #[utoipa::path(get, path = "/api/v1/resources/overview", operation_id = "overview", tag = "queues",
     responses((status = 200, description = "Numbers", body = Overview), Failures))]
 pub async fn overview(State(app): State<App>) -> Result<Response, ApiError> {
@@ -483,39 +477,37 @@ pub async fn overview(State(app): State<App>) -> Result<Response, ApiError> {
     answer::json(StatusCode::OK, &overview)
 }
 
-/// The filter that lists of queues share.
+/// The filter of lists of queues.
 pub fn filter(query: &Query, caller: &Caller, limit: i64) -> Result<QueueFilter, BadRequest> {
     let text = |key: &'static str| {
         let value = query.filled(key).map(str::to_owned);
         value.map(|value| check_name(key, &value).map(|()| value)).transpose()
     };
+    let page = query.page(limit, QUEUES_MAX);
     Ok(QueueFilter {
         name: None,
         namespace: text("namespace")?,
         task: text("task")?,
         search: text("search")?,
         patterns: caller.grants().map(|grants| grants.patterns().map(str::to_owned).collect()),
-        limit: query.number("limit").unwrap_or(limit).clamp(1, QUEUES_MAX),
-        offset: query.number("offset").unwrap_or(0).max(0),
+        limit: page.limit,
+        offset: page.offset,
     })
 }
 
-/// Which page of partitions, and which of them.
+/// A page of partitions, and which of them.
 pub struct PageOf<'a> {
     pub search: Option<&'a str>,
     pub limit: i64,
     pub offset: i64,
 }
 
-/// What lists of partitions by their backlog share.
+/// The query of lists of partitions by backlog.
 pub fn page_of(query: &Query) -> Result<PageOf<'_>, BadRequest> {
     let search = query.filled("search");
     check_name("search", search.unwrap_or_default())?;
-    Ok(PageOf {
-        search,
-        limit: query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX),
-        offset: query.number("offset").unwrap_or(0).max(0),
-    })
+    let Pagination { limit, offset } = query.page(PARTITIONS_DEFAULT, PARTITIONS_MAX);
+    Ok(PageOf { search, limit, offset })
 }
 
 pub async fn find(app: &App, name: &str) -> Result<QueueFigures, ApiError> {
@@ -527,21 +519,20 @@ pub fn missing_queue() -> ApiError {
     ApiError::new(ErrorCode::NotFound, "queue not found")
 }
 
-/// One page of a queue's partitions, as the query asks for it.
+/// The page of a queue's partitions that the query asks for.
 pub async fn partitions_of(
     app: &App,
     queue: &QueueFigures,
     query: &Query,
 ) -> Result<(Pagination, Vec<PartitionFigures>), ApiError> {
-    let limit = query.number("limit").unwrap_or(PARTITIONS_DEFAULT).clamp(1, PARTITIONS_MAX);
-    let offset = query.number("offset").unwrap_or(0).max(0);
+    let page = query.page(PARTITIONS_DEFAULT, PARTITIONS_MAX);
     let after = query.filled("after");
     check_name("after", after.unwrap_or_default())?;
-    let partitions = app.engine.queue_partitions(queue.id, after, limit, offset).await?;
-    Ok((Pagination { limit, offset }, partitions))
+    let partitions = app.engine.queue_partitions(queue.id, after, page.limit, page.offset).await?;
+    Ok((page, partitions))
 }
 
-/// Seconds, and no more than three decimals of them.
+/// Seconds, rounded to milliseconds.
 pub fn to_millis(seconds: f64) -> f64 {
     (seconds.max(0.0) * 1e3).round() / 1e3
 }

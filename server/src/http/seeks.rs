@@ -1,4 +1,4 @@
-//! Consumer groups, moved: in a queue or in one of its partitions, for real or to see what it would do.
+//! Seeks: moves a consumer group in a queue or in one partition, or shows what a seek would change.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -16,22 +16,23 @@ use crate::app::App;
 
 const FIELDS: [&str; 4] = ["toEnd", "timestamp", "dryRun", "create"];
 
-/// To the end or to a time, not both. A field that is one of these but for case, `_` or `-` is refused; others are ignored.
+/// To the end or to a time, not both. A field that differs from one of these only in case, `_` or `-` is refused; other unknown
+/// fields are ignored.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Seek, example = json!({"timestamp": "2026-01-01T00:00:00Z"}))]
 pub struct SeekBody {
     #[serde(default)]
     to_end: Option<bool>,
-    /// Long ago, as 1970, is the beginning.
+    /// A time before the first message, such as 1970, moves to the beginning.
     #[serde(default)]
     #[schema(format = DateTime)]
     timestamp: Option<String>,
-    /// Moves nothing, and tells what it would do.
+    /// Moves nothing and returns what would change.
     #[serde(default)]
     #[schema(default = false)]
     dry_run: Option<bool>,
-    /// Creates the group if it does not read the queue. Otherwise that is a 404.
+    /// Creates the group if it does not read the queue. Otherwise the response is a 404.
     #[serde(default)]
     #[schema(default = false)]
     create: Option<bool>,
@@ -48,7 +49,7 @@ struct Sought<'a> {
     consumer_group: &'a str,
     queue_name: &'a str,
     seek_to_end: bool,
-    /// As it was sent.
+    /// The time that was sent.
     #[schema(required)]
     target_timestamp: Option<&'a str>,
     partitions_updated: i64,
@@ -65,13 +66,13 @@ struct PartitionSought<'a> {
     queue_name: &'a str,
     partition_name: &'a str,
     updated: bool,
-    /// The offset it reads next.
+    /// The offset that the group reads next.
     cursor_moved_to: i64,
     #[serde(flatten)]
     forecast: Forecast,
 }
 
-/// Only of a dry run: nothing was moved.
+/// Only for a dry run: nothing was moved.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = SeekForecast)]
@@ -79,20 +80,20 @@ struct Forecast {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     dry_run: Option<bool>,
-    /// Messages the group has passed and would read again.
+    /// Messages that the group has passed and would read again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     messages_replayed: Option<i64>,
-    /// Messages it would not read any more.
+    /// Messages that the group would skip.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     messages_skipped: Option<i64>,
 }
 
-/// Moves a group in every partition of a queue: behind the last message, or to the first one after a time.
+/// Moves a group in all partitions of a queue: to the end, or to the first message after a time.
 ///
-/// Ends its leases there, and its retries start again at 0. With `dryRun` nothing changes, and the response says how many messages
-/// would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
+/// Its leases end, and its retry counts restart at 0. With `dryRun` nothing changes, and the response has the number of messages
+/// that would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
 #[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/seek", operation_id = "seek",
     tag = "consumer groups", params(("group" = String, Path), ("queue" = String, Path)), request_body = SeekBody,
     responses((status = 200, description = "Moved", body = Sought<'static>), Missing, Failures, TooLarge))]
@@ -125,10 +126,11 @@ pub async fn in_queue(
     answer::json(StatusCode::OK, &answer)
 }
 
-/// Moves a group in one partition: behind the last message, or to the first one after a time.
+/// Moves a group in one partition: to the end, or to the first message after a time.
 ///
-/// Without a body to the end. Ends its lease there, and its retries start again at 0. With `dryRun` nothing changes, and
-/// the response says how many messages would be read again or skipped. A group that does not read the queue is a 404, unless `create` is set.
+/// Without a body it moves to the end. Its lease ends, and its retry count restarts at 0. With `dryRun` nothing changes, and the
+/// response has the number of messages that would be read again or skipped. A group that does not read the queue is a 404,
+/// unless `create` is set.
 #[utoipa::path(post, path = "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
     operation_id = "seekPartition", tag = "consumer groups",
     params(("group" = String, Path), ("queue" = String, Path), ("partition" = String, Path)),
@@ -176,12 +178,10 @@ pub async fn in_partition(
 impl SeekBody {
     pub fn target(&self) -> Result<SeekTo, BadRequest> {
         match (self.to_end, &self.timestamp) {
-            (Some(true), Some(_)) => {
-                Err(BadRequest::new("a seek goes to the end (toEnd) or to a timestamp, not both"))
-            }
+            (Some(true), Some(_)) => Err(BadRequest::new("`toEnd` and `timestamp` are both given; send one")),
             (Some(true), None) => Ok(SeekTo::End),
             (_, Some(time)) => parse_time("timestamp", time).map(SeekTo::Time),
-            _ => Err(BadRequest::new("a seek needs toEnd: true or a timestamp")),
+            _ => Err(BadRequest::new("`toEnd: true` or `timestamp` is required")),
         }
     }
 
@@ -189,7 +189,7 @@ impl SeekBody {
         Seek { to, create: self.create == Some(true) }
     }
 
-    /// For one partition, where silence means the end.
+    /// For one partition, where an absent target means the end.
     fn target_or_end(&self) -> Result<SeekTo, BadRequest> {
         match (self.to_end, &self.timestamp) {
             (None, None) => Ok(SeekTo::End),
@@ -199,7 +199,7 @@ impl SeekBody {
 }
 
 impl Forecast {
-    /// Of what was really done.
+    /// The response to a seek that was done.
     const NONE: Self = Self { dry_run: None, messages_replayed: None, messages_skipped: None };
 }
 

@@ -1,4 +1,4 @@
-//! What all answers about the past have in common: which time they are about, and how a step of it is written.
+//! What all history responses share: the time range, and the format of a step.
 
 use queen_engine::{HistoryFilter, Range, Worker};
 use queen_protocol::{BadRequest, check_name, format_millis, parse_time};
@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::request::Query;
 
-/// Reads `from`, `to`, `queue`, `namespace`, `task`, `hostname` and `workerId`. A filter left blank matches all.
+/// Reads `from`, `to`, `queue`, `namespace`, `task`, `hostname` and `workerId`. An empty filter matches all.
 pub fn read(query: &Query) -> Result<HistoryFilter, BadRequest> {
     let name = |key: &'static str| {
         let value = query.filled(key).map(str::to_owned);
@@ -25,7 +25,7 @@ pub fn read(query: &Query) -> Result<HistoryFilter, BadRequest> {
     })
 }
 
-/// Which time an answer is about.
+/// The time range of a response.
 #[derive(Serialize, ToSchema)]
 pub struct TimeRange {
     #[schema(format = DateTime)]
@@ -40,7 +40,7 @@ impl From<Range> for TimeRange {
     }
 }
 
-/// How a broker was.
+/// Average state of a broker.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = WorkerState)]
@@ -50,12 +50,12 @@ pub struct WorkerState<'a> {
     worker_id: &'a str,
     avg_event_loop_lag_ms: f64,
     max_event_loop_lag_ms: f64,
-    /// Connections that were idle, on average.
+    /// Average number of idle connections.
     free_slots: f64,
     db_connections: u64,
-    /// Entries that waited for their call, on average.
+    /// Average number of entries waiting for a database call.
     job_queue_size: f64,
-    /// Pushed, delivered and acknowledged.
+    /// Messages pushed, delivered and acknowledged.
     messages_processed: u64,
 }
 
@@ -75,7 +75,7 @@ impl<'a> From<&'a Worker> for WorkerState<'a> {
     }
 }
 
-/// `bucket`: minutes. The last step may not be over yet; it is divided by its whole length all the same.
+/// `bucket`: minutes. A last step that is not over yet is divided by its full length as well.
 pub fn per_second(count: u64, bucket: i32) -> f64 {
     rounded(count as f64 / (60.0 * f64::from(bucket.max(1))))
 }
@@ -92,7 +92,7 @@ pub fn in_ms(us: u64) -> f64 {
     rounded(us as f64 / 1_000.0)
 }
 
-/// Nobody reads more than three digits.
+/// Three decimals are enough for people.
 pub fn rounded(number: f64) -> f64 {
     (number * 1_000.0).round() / 1_000.0
 }

@@ -1,4 +1,4 @@
-//! `GET /api/v1/system/settings`: what `queen config` would say of this broker.
+//! `GET /api/v1/system/settings`: the settings of this broker, as in `queen config`.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -15,9 +15,9 @@ use crate::config::Setting;
 #[schema(as = SettingsInForce)]
 struct Page<'a> {
     version: &'static str,
-    /// `host:port`, to tell brokers apart.
+    /// `host:port` of the broker.
     server: &'a str,
-    /// In the order of the handbook.
+    /// In the order of docs/configuration.md.
     settings: Vec<Entry<'a>>,
 }
 
@@ -28,10 +28,10 @@ struct Page<'a> {
 }))]
 struct Entry<'a> {
     group: &'a str,
-    /// Its flag, without the dashes.
+    /// The flag, without dashes.
     name: &'a str,
     variable: &'a str,
-    /// What holds; null: nothing does, or it plays no part. Of a secret `(set)`, and never more.
+    /// The value in force; null if there is none, or if it has no effect. `(set)` for a secret.
     #[schema(required)]
     value: Option<&'a str>,
     /// `default`, `environment` or `flag`.
@@ -40,9 +40,9 @@ struct Entry<'a> {
     secret: bool,
 }
 
-/// Tells the settings of this broker and where each came from.
+/// Lists the settings of this broker and the origin of each.
 #[utoipa::path(get, path = "/api/v1/system/settings", operation_id = "settings", tag = "broker",
-    responses((status = 200, description = "All of them", body = Page<'static>)))]
+    responses((status = 200, description = "All settings", body = Page<'static>)))]
 pub async fn settings(State(app): State<App>) -> Result<Response, ApiError> {
     let settings = app.options.settings.iter().map(Entry::from).collect();
     let page = Page { version: env!("CARGO_PKG_VERSION"), server: &app.name, settings };

@@ -15,14 +15,14 @@ use crate::app::App;
 #[schema(as = StatisticsRefreshed, example = json!({"success": true, "queues": 3, "durationMs": 12}))]
 struct Refreshed {
     success: bool,
-    /// Those that had changed since they were last measured, and were measured now.
+    /// Queues that had changed since their last measurement, and were measured now.
     queues: usize,
     duration_ms: u64,
 }
 
-/// Measures the queues that have changed since they were last measured.
+/// Measures the queues that have changed since their last measurement.
 ///
-/// Nobody needs to: brokers do so by themselves, and who asks for numbers gets those of now.
+/// This is not needed in operation: brokers measure by themselves, and reads return current numbers.
 #[utoipa::path(post, path = "/api/v1/stats/refresh", operation_id = "refreshStatistics", tag = "queues",
     responses((status = 200, description = "Measured", body = Refreshed), Failures))]
 pub async fn refresh(State(app): State<App>) -> Result<Response, ApiError> {

@@ -1,4 +1,4 @@
-//! `/api/v1/status`: how everything is, on one page, and each queue by itself.
+//! `/api/v1/status`: the status of the installation, and of each queue.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -12,8 +12,8 @@ use uuid::Uuid;
 use super::answer;
 use super::error::{ApiError, Failures, Missing};
 use super::queues::Options;
-use super::request::{Query, Segments};
-use super::resources::{Counts, Pagination, Queue, filter, find, missing_queue, partitions_of, to_millis};
+use super::request::{Pagination, Query, Segments};
+use super::resources::{Counts, Queue, filter, find, missing_queue, partitions_of, to_millis};
 use super::series::{self, TimeRange, WorkerState};
 use super::throughput::{BatchEfficiency, ErrorCounts, RequestCounts, Throughput};
 use crate::app::App;
@@ -21,7 +21,7 @@ use crate::auth::Caller;
 use crate::openapi::queries;
 
 const QUEUES_DEFAULT: i64 = 100;
-/// Queues that the page names: the newest.
+/// Number of queues that the status lists: the newest.
 const STATUS_QUEUES: i64 = 1_000;
 
 #[derive(Serialize, ToSchema)]
@@ -31,18 +31,18 @@ struct Status<'a> {
     time_range: TimeRange,
     bucket_minutes: i32,
     point_count: usize,
-    /// The newest first.
+    /// Newest first.
     throughput: Vec<Throughput>,
-    /// The newest first, up to a thousand.
+    /// Newest first, up to 1,000.
     queues: Vec<StatusQueue>,
     messages: StatusMessages,
     leases: Leases,
     dead_letter_queue: DeadLetterQueue,
     workers: Vec<WorkerState<'a>>,
     errors: ErrorCounts,
-    /// What `queen doctor` would say about the database.
+    /// Findings about the database, as of `queen doctor`.
     findings: Vec<StatusFinding<'a>>,
-    /// Seconds since the oldest measurement that the numbers of queues rest on; -1 if there is none.
+    /// Age in seconds of the oldest measurement of a queue; -1 if there is none.
     stats_age: f64,
 }
 
@@ -62,7 +62,7 @@ struct StatusQueue {
     namespace: String,
     task: String,
     partitions: i64,
-    /// Messages that are done and still stored.
+    /// Messages that are completed and still stored.
     total_consumed: i64,
 }
 
@@ -81,9 +81,9 @@ struct StatusMessages {
 struct Leases {
     active: i64,
     partitions_with_leases: i64,
-    /// Messages under them.
+    /// Leased messages.
     total_batch_size: i64,
-    /// Messages that groups are done with, each counted for itself.
+    /// Messages completed, summed over all groups.
     total_acked: i64,
 }
 
@@ -92,7 +92,7 @@ struct Leases {
 struct DeadLetterQueue {
     total_messages: i64,
     affected_partitions: i64,
-    /// The ten most frequent among ten thousand.
+    /// The ten most frequent errors among 10,000 dead letters.
     top_errors: Vec<TopError>,
 }
 
@@ -132,7 +132,7 @@ struct DetailQueue<'a> {
     created_at: String,
     partition_count: i64,
     config: Config,
-    /// All of them, as `configure` answers.
+    /// All options, as in the response of `configure`.
     options: Options<'a>,
 }
 
@@ -168,13 +168,13 @@ struct DetailPartition {
     newest_message: Option<String>,
 }
 
-/// Of queue mode, or without it of the slowest group.
+/// Of queue mode or, if only groups read, of the slowest group.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = StatusDetailCursor)]
 struct Cursor {
     total_consumed: i64,
-    /// Always 0: batches leave no trace.
+    /// Always 0: batches are not recorded.
     batches_consumed: i64,
 }
 
@@ -186,7 +186,7 @@ struct Totals {
     counts: Counts,
 }
 
-/// How everything is: what went in and out, what is stored, what is wrong.
+/// Status of the installation: throughput, stored messages and problems.
 #[utoipa::path(get, path = "/api/v1/status", operation_id = "status", tag = "broker", params(queries::HistoryQuery),
     responses((status = 200, description = "One page", body = Status<'static>), Failures))]
 pub async fn status(State(app): State<App>, caller: Caller, query: Query) -> Result<Response, ApiError> {
@@ -244,7 +244,7 @@ pub async fn status(State(app): State<App>, caller: Caller, query: Query) -> Res
     answer::json(StatusCode::OK, &status)
 }
 
-/// Lists queues, the newest first.
+/// Lists queues, newest first.
 #[utoipa::path(get, path = "/api/v1/status/queues", operation_id = "statusQueues", tag = "queues",
     params(queries::QueuesQuery), responses((status = 200, description = "A page", body = Queues), Failures))]
 pub async fn queues(State(app): State<App>, caller: Caller, query: Query) -> Result<Response, ApiError> {
@@ -254,7 +254,7 @@ pub async fn queues(State(app): State<App>, caller: Caller, query: Query) -> Res
     answer::json(StatusCode::OK, &Queues { queues, pagination })
 }
 
-/// A queue, its options and its partitions.
+/// Shows a queue, its options and its partitions.
 #[utoipa::path(get, path = "/api/v1/status/queues/{queue}", operation_id = "statusQueue", tag = "queues",
     params(("queue" = String, Path), queries::PageQuery),
     responses((status = 200, description = "The queue", body = Detail<'static>), Missing, Failures))]

@@ -1,4 +1,4 @@
-//! What `GET /api/v1/status` tells about time: the series, and sums over it.
+//! The history in `GET /api/v1/status`: steps, and totals over them.
 
 use queen_engine::{HistorySeries, Point};
 use queen_protocol::format_millis;
@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::series::{average, average_ms, in_ms, per_second, rounded};
 
-/// One step of the whole cluster: what went in and out, and how the brokers were.
+/// One step of all brokers: throughput and load.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Throughput {
@@ -19,18 +19,18 @@ pub struct Throughput {
     ingested_per_second: f64,
     processed_per_second: f64,
     pop_per_second: f64,
-    /// Age of messages when they were delivered.
+    /// Age of messages at delivery.
     avg_lag_ms: f64,
     max_lag_ms: f64,
-    /// How late timers fired.
+    /// Delay of timers.
     avg_event_loop_lag_ms: f64,
     max_event_loop_lag_ms: f64,
-    /// Connections that were idle.
+    /// Idle connections.
     min_free_slots: u64,
     db_errors: u64,
     ack_failed: u64,
     dlq_count: u64,
-    /// Percent of one core, all brokers together.
+    /// Percent of one core, summed over all brokers.
     queen_cpu_user_pct: f64,
     queen_cpu_sys_pct: f64,
     queen_rss_mb: f64,
@@ -40,7 +40,7 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// The newest first.
+    /// Newest first.
     pub fn of(series: &HistorySeries) -> Vec<Self> {
         let bucket = series.range.bucket;
         series.points.iter().rev().map(|point| Self::step(point, bucket)).collect()
@@ -74,7 +74,7 @@ impl Throughput {
     }
 }
 
-/// Of a whole range.
+/// Totals of the range.
 #[derive(Serialize, ToSchema)]
 pub struct RequestCounts {
     push: u64,
@@ -89,7 +89,7 @@ impl From<&Point> for RequestCounts {
     }
 }
 
-/// Messages by request.
+/// Messages per request.
 #[derive(Serialize, ToSchema)]
 pub struct BatchEfficiency {
     push: f64,
@@ -108,7 +108,7 @@ impl From<&Point> for BatchEfficiency {
     }
 }
 
-/// Of a whole range.
+/// Totals of the range.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorCounts {

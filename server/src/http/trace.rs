@@ -1,4 +1,4 @@
-//! The `traceparent` and `tracestate` of a request. What cannot be read is none.
+//! Reads the `traceparent` and `tracestate` of a request. Invalid ones are ignored.
 
 use std::convert::Infallible;
 
@@ -12,7 +12,7 @@ use crate::telemetry::Span;
 const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
 
-/// Only these headers of a request: a copy of all of them would be made for every request, and hardly any has these.
+/// The two headers of a request. Few requests have them, so copying all headers would be wasteful.
 pub struct TraceHeaders(pub HeaderMap);
 
 impl<S: Send + Sync> FromRequestParts<S> for TraceHeaders {
@@ -29,7 +29,7 @@ impl<S: Send + Sync> FromRequestParts<S> for TraceHeaders {
     }
 }
 
-/// A second `traceparent` makes both worthless; the standard allows one.
+/// With two `traceparent` headers both are ignored; the standard allows one.
 pub fn of_request(headers: &HeaderMap) -> Option<Trace<'_>> {
     let mut parents = headers.get_all(PARENT).iter();
     let parent = parents.next()?.to_str().ok()?;
@@ -40,7 +40,7 @@ pub fn of_request(headers: &HeaderMap) -> Option<Trace<'_>> {
     Trace::parse(parent, state)
 }
 
-/// Gives messages on their way in the context of their request, or that of its span.
+/// Gives pushed messages the context of their request, or of its span.
 pub fn hand_on<'i, 'a: 'i>(
     headers: &'a HeaderMap,
     span: &mut Span,

@@ -1,4 +1,4 @@
-//! `/api/v1/traces`: what consumers tell about the messages they work on.
+//! `/api/v1/traces`: events that consumers report about the messages they process.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,8 +13,7 @@ use uuid::Uuid;
 use super::answer;
 use super::error::{ApiError, Failures, TooLarge};
 use super::messages::{NoMessage, place, raw};
-use super::request::{Body, Query, SMALL, Segments};
-use super::resources::Pagination;
+use super::request::{Body, Pagination, Query, SMALL, Segments};
 use crate::app::App;
 use crate::auth::grants::{Need, Right};
 use crate::auth::{Caller, Unknown};
@@ -24,10 +23,10 @@ const LIMIT_MAX: i64 = 1_000;
 const NAMES_LIMIT: i64 = 50;
 const TRACES_LIMIT: i64 = 100;
 
-/// Events of one message that are shown.
+/// Maximum number of events shown for one message.
 const MESSAGE_TRACES_MAX: i64 = 1_000;
 
-/// Names one event may carry.
+/// Maximum number of names of an event.
 const NAMES_MAX: usize = 100;
 
 #[derive(Deserialize, ToSchema)]
@@ -96,7 +95,7 @@ struct OfMessage<'a> {
     traces: Vec<Entry<'a>>,
 }
 
-/// An event and the message it is about.
+/// An event and its message.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NamedTrace)]
 struct NamedEntry<'a> {
@@ -106,7 +105,7 @@ struct NamedEntry<'a> {
     partition_id: Uuid,
     queue_name: &'a str,
     partition_name: &'a str,
-    /// Null once the message is gone.
+    /// Null if the message is no longer stored.
     #[schema(value_type = Option<serde_json::Value>, required)]
     message_payload: Option<&'a RawValue>,
 }
@@ -137,9 +136,9 @@ struct NamesPage<'a> {
     pagination: Pagination,
 }
 
-/// Writes down an event about a message.
+/// Records an event about a message.
 #[utoipa::path(post, path = "/api/v1/traces", operation_id = "addTrace", tag = "traces", request_body = TraceBody<'static>,
-    responses((status = 201, description = "Written", body = Added), NoMessage, Failures, TooLarge))]
+    responses((status = 201, description = "Recorded", body = Added), NoMessage, Failures, TooLarge))]
 pub async fn add(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> Result<Response, ApiError> {
     let trace = read(&body.0)?;
     app.limits.check_payload("data", &trace.data)?;
@@ -150,18 +149,18 @@ pub async fn add(State(app): State<App>, caller: Caller, body: Body<SMALL>) -> R
     }
 }
 
-/// Lists the names that events were given, the one used last first.
+/// Lists the names of events, most recently used first.
 #[utoipa::path(get, path = "/api/v1/traces/names", operation_id = "listTraceNames", tag = "traces",
     params(queries::LimitQuery),
     responses((status = 200, description = "A page", body = NamesPage<'static>), Failures))]
 pub async fn names(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    let pagination = pagination(&query, NAMES_LIMIT);
+    let pagination = query.page(NAMES_LIMIT, LIMIT_MAX);
     let (names, total) = app.engine.trace_names(pagination.limit, pagination.offset).await?;
     let trace_names = names.iter().map(NameEntry::from).collect();
     answer::json(StatusCode::OK, &NamesPage { trace_names, total, pagination })
 }
 
-/// Lists the events under a name, the newest first, with the messages they are about.
+/// Lists the events with a name, newest first, with their messages.
 #[utoipa::path(get, path = "/api/v1/traces/by-name/{name}", operation_id = "listTracesByName", tag = "traces",
     params(("name" = String, Path), queries::LimitQuery),
     responses((status = 200, description = "A page", body = ByName<'static>), Failures))]
@@ -171,16 +170,16 @@ pub async fn by_name(
     query: Query,
 ) -> Result<Response, ApiError> {
     check_name("name", &name)?;
-    let pagination = pagination(&query, TRACES_LIMIT);
+    let pagination = query.page(TRACES_LIMIT, LIMIT_MAX);
     let (traces, total) = app.engine.named_traces(&name, pagination.limit, pagination.offset).await?;
     let traces = traces.iter().map(|(trace, payload)| NamedEntry::new(trace, payload.as_deref())).collect();
     answer::json(StatusCode::OK, &ByName { traces, total, pagination })
 }
 
-/// Lists the events of one message, the oldest first.
+/// Lists the events of one message, oldest first.
 #[utoipa::path(get, path = "/api/v1/traces/{partition}/{transaction}", operation_id = "listMessageTraces", tag = "traces",
     params(("partition" = Uuid, Path), ("transaction" = String, Path)),
-    responses((status = 200, description = "All of them, up to a thousand", body = OfMessage<'static>), Failures))]
+    responses((status = 200, description = "The events, up to 1,000", body = OfMessage<'static>), Failures))]
 pub async fn of_message(
     State(app): State<App>,
     Segments((partition, transaction)): Segments<(String, String)>,
@@ -188,13 +187,6 @@ pub async fn of_message(
     let partition = place(&partition, &transaction)?;
     let traces = app.engine.message_traces(partition, &transaction, MESSAGE_TRACES_MAX).await?;
     answer::json(StatusCode::OK, &OfMessage { traces: traces.iter().map(Entry::from).collect() })
-}
-
-fn pagination(query: &Query, limit: i64) -> Pagination {
-    Pagination {
-        limit: query.number("limit").unwrap_or(limit).clamp(1, LIMIT_MAX),
-        offset: query.number("offset").unwrap_or(0).max(0),
-    }
 }
 
 pub fn read(body: &[u8]) -> Result<NewTrace, BadRequest> {
@@ -209,7 +201,7 @@ pub fn read(body: &[u8]) -> Result<NewTrace, BadRequest> {
     names.sort_unstable();
     names.dedup();
     if names.len() > NAMES_MAX {
-        return Err(BadRequest(format!("{} trace names, at most {NAMES_MAX} are taken", names.len())));
+        return Err(BadRequest(format!("{} trace names; the limit is {NAMES_MAX}", names.len())));
     }
     for name in &names {
         check_name("traceNames", name)?;

@@ -1,5 +1,5 @@
-//! `POST /api/v1/transaction`. One that was rolled back is a 200 with `success: false`: the clients look
-//! there, and a 5xx would make them send it again.
+//! `POST /api/v1/transaction`. A transaction that was rolled back is a 200 with `success: false`: clients read that field, and
+//! would retry after a 5xx.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -17,10 +17,10 @@ use crate::auth::{Caller, Unknown};
 use crate::openapi::{queries, words};
 use crate::telemetry::{Operation, Span};
 
-/// Pushes and acknowledges in one transaction: all of it or nothing.
+/// Pushes and acknowledges in one transaction: all or nothing.
 ///
-/// Any acknowledgement that would be refused, and any required lease that is not live, rolls everything back:
-/// a 200 with `success: false`.
+/// An acknowledgement that is refused, or a required lease that has ended, rolls everything back:
+/// the response is a 200 with `success: false`.
 #[utoipa::path(post, path = "/api/v1/transaction", operation_id = "transaction", tag = "messages",
     params(queries::TraceHeaders),
     request_body = words::Transaction,
@@ -55,7 +55,7 @@ async fn run(
     answer::json(StatusCode::OK, &outcome)
 }
 
-/// All queues it touches, before anything is done.
+/// Checks all queues that it touches, before anything is done.
 async fn check(app: &App, caller: &Caller, transaction: &TransactionBody<'_>) -> Result<(), ApiError> {
     // Published clients name their leases only here.
     let named: Vec<LeaseId> =

@@ -1,4 +1,4 @@
-//! `GET /api/v1/whoami`: whom the broker takes the caller for, so that a page can offer what will be allowed.
+//! `GET /api/v1/whoami`: the identity and the rights of the caller, so that a page can offer what is allowed.
 
 use std::sync::Arc;
 
@@ -23,21 +23,21 @@ use crate::auth::{Identity, Kind};
     "grants": [{"queues": ["orders*"], "rights": ["push", "pop"]}],
 }))]
 struct WhoAmI<'a> {
-    /// Whether this broker asks who somebody is. If not, everybody may do everything.
+    /// Whether access control is on. If not, every caller may do everything.
     authentication: bool,
-    /// The subject of the token, or the name of the key.
+    /// The subject of the token, or the name of the API key.
     #[schema(required)]
     name: Option<&'a str>,
     /// `none`, `token` or `key`.
     kind: &'static str,
-    /// `read-only`, `read-write` or `admin`; each may do what those before it may.
+    /// `read-only`, `read-write` or `admin`; each includes the ones before it.
     role: &'static str,
-    /// What may be done to which queues, as far as the role goes; null: to all of them.
+    /// Rights on queues, within the role; null means all queues.
     #[schema(required, value_type = Option<Vec<Grant>>)]
     grants: Option<&'a Grants>,
 }
 
-/// Tells whom the broker takes the caller for, and what they may do.
+/// Shows the identity and the rights of the caller.
 #[utoipa::path(get, path = "/api/v1/whoami", operation_id = "whoAmI", tag = "broker",
     responses((status = 200, description = "The caller", body = WhoAmI<'static>)))]
 pub async fn whoami(

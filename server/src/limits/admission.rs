@@ -1,5 +1,5 @@
-//! Who may connect. Beyond the limits a client is told so and let go, with bounded effort: its connection costs a file for a
-//! second, and of those there are few.
+//! Limits on connections. A client beyond them gets a response and is disconnected, with bounded effort: each such connection
+//! uses a file for up to a second.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::counted::{Counted, Place};
 use super::stream::discard;
 use super::{Bounds, Limit};
 
-/// Connections that are told why, at once. Others are just closed.
+/// Connections that get a response at once. Further ones are just closed.
 const FAREWELLS_MAX: usize = 64;
 const FAREWELL_FOR: Duration = Duration::from_secs(1);
-/// Where files are not limited.
+/// Used where files are not limited.
 const CONNECTIONS_MAX: usize = 1 << 20;
 
-/// Published consumers go on after an error only if it speaks of a timeout.
+/// Published consumers continue after an error only if its text contains "timeout".
 const TOO_MANY: &str = r#"{"error":"connection timeout: too many connections","code":"unavailable"}"#;
 
 pub struct Admission {
@@ -31,7 +31,7 @@ pub struct Admission {
     farewells: Arc<Semaphore>,
 }
 
-/// Leave to be connected, until it is dropped.
+/// The permission for a connection, until it is dropped.
 pub struct Permit {
     _room: OwnedSemaphorePermit,
     _place: Place<IpAddr>,
@@ -61,7 +61,7 @@ impl Admission {
         Ok(Permit { _room: room, _place: place })
     }
 
-    /// Tells a client that there is no room; `None`: so many are being told that this one is only closed.
+    /// Sends a client the reason for the refusal; `None` if too many are being sent, and the connection is only closed.
     pub fn farewell(&self, stream: TcpStream) -> Option<impl Future<Output = ()> + Send + 'static> {
         let turn = self.farewells.clone().try_acquire_owned().ok()?;
         Some(async move {
@@ -83,7 +83,7 @@ async fn tell(mut stream: TcpStream) -> std::io::Result<()> {
     discard(&mut stream).await
 }
 
-/// The broker's own sockets and files come first, and at least half is for clients.
+/// Files are reserved for the broker itself, but at least half of them are for clients.
 fn files_left(reserved: usize) -> usize {
     let files = getrlimit(Resource::Nofile).current.map_or(CONNECTIONS_MAX, |files| files as usize);
     files.saturating_sub(reserved).max(files / 2).clamp(1, CONNECTIONS_MAX)

@@ -1,5 +1,5 @@
-//! Token buckets by name. A bucket is one moment: when it will be full again. One that is full is not worth remembering,
-//! so what is remembered is who was busy within the last seconds, and no more than that.
+//! Token buckets by name. A bucket is stored as the time at which it will be full again; full buckets are dropped, so only clients
+//! of the last seconds are stored.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -7,23 +7,23 @@ use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How much may be taken at once: what comes in within this time.
+/// The burst: how much may be taken at once, as the time in which it refills.
 const BURST: Duration = Duration::from_secs(2);
-/// Names of clients' choice are up to a kilobyte each: 50 MB at the worst.
+/// Names chosen by clients have up to a kilobyte: 50 MB in the worst case.
 const BUCKETS_MAX: usize = 50_000;
-/// Looking through all of them takes about a millisecond.
+/// A pass over all buckets takes about a millisecond.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 pub struct Buckets<K>(Mutex<State<K>>);
 
 struct State<K> {
     full_at: HashMap<K, Instant>,
-    /// Shared by all for whom there is no room: a flood of made-up names shares one rate, and the others keep theirs.
+    /// Shared by all names for which there is no room: a flood of made-up names shares one rate, and other clients keep theirs.
     others: Option<Instant>,
     swept: Option<Instant>,
 }
 
-/// What is missing, and until when.
+/// The bucket that is empty, and how long until it is not.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Short<'a, Q: ?Sized> {
     pub key: &'a Q,
@@ -35,7 +35,7 @@ impl<K: Hash + Eq> Buckets<K> {
         Self(Mutex::new(State { full_at: HashMap::new(), others: None, swept: None }))
     }
 
-    /// From all of them or from none. A cost is the time in which so many tokens come in. Keys are asked for once each.
+    /// Takes from all buckets or from none. A cost is the time in which that many tokens refill. Each key is given once.
     pub fn take<'a, Q>(&self, now: Instant, asks: &[(&'a Q, Duration)]) -> Result<(), Short<'a, Q>>
     where
         K: Borrow<Q>,
@@ -76,8 +76,8 @@ impl<K: Hash + Eq> State<K> {
     }
 }
 
-/// Whether a bucket has so much, or how long until it does. What is more than any bucket holds is given by a full one,
-/// which then needs longer to fill: otherwise it would be refused for ever.
+/// Whether a bucket has that much, or how long until it does. A cost above the size of a bucket is taken from a full one,
+/// which then takes longer to refill. Otherwise it could never be taken.
 fn room(full_at: Instant, now: Instant, cost: Duration) -> Result<(), Duration> {
     let missing = full_at.saturating_duration_since(now);
     let allowed = BURST.saturating_sub(cost);

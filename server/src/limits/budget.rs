@@ -1,11 +1,11 @@
-//! How much of all request bodies, and of all unfinished heads, may be in memory at once.
+//! Memory budgets: for all request bodies together, and for all unfinished heads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 
-/// Smaller bodies are not counted: the number of connections bounds them well enough.
+/// Smaller bodies are not counted; the number of connections bounds them.
 const COUNTED_FROM: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub struct Budget {
     taken: AtomicUsize,
 }
 
-/// What one body or head has of it, until it is dropped. It grows with what really arrives, so that nobody takes anything by
-/// announcing it; and it never waits for more, so that two bodies never wait for each other.
+/// The share of one body or head, until it is dropped. It grows with the data that arrives, not with the announced length, and
+/// never waits for more, so that two bodies cannot wait for each other.
 pub struct Share {
     budget: Arc<Budget>,
     bytes: usize,
@@ -28,7 +28,7 @@ impl Budget {
         Arc::new(Self { limit, counted_from: COUNTED_FROM, taken: AtomicUsize::new(0) })
     }
 
-    /// Of heads every byte counts: connections that take one cost next to nothing.
+    /// For heads, which are counted from the first byte, because a connection with one costs a client almost nothing.
     pub fn heads(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, counted_from: 0, taken: AtomicUsize::new(0) })
     }
@@ -39,7 +39,7 @@ impl Budget {
 }
 
 impl Share {
-    /// `false`: there is not so much left.
+    /// `false` if there is not enough left.
     #[must_use]
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
@@ -55,13 +55,13 @@ impl Share {
         grown
     }
 
-    /// Gives it all back.
+    /// Returns the share.
     pub fn clear(&mut self) {
         self.budget.taken.fetch_sub(self.bytes, Relaxed);
         self.bytes = 0;
     }
 
-    /// The body, which gives back its share when the last part of it is gone.
+    /// The body, which returns its share when its last part is dropped.
     pub fn keep(self, body: Bytes) -> Bytes {
         match self.bytes {
             0 => body,

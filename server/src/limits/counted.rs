@@ -1,18 +1,18 @@
-//! How many each client has of something, as long as it has any.
+//! Counts things by client, and forgets clients that have none.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// # Invariants
-/// - There is an entry for whoever holds a place, and for nobody else.
+/// - There is an entry for each client that holds a place, and for no other.
 pub struct Counted<K: Hash + Eq> {
-    /// 0: no limit, and nothing is counted.
+    /// 0 is no limit; then nothing is counted.
     limit: usize,
     held: Mutex<HashMap<K, usize>>,
 }
 
-/// One of them, until it is dropped.
+/// A place, until it is dropped.
 pub struct Place<K: Hash + Eq>(Option<(Arc<Counted<K>>, K)>);
 
 impl<K: Hash + Eq + Clone> Counted<K> {
@@ -20,7 +20,7 @@ impl<K: Hash + Eq + Clone> Counted<K> {
         Arc::new(Self { limit, held: Mutex::default() })
     }
 
-    /// `None`: it has all it may have.
+    /// `None` if the client has reached the limit.
     pub fn enter(self: &Arc<Self>, key: K) -> Option<Place<K>> {
         if self.limit == 0 {
             return Some(Place(None));

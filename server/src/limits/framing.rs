@@ -1,13 +1,13 @@
-//! Where heads and bodies end in what a connection sends, as hyper sees it. What hyper refuses ends the connection, and may be
-//! misread here.
+//! Finds where heads and bodies end in the data of a connection, as hyper does. Data that hyper refuses ends the connection, and
+//! may be misread here.
 
 use memchr::memchr_iter;
 
-/// Looks for the empty line behind a head. Like hyper it takes a lone line feed for the end of a line, and skips empty lines
-/// in front.
+/// Finds the empty line after a head. Like hyper, it accepts a lone line feed as the end of a line, and skips empty lines
+/// before the head.
 pub struct Lines {
     begun: bool,
-    /// Nothing of the present line is here.
+    /// At the beginning of a line.
     fresh: bool,
 }
 
@@ -16,7 +16,7 @@ impl Lines {
         Self { begun: false, fresh: false }
     }
 
-    /// How many of these bytes there are up to the end; `None`: it is not here.
+    /// How many of these bytes belong to it, if its end is among them.
     pub fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut begins = 0;
         for at in memchr_iter(b'\n', bytes) {
@@ -30,7 +30,7 @@ impl Lines {
         None
     }
 
-    /// Of one line, or a part of it.
+    /// Reads one line, or a part of it.
     fn pass(&mut self, line: &[u8]) {
         if line.iter().any(|byte| *byte != b'\r') {
             (self.begun, self.fresh) = (true, false);
@@ -38,20 +38,20 @@ impl Lines {
     }
 }
 
-/// What there is still to come of a body.
+/// The rest of a body.
 pub enum Rest {
     Bytes(u64),
-    /// Of the number in front of a chunk.
+    /// In the size of a chunk.
     Size(u64),
-    /// Of the line that it stands in.
+    /// In the rest of the line of the size.
     Extension(u64),
-    /// Of the chunk, with its line break.
+    /// In a chunk, including its line break.
     Chunk(u64),
-    /// Lines behind the last chunk: the one at hand, so far.
+    /// In the trailers: the current line so far.
     Trailer(Line),
 }
 
-/// Only both, a carriage return and a line feed, end it.
+/// Ends only with a carriage return and a line feed.
 pub enum Line {
     Empty,
     EmptyReturned,
@@ -60,12 +60,12 @@ pub enum Line {
 }
 
 impl Rest {
-    /// `length`: `None` if it comes in chunks.
+    /// `length` is `None` for a chunked body.
     pub fn of(length: Option<u64>) -> Self {
         length.map_or(Self::Size(0), Self::Bytes)
     }
 
-    /// How many of these bytes there are up to the end; `None`: it is not here.
+    /// How many of these bytes belong to it, if its end is among them.
     pub fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {
@@ -111,7 +111,7 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// However the bytes are divided.
+    /// For any division of the bytes into reads.
     fn ends_before(rest: &[u8], all: &str, mut part: impl FnMut(&[u8]) -> Option<usize>, size: usize) {
         let mut passed = 0;
         for piece in all.as_bytes().chunks(size) {

@@ -1,5 +1,5 @@
-//! How long the head of a request may take once its first byte is here, and how much memory all unfinished heads may hold
-//! together. A connection that waits for its next request takes no time, however long it waits.
+//! The timeout for the head of a request, from its first byte, and the memory for all unfinished heads. A connection between
+//! requests has no such timeout.
 
 use std::io;
 use std::pin::Pin;
@@ -16,24 +16,24 @@ use super::Limit;
 use super::budget::{Budget, Share};
 use super::framing::{Lines, Rest};
 
-/// One read of a head that is not complete: small ones keep the buffer from growing for bytes that may never come.
+/// Size of one read of an incomplete head. It is small, so that the buffer does not grow for bytes that may never arrive.
 const PIECE_BYTES: u64 = 4 << 10;
 
-/// The head that a connection is at. Its stream sees bytes, its service sees requests; they share this.
+/// The current head of a connection. Its stream sees bytes and its service sees requests; they share this.
 #[derive(Clone)]
 pub struct Head(Arc<Mutex<Progress>>);
 
 struct Progress {
     at: Part,
-    /// A request is complete and not answered.
+    /// A request is complete, and its response is not.
     serving: bool,
-    /// Bytes of heads that no service has seen.
+    /// Bytes of heads that the service has not seen.
     arrived: usize,
-    /// Of the budget for them.
+    /// Their share of the budget.
     share: Share,
-    /// What came behind a head that no service has seen: how long its body is, is not known.
+    /// Bytes after a head that the service has not seen, so the length of its body is not known.
     ahead: BytesMut,
-    /// While a head is incomplete and nothing more of it is here.
+    /// Runs while a head is incomplete and no more of it has arrived.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -56,7 +56,7 @@ impl Head {
         })))
     }
 
-    /// It is complete. `body`: its length, `None` if it comes in chunks.
+    /// The head is complete. `body` is the length of its body, `None` if it is chunked.
     pub fn complete(&self, body: Option<u64>) {
         let mut progress = self.progress();
         (progress.at, progress.serving) = (Part::Body(Rest::of(body)), true);
@@ -67,7 +67,7 @@ impl Head {
         progress.keep(ahead);
     }
 
-    /// The answer is out. Some of the next head may be here.
+    /// The response is sent. A part of the next head may have arrived.
     fn next(&self) {
         self.progress().serving = false;
     }
@@ -92,7 +92,7 @@ impl Progress {
         }
     }
 
-    /// Goes as far as it is known what they belong to: how many of them.
+    /// Consumes bytes as long as it is known what they belong to. Returns how many.
     fn pass(&mut self, bytes: &[u8]) -> usize {
         let mut passed = 0;
         while passed < bytes.len() {
@@ -121,10 +121,10 @@ impl Progress {
     }
 }
 
-/// Reads for a [`Head`].
+/// A reader that tracks a [`Head`].
 pub struct HeadReader {
     head: Head,
-    /// Zero: for ever.
+    /// Zero disables the timeout.
     patience: Duration,
     exceeded: Option<Limit>,
 }
@@ -155,7 +155,7 @@ impl HeadReader {
         Poll::Ready(done)
     }
 
-    /// Of a head of which a part is here: asked for more, so it is not complete.
+    /// Starts the timeout of a head that is incomplete, as its reader asks for more.
     fn poll_rest<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -189,7 +189,7 @@ impl HeadReader {
     }
 }
 
-/// An answer, which when it ends makes room for the next head.
+/// A response body. When it ends, the next head may begin.
 pub struct Answer<B> {
     body: B,
     head: Head,

@@ -1,4 +1,4 @@
-//! Requests a second by client. There is no such layer if no rate is set.
+//! The limit on requests per second of one client. Without a rate the layer is not added.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::http::error::ApiError;
 
-/// Whoever watches the broker must not take it for dead because others are many. Pops ask by themselves.
+/// Health checks and metrics must work under load. Pops call `pace_pop` themselves.
 const EXEMPT: [&str; 3] = ["/health", "/metrics", "/api/v1/pop"];
 
 pub async fn pace(State(app): State<App>, caller: Caller, request: Request, next: Next) -> Response {
@@ -25,14 +25,15 @@ pub async fn pace(State(app): State<App>, caller: Caller, request: Request, next
     next.run(request).await
 }
 
-/// Such a path, or one below it.
+/// One of these paths, or a path below it.
 fn exempt(path: &str) -> bool {
     let mut rests = EXEMPT.iter().filter_map(|exempt| path.strip_prefix(exempt));
     rests.any(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 impl Limits {
-    /// Somebody who is not let in takes from a rate as well: guessing is not free. What to answer instead, if there is none left.
+    /// A refused request counts against the rate as well, which slows down guessing. Returns the response to send if the rate is
+    /// used up.
     pub fn pace_refusal(&self, caller: &Caller) -> Option<ApiError> {
         if !self.paces_clients() {
             return None;
@@ -40,7 +41,7 @@ impl Limits {
         self.take_request(&Client::from(caller)).err().map(|wait| self.too_fast(wait))
     }
 
-    /// A pop that waits anyway waits for its turn, and is answered how much of its time is left.
+    /// A pop with `wait` waits for its turn. Returns how much of its wait is left.
     pub async fn pace_pop(
         &self,
         client: &Client,

@@ -1,5 +1,5 @@
-//! A connection that does not wait for ever for a client that reads nothing: its answer, which may be large, is in memory
-//! until it does. Reads pass through [`HeadReader`], which has the same patience with heads of requests.
+//! A connection with a timeout for writes: a client that does not read a pending response is disconnected, because the response
+//! is in memory until then. Reads pass through [`HeadReader`], which has a timeout for heads.
 
 use std::io;
 use std::pin::Pin;
@@ -12,16 +12,16 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::Limit;
 use super::head::HeadReader;
 
-/// How long what a client still sends is read after it was refused. Closed with something unread, TCP resets the connection,
-/// and the client may never see why.
+/// How long data of a refused client is still read. If a connection is closed with unread data, TCP resets it,
+/// and the client may never see the response.
 const LINGER: Duration = Duration::from_secs(1);
 
 pub struct Patient<S> {
     stream: S,
     reader: HeadReader,
-    /// Zero: for ever.
+    /// Zero disables the timeout.
     patience: Duration,
-    /// While a write waits.
+    /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
     stalled: bool,
 }
@@ -31,12 +31,12 @@ impl<S> Patient<S> {
         Self { stream, reader, patience, deadline: None, stalled: false }
     }
 
-    /// The limit it ended of.
+    /// The limit that ended the connection.
     pub fn exceeded(&self) -> Option<Limit> {
         if self.stalled { Some(Limit::WriteTime) } else { self.reader.exceeded() }
     }
 
-    /// Any progress starts the time anew.
+    /// Any progress restarts the timeout.
     fn limited<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -67,7 +67,7 @@ impl<S: AsyncRead + Unpin> Patient<S> {
     }
 }
 
-/// Until the other side closes.
+/// Reads until the client closes.
 pub async fn discard(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut waste = [0; 4096];
     while stream.read(&mut waste).await? > 0 {}

@@ -1,5 +1,5 @@
-//! How long a request may take. Its body has time limits of its own (`http/request.rs`), so what counts here is the time
-//! after it. Pops bring their own patience.
+//! The timeout of a request. The body has timeouts of its own (`http/request.rs`), so this one starts after the body. The wait of
+//! a pop is added.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use super::{Limit, Limits};
 use crate::http::error::ApiError;
 
-/// No moment: the body is still being read.
+/// Stands for a body that is still being read.
 const READING: u64 = u64::MAX;
 
-/// When the body of the request under way was complete. A connection has one request at a time, so it has one of these.
+/// When the body of the current request was complete. A connection has one, because it has one request at a time.
 #[derive(Clone)]
 pub struct Reading(Arc<Moment>);
 
@@ -50,9 +50,9 @@ impl Reading {
 }
 
 impl Limits {
-    /// Ends a handler that takes too long, as if its client had gone away. What it has sent to the database may still happen.
+    /// Cancels a handler that takes too long, as if its client had gone away. Its database calls may still take effect.
     ///
-    /// `reading`: of a request with a body.
+    /// `reading` is given for a request with a body.
     pub async fn within<E>(
         &self,
         reading: Option<&Reading>,
@@ -84,7 +84,7 @@ impl Limits {
         }
     }
 
-    /// For a handler that may take as long as its caller wants to wait, and then the usual time.
+    /// For a handler whose time limit is extended by the wait of its caller.
     pub async fn within_wait<T>(
         &self,
         wait: Duration,

@@ -1,4 +1,4 @@
-//! The answer of `/api/v1/analytics/postgres-stats` as a schema: `postgres_stats.sql` writes it.
+//! The schema of `/api/v1/analytics/postgres-stats`. `postgres_stats.sql` writes the response.
 
 #![expect(dead_code, reason = "described, never built")]
 

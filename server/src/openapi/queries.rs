@@ -1,21 +1,21 @@
-//! What may stand behind the question mark of each route. Like `words.rs` these only describe; `http/request.rs` reads.
+//! Query parameters, as they are documented. `http/request.rs` reads them.
 
 #![expect(dead_code, reason = "described, never built")]
 
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-/// W3C trace context of all messages of the request that bring none of their own.
+/// W3C trace context of all messages of the request that have none of their own.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub struct TraceHeaders {
-    /// One that cannot be read is dropped.
+    /// Ignored if it is invalid.
     #[param(example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
     traceparent: Option<String>,
     tracestate: Option<String>,
 }
 
-/// What cannot be read counts as not given.
+/// An invalid value counts as absent.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct OperationsQuery {
@@ -23,7 +23,7 @@ pub struct OperationsQuery {
     status: Option<String>,
     #[param(max_length = 255)]
     queue: Option<String>,
-    /// Only those accepted longer ago.
+    /// Only operations that were accepted longer ago than this.
     older_than_seconds: Option<u32>,
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
@@ -31,51 +31,51 @@ pub struct OperationsQuery {
     offset: Option<u32>,
 }
 
-/// What cannot be read counts as not given.
+/// An invalid value counts as absent.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct PopQuery {
-    /// The group that reads. Without one, all who name none share one cursor.
+    /// The consumer group. Consumers that name none share one cursor.
     #[param(max_length = 255, example = "billing")]
     consumer_group: Option<String>,
-    /// Most messages, over all partitions; out of range means the nearest bound. Without it the broker's
-    /// `DEFAULT_BATCH_SIZE` counts.
+    /// Maximum number of messages, over all partitions; a value out of range becomes the nearest bound. If absent, the
+    /// broker's `DEFAULT_BATCH_SIZE` applies.
     #[param(minimum = 1, maximum = 10_000)]
     batch: Option<u32>,
-    /// Most partitions to claim. Without effect when the path names one.
+    /// Maximum number of partitions to claim. Ignored if the path names one.
     #[param(minimum = 1, maximum = 100, default = 1)]
     partitions: Option<u32>,
-    /// Wait for a message when there is none.
+    /// Wait for a message if there is none.
     #[param(default = false)]
     wait: Option<bool>,
-    /// How long, in milliseconds; at most ten minutes. Without it the broker's `DEFAULT_TIMEOUT` counts.
+    /// How long to wait, in milliseconds; at most ten minutes. If absent, the broker's `DEFAULT_TIMEOUT` applies.
     #[param(maximum = 600_000)]
     timeout: Option<u64>,
-    /// Commit at delivery: no lease, no acknowledgement, at most once.
+    /// Commit at delivery: no lease, no acknowledgement, at-most-once delivery.
     #[param(default = false)]
     auto_ack: Option<bool>,
-    /// Length of the lease; 0 takes the queue's `leaseTime`.
+    /// Length of the lease in seconds; 0 uses the queue's `leaseTime`.
     #[param(maximum = 86_400, default = 0)]
     lease_seconds: Option<u32>,
-    /// Where a group that is new here starts: `new` skips what is stored, any other word starts at the oldest
+    /// Where a new group starts: `new` skips stored messages; any other word starts at the oldest
     /// message.
     #[param(example = "new")]
     subscription_mode: Option<String>,
-    /// The same by time: `now`, or an ISO 8601 time. Goes before the mode.
+    /// Where a new group starts, by time: `now`, or an ISO 8601 time. Takes precedence over `subscriptionMode`.
     #[param(example = "2026-01-01T00:00:00Z")]
     subscription_from: Option<String>,
-    /// Without `batch`: take 100.
+    /// Use a batch of 100 if there is no `batch`.
     #[param(default = false)]
     autopilot: Option<bool>,
-    /// An id under which this wait may be ended. Refused if it is no UUID, or that of another pop which waits here.
+    /// Id under which the wait can be ended. Refused if it is not a UUID, or if another pop that waits at this broker has it.
     wait_id: Option<Uuid>,
-    /// Leave out of a message what is the same as in the one before it in the list: its partition, queue, lease, group and retries. The first of
-    /// each partition has them. `traceId` and `producerSub` are left out when there are none.
+    /// Leave out the fields of a message that have the same value as in the previous message: partition, queue, lease, group and
+    /// retries. The first message of each partition has them. `traceId` and `producerSub` are left out if they are null.
     #[param(default = false)]
     brief: Option<bool>,
 }
 
-/// Which queues; at least one of the two.
+/// Labels of queues; at least one of the two.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct LabelQuery {
@@ -85,16 +85,16 @@ pub struct LabelQuery {
     task: Option<String>,
 }
 
-/// A filter left blank matches everything.
+/// An empty filter matches everything.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct DeadLetterQuery {
     queue: Option<String>,
     partition: Option<String>,
     consumer_group: Option<String>,
-    /// A part of the error, in any case.
+    /// Part of the error text; case does not matter.
     error: Option<String>,
-    /// Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty one counts: those without an error.
+    /// Shape of the error, as `/api/v1/dlq/shapes` returns it. An empty shape matches dead letters without an error.
     #[param(max_length = 255)]
     shape: Option<String>,
     /// Failed at this time or later.
@@ -109,14 +109,14 @@ pub struct DeadLetterQuery {
     offset: Option<i64>,
 }
 
-/// A filter left blank matches everything.
+/// An empty filter matches everything.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct ShapesQuery {
     queue: Option<String>,
     partition: Option<String>,
     consumer_group: Option<String>,
-    /// A part of the error, in any case.
+    /// Part of the error text; case does not matter.
     error: Option<String>,
     /// Failed at this time or later.
     #[param(format = DateTime)]
@@ -124,27 +124,27 @@ pub struct ShapesQuery {
     /// Failed at this time or earlier.
     #[param(format = DateTime)]
     to: Option<String>,
-    /// Shapes.
+    /// Maximum number of shapes.
     #[param(minimum = 1, maximum = 1_000, default = 100)]
     limit: Option<i64>,
 }
 
-/// Which dead letters of a queue. A filter left blank matches everything.
+/// Which dead letters of a queue. An empty filter matches everything.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct PurgeQuery {
     queue: String,
     partition: Option<String>,
     consumer_group: Option<String>,
-    /// A part of the error, in any case.
+    /// Part of the error text; case does not matter.
     error: Option<String>,
-    /// Whose errors look like this, as `/api/v1/dlq/shapes` told. An empty one counts: those without an error.
+    /// Shape of the error, as `/api/v1/dlq/shapes` returns it. An empty shape matches dead letters without an error.
     #[param(max_length = 255)]
     shape: Option<String>,
     /// Failed at this time or later.
     #[param(format = DateTime)]
     from: Option<String>,
-    /// Failed at this time or earlier, and in any case before the purge began.
+    /// Failed at this time or earlier. Later failures than the start of the purge never match.
     #[param(format = DateTime)]
     to: Option<String>,
 }
@@ -152,7 +152,7 @@ pub struct PurgeQuery {
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct DeleteGroupQuery {
-    /// Also forget where the group was told to start.
+    /// Also delete the registration, which holds where the group starts.
     #[param(default = true)]
     delete_metadata: Option<bool>,
 }
@@ -160,7 +160,7 @@ pub struct DeleteGroupQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct GroupsQuery {
-    /// Absent: all of them.
+    /// Absent: all queues.
     queue: Option<String>,
     #[param(minimum = 1, maximum = 10_000, default = 1000)]
     limit: Option<i64>,
@@ -180,14 +180,14 @@ pub struct LaggingQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct GroupQuery {
-    /// Absent: all that the group reads, up to a hundred.
+    /// Absent: all queues that the group reads, up to 100.
     queue: Option<String>,
-    /// A part of the partition's name, in any case. Only with a queue.
+    /// Part of the partition's name; case does not matter. Only with `queue`.
     search: Option<String>,
-    /// Partitions to name in each queue, those with the most unread messages first.
+    /// Maximum number of partitions per queue, those with the most unread messages first.
     #[param(minimum = 1, maximum = 1_000, default = 200)]
     limit: Option<i64>,
-    /// Only with a queue.
+    /// Only with `queue`.
     #[param(minimum = 0, default = 0)]
     offset: Option<i64>,
 }
@@ -197,7 +197,7 @@ pub struct GroupQuery {
 pub struct QueuesQuery {
     namespace: Option<String>,
     task: Option<String>,
-    /// A part of the name, in any case.
+    /// Part of the name; case does not matter.
     search: Option<String>,
     #[param(minimum = 1, maximum = 10_000, default = 1000)]
     limit: Option<i64>,
@@ -212,7 +212,7 @@ pub struct PageQuery {
     limit: Option<i64>,
     #[param(minimum = 0, default = 0)]
     offset: Option<i64>,
-    /// The last name of the page before: cheaper than an offset.
+    /// The last name of the previous page; cheaper than an offset.
     after: Option<String>,
 }
 
@@ -221,7 +221,7 @@ pub struct PageQuery {
 pub struct DepthQuery {
     /// Absent: queue mode.
     group: Option<String>,
-    /// Partitions to name.
+    /// Maximum number of partitions.
     #[param(minimum = 1, maximum = 1_000, default = 200)]
     limit: Option<i64>,
 }
@@ -229,9 +229,9 @@ pub struct DepthQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct BusyQuery {
-    /// Absent: of all queues, those that stood out when they were last measured.
+    /// Absent: the notable partitions of all queues, as of the last measurement.
     queue: Option<String>,
-    /// A part of the partition's name, in any case.
+    /// Part of the partition's name; case does not matter.
     search: Option<String>,
     #[param(minimum = 1, maximum = 1_000, default = 200)]
     limit: Option<i64>,
@@ -242,22 +242,22 @@ pub struct BusyQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ClearQuery {
-    /// Absent: all of them.
+    /// Absent: all partitions.
     partition: Option<String>,
 }
 
-/// A filter left blank matches everything.
+/// An empty filter matches everything.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct MessagesQuery {
     queue: Option<String>,
     partition: Option<String>,
-    /// `namespace` says the same.
+    /// Namespace of the queue; `namespace` is another name for this parameter.
     ns: Option<String>,
     task: Option<String>,
     /// `pending`, `processing`, `completed` or `dead_letter`.
     status: Option<String>,
-    /// Pushed at this time or later. Without it: the last hour, or the hour before `to`.
+    /// Pushed at this time or later. If absent: the last hour, or the hour before `to`.
     #[param(format = DateTime)]
     from: Option<String>,
     /// Pushed in this minute or earlier.
@@ -278,11 +278,11 @@ pub struct LimitQuery {
     offset: Option<i64>,
 }
 
-/// Times are ISO 8601; a range is cut to 400 days.
+/// Times are ISO 8601; a longer range is cut to 400 days.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct HistoryQuery {
-    /// The last hour if neither is given.
+    /// If neither `from` nor `to` is given: the last hour.
     #[param(format = DateTime)]
     from: Option<String>,
     #[param(format = DateTime)]
@@ -298,11 +298,11 @@ pub struct HistoryQuery {
     worker_id: Option<String>,
 }
 
-/// Times are ISO 8601; a range is cut to 400 days.
+/// Times are ISO 8601; a longer range is cut to 400 days.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct BrokerHistoryQuery {
-    /// The last hour if neither is given.
+    /// If neither `from` nor `to` is given: the last hour.
     #[param(format = DateTime)]
     from: Option<String>,
     #[param(format = DateTime)]
@@ -312,11 +312,11 @@ pub struct BrokerHistoryQuery {
     worker_id: Option<String>,
 }
 
-/// Times are ISO 8601; a range is cut to 400 days.
+/// Times are ISO 8601; a longer range is cut to 400 days.
 #[derive(IntoParams)]
 #[into_params(rename_all = "camelCase", parameter_in = Query)]
 pub struct QueueHistoryQuery {
-    /// The last hour if neither is given.
+    /// If neither `from` nor `to` is given: the last hour.
     #[param(format = DateTime)]
     from: Option<String>,
     #[param(format = DateTime)]
@@ -336,7 +336,7 @@ pub struct AnalyticsQuery {
     /// `minute`, `hour` or `day`.
     #[param(default = "hour")]
     interval: Option<String>,
-    /// The last 24 hours if neither is given.
+    /// If neither `from` nor `to` is given: the last 24 hours.
     #[param(format = DateTime)]
     from: Option<String>,
     #[param(format = DateTime)]

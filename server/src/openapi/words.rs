@@ -1,5 +1,5 @@
-//! Requests and answers of the message plane as schemas. `protocol` holds the types that are read and written;
-//! these only describe them, and the tests compare real answers with them.
+//! Schemas of the requests and responses of the message plane. The types that are read and written are in `protocol`, which does
+//! not know OpenAPI; tests compare real responses with these.
 
 #![expect(dead_code, reason = "described, never built")]
 
@@ -23,27 +23,27 @@ pub struct Push {
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
 pub struct PushItem {
-    /// Made by its first message if it does not exist.
+    /// Created by its first message if it does not exist.
     #[schema(max_length = 255)]
     queue: String,
-    /// The ordered lane inside the queue; absent or empty means `Default`.
+    /// The unit of ordering inside the queue; absent or empty means `Default`.
     #[schema(max_length = 255, default = "Default")]
     partition: Option<String>,
     /// Any JSON; absent means `{}`.
     payload: Option<Value>,
-    /// Read when there is no `payload`.
+    /// Used if there is no `payload`.
     data: Option<Value>,
-    /// Makes the push safe to repeat: within the queue's deduplication window a partition stores it once.
-    /// Absent: the server mints one.
+    /// Makes the push safe to retry: within the queue's deduplication window, a partition stores it once.
+    /// If absent, the broker generates one.
     #[schema(min_length = 1, max_length = 255)]
     transaction_id: Option<String>,
-    /// Handed through to the consumer; what is not a UUID is dropped.
+    /// Passed on to the consumer; dropped if it is not a UUID.
     trace_id: Option<String>,
-    /// W3C trace context, handed through to the consumer. Goes before that of the request; one that cannot be read is
-    /// dropped.
+    /// W3C trace context, passed on to the consumer. Takes precedence over that of the request; dropped if it is
+    /// invalid.
     #[schema(example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]
     traceparent: Option<String>,
-    /// Belongs to `traceparent`, and means nothing without it.
+    /// Belongs to `traceparent`; ignored without it.
     tracestate: Option<String>,
     /// Label of a queue made by this push.
     #[schema(max_length = 255)]
@@ -53,7 +53,7 @@ pub struct PushItem {
     task: Option<String>,
 }
 
-/// What became of one item, in the order of the request.
+/// Result of one item, in the order of the request.
 #[derive(ToSchema)]
 #[schema(example = json!({
     "index": 0, "message_id": "01a1dee1-7461-7000-8000-000000000001", "transaction_id": "order-1001",
@@ -63,7 +63,7 @@ pub struct PushItem {
 pub struct PushResult {
     /// Position in the request.
     index: usize,
-    /// Of a duplicate: the id of the message stored first.
+    /// For a duplicate, the id of the message that was stored first.
     message_id: Uuid,
     transaction_id: String,
     #[schema(rename = "queueName")]
@@ -72,19 +72,19 @@ pub struct PushResult {
     partition_id: Uuid,
     #[schema(required)]
     trace_id: Option<Uuid>,
-    /// Only with `failed`.
+    /// Only if `status` is `failed`.
     #[schema(nullable = false)]
     error: Option<String>,
-    /// Only of an item that was deferred.
+    /// Only if the item was deferred.
     #[schema(nullable = false, rename = "operationId")]
     operation_id: Option<Uuid>,
-    /// About how many operations are open.
+    /// Approximate number of open operations.
     #[schema(nullable = false, rename = "queuePosition")]
     queue_position: Option<u64>,
     /// Seconds.
     #[schema(nullable = false, rename = "estimatedWait")]
     estimated_wait: Option<u64>,
-    /// `system_busy`, or `maintaining_order`: behind what was deferred for its partition.
+    /// `system_busy`, or `maintaining_order` if it waits for operations that were deferred earlier for its partition.
     #[schema(nullable = false)]
     reason: Option<String>,
 }
@@ -122,7 +122,7 @@ pub struct Queued {
     reason: String,
     /// One for each partition of the request.
     operations: Vec<QueuedOperation>,
-    /// For people; only for acknowledgements.
+    /// Explanation for people; only for acknowledgements.
     #[schema(nullable = false)]
     note: Option<String>,
 }
@@ -136,13 +136,6 @@ pub struct QueuedOperation {
 }
 
 #[derive(ToSchema)]
-pub struct Operations {
-    operations: Vec<DeferredOperation>,
-    limit: i64,
-    offset: i64,
-}
-
-#[derive(ToSchema)]
 pub struct DeferredOperation {
     id: Uuid,
     /// `PUSH`, `ACK_BATCH` or `ACK_SINGLE`.
@@ -151,7 +144,7 @@ pub struct DeferredOperation {
     partition_name: String,
     /// `pending`, `processing`, `completed`, `failed` or `cancelled`.
     status: String,
-    /// The lower goes first.
+    /// Lower values go first.
     priority: i32,
     #[schema(required, format = DateTime)]
     created_at: Option<String>,
@@ -163,21 +156,14 @@ pub struct DeferredOperation {
     #[schema(required)]
     error_message: Option<String>,
     latency_seconds: f64,
-    /// How many messages it is about.
+    /// Number of messages.
     messages: i32,
-    /// The broker that works on it, or did.
+    /// The broker that executes or executed it.
     #[schema(required)]
     worker: Option<Uuid>,
-    /// What the direct call would have answered, once it is completed.
+    /// The response that the direct call would have had, once it is completed.
     #[schema(required)]
     result: Option<Value>,
-}
-
-#[derive(ToSchema)]
-#[schema(rename_all = "camelCase")]
-pub struct OperationsStats {
-    stats: Vec<OperationStats>,
-    system_health: SystemHealth,
 }
 
 #[derive(ToSchema)]
@@ -196,29 +182,19 @@ pub struct OperationStats {
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
 pub struct SystemHealth {
-    /// Busy connections by all.
+    /// Share of connections that are busy.
     pool_utilization: f64,
-    /// Callers that wait for one.
+    /// Callers waiting for a connection.
     pool_waiting: usize,
     /// Open operations.
     queue_depth: u64,
-    /// Operations finished in a second, of late.
+    /// Operations that currently finish per second.
     drain_rate: f64,
     oldest_age_seconds: f64,
 }
 
-#[derive(ToSchema)]
-pub struct OperationChanged {
-    id: Uuid,
-    success: bool,
-    /// The one it has now.
-    status: String,
-    #[schema(required)]
-    error: Option<String>,
-}
-
-/// `queued`: stored, or deferred. `duplicate`: stored before. `failed`: not stored, and the others are not affected.
-/// `buffered`: in the broker's spool until the database is back.
+/// `queued`: stored or deferred. `duplicate`: stored earlier. `failed`: not stored; other items are not affected.
+/// `buffered`: in the broker's spool until the database is reachable.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 pub enum PushStatus {
@@ -250,7 +226,7 @@ pub struct Popped {
     partition_id: Uuid,
     /// Opaque. Empty with `autoAck`.
     lease_id: String,
-    /// How long the messages are yours: the shortest lease of what was claimed. 0 with `autoAck`.
+    /// Length of the lease: the shortest of all claimed partitions. 0 with `autoAck`.
     lease_seconds: u32,
     consumer_group: String,
     partitions_claimed: usize,
@@ -260,10 +236,10 @@ pub struct Popped {
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
 pub struct Message {
-    /// Sorts like delivery within a partition.
+    /// Ids of a partition sort in delivery order.
     id: Uuid,
     transaction_id: String,
-    /// Only of a replayed message: what its sender called it.
+    /// Only for a redriven message: the transaction id that its producer sent.
     #[schema(nullable = false)]
     original_transaction_id: Option<String>,
     #[schema(required)]
@@ -274,7 +250,7 @@ pub struct Message {
     /// Only if there is one.
     #[schema(nullable = false)]
     tracestate: Option<String>,
-    /// What was pushed as `payload`.
+    /// The payload that was pushed.
     data: Value,
     #[schema(required)]
     producer_sub: Option<String>,
@@ -295,21 +271,21 @@ pub struct Message {
     "leaseId": "01a1dee1-7491-7579-b829-c9b1758f133e.1.2", "status": "completed", "consumerGroup": "billing",
 }))]
 pub struct Ack {
-    /// By itself it means the first message with this id in the lease.
+    /// Without `messageId`, the first message with this id in the lease.
     #[schema(max_length = 255)]
     transaction_id: String,
-    /// The message's `id`. Decides between several messages with one `transactionId`; refused if the two disagree.
+    /// The `id` of the message. Selects one of several messages with the same `transactionId`; refused if the two do not match.
     message_id: Option<Uuid>,
     partition_id: Uuid,
-    /// Absent or empty: no lease is checked. With access control on, it is required while the partition is leased.
+    /// If absent or empty, no lease is checked. With access control on, it is required while the partition is leased.
     lease_id: Option<String>,
     /// `completed` (also `success`, `acked`, `ok`), `failed`, `retry` or `dlq`. Any other word means `failed`.
     #[schema(default = "completed")]
     status: Option<String>,
-    /// Absent or empty: the group of all who name none.
+    /// Absent or empty means queue mode, the group of consumers that name none.
     #[schema(max_length = 255)]
     consumer_group: Option<String>,
-    /// Why, for the dead letter: a text, or any JSON to be kept as text.
+    /// Error for the dead letter: text, or any JSON, which is stored as text.
     error: Option<Value>,
 }
 
@@ -325,12 +301,12 @@ pub struct Ack {
 pub struct AckBatch {
     #[schema(max_items = 50_000)]
     acknowledgments: Vec<Ack>,
-    /// Counts for all of them; without it, each item's own.
+    /// Applies to all acknowledgements. If absent, each one has its own.
     #[schema(max_length = 255)]
     consumer_group: Option<String>,
 }
 
-/// What became of one acknowledgement, in the order of the request.
+/// Result of one acknowledgement, in the order of the request.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase", example = json!({
     "index": 0, "transactionId": "order-1002", "success": true, "error": null, "queueName": "orders",
@@ -340,29 +316,29 @@ pub struct AckResult {
     index: usize,
     transaction_id: String,
     success: bool,
-    /// Why not.
+    /// The reason, if not successful.
     #[schema(required)]
     error: Option<String>,
     #[schema(required)]
     queue_name: Option<String>,
     #[schema(required)]
     partition_name: Option<String>,
-    /// The lease on this partition ended with this call.
+    /// This call ended the lease on the partition.
     lease_released: bool,
-    /// The message is a dead letter now.
+    /// The message became a dead letter.
     dlq: bool,
-    /// It had been completed before.
+    /// The message had already been completed.
     noop: bool,
-    /// Only of one that was deferred.
+    /// Only if the acknowledgement was deferred.
     #[schema(nullable = false)]
     operation_id: Option<Uuid>,
-    /// About how many operations are open.
+    /// Approximate number of open operations.
     #[schema(nullable = false)]
     queue_position: Option<u64>,
     /// Seconds.
     #[schema(nullable = false)]
     estimated_wait: Option<u64>,
-    /// `system_busy`, or `maintaining_order`: behind what was deferred for its cursor.
+    /// `system_busy`, or `maintaining_order` if it waits for operations that were deferred earlier for its cursor.
     #[schema(nullable = false)]
     reason: Option<String>,
 }
@@ -380,7 +356,7 @@ pub struct AckResult {
 pub struct Transaction {
     #[schema(min_items = 1)]
     operations: Vec<Operation>,
-    /// Each of them must still be live when the transaction commits.
+    /// Leases that must still be live when the transaction commits.
     required_leases: Option<Vec<String>>,
 }
 
@@ -396,7 +372,7 @@ pub enum Operation {
     Ack(Ack),
 }
 
-/// All of it happened, or nothing did.
+/// Either all operations took effect, or none.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase", example = json!({
     "transactionId": "01a1dee1-79e8-7504-bf7b-8520468e395c", "success": true, "results": [
@@ -409,10 +385,10 @@ pub enum Operation {
 pub struct TransactionOutcome {
     transaction_id: Uuid,
     success: bool,
-    /// Why nothing happened; only without success.
+    /// The reason, if not successful.
     #[schema(nullable = false)]
     error: Option<String>,
-    /// One per message and per acknowledgement, in order; empty without success.
+    /// One result per message and per acknowledgement, in order; empty if not successful.
     results: Vec<TransactionResult>,
 }
 
@@ -427,7 +403,7 @@ pub enum TransactionResult {
         message_id: Uuid,
         partition_id: Uuid,
         queue_name: String,
-        /// Only when the message had been stored before.
+        /// Only if the message had already been stored.
         #[schema(nullable = false)]
         duplicate: Option<bool>,
     },
@@ -445,12 +421,12 @@ pub enum TransactionResult {
 #[derive(ToSchema)]
 #[schema(example = json!({"seconds": 120}))]
 pub struct Renew {
-    /// From now on. A lease is never shortened.
+    /// New length of the lease, from now. A lease is never shortened.
     #[schema(minimum = 1, maximum = 86_400, default = 60)]
     seconds: Option<i64>,
 }
 
-/// Three names for one time, because clients read three.
+/// Three fields hold the same time, because existing clients read different ones.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase", example = json!({
     "leaseId": "01a1dee1-7491-7579-b829-c9b1758f133e.1.2", "success": true, "renewed": 2,
@@ -459,9 +435,9 @@ pub struct Renew {
 }))]
 pub struct Renewed {
     lease_id: String,
-    /// False when the lease had ended before.
+    /// False if the lease had already ended.
     success: bool,
-    /// Partitions whose lease was extended.
+    /// Number of partitions whose lease was extended.
     renewed: usize,
     #[schema(required, format = DateTime)]
     new_expires_at: Option<String>,

@@ -1,6 +1,5 @@
-//! From finished spans to the collector: a queue with a limit, batches, one request at a time. What does not fit, or is
-//! not taken, is counted and forgotten. (The batch processor of the SDK does the same on a thread of its own, but tells
-//! nobody what it dropped.)
+//! Sends finished spans to the collector: a bounded queue, batches, one request at a time. Spans that do not fit, or that the
+//! collector does not accept, are counted and dropped. (The batch processor of the SDK does not report what it drops.)
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,14 +28,14 @@ use tracing::{info, warn};
 use super::Counts;
 use crate::outgoing::connector;
 
-/// Finished spans that wait, about 4 MB.
+/// Finished spans in the queue, about 4 MB.
 const WAITING_MAX: usize = 4_096;
 const BATCH_MAX: usize = 512;
-/// What ends meanwhile is sent together.
+/// Spans that end within this time are sent together.
 const COLLECT: Duration = Duration::from_secs(1);
-/// Of one batch, with all its tries.
+/// The timeout of one batch, with all retries.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A collector says little; one that says more is none.
+/// The maximum size of a response. Collectors send little.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// `endpoint`: without the path. Headers and compression come from the `OTEL_EXPORTER_OTLP_…` variables.
@@ -49,7 +48,7 @@ pub fn exporter(endpoint: &str, resource: &Resource) -> Result<Exporter> {
         .with_endpoint(address)
         .with_timeout(EXPORT_TIMEOUT)
         .build()
-        .context("the exporter cannot be made")?;
+        .context("cannot create the exporter")?;
     exporter.set_resource(resource);
     Ok(exporter)
 }
@@ -71,7 +70,7 @@ impl HttpClient for Collector {
     }
 }
 
-/// Where spans go when they end. Never waits.
+/// Receives finished spans. Never waits.
 #[derive(Debug)]
 pub struct Queue {
     spans: Sender<SpanData>,
@@ -101,7 +100,7 @@ impl SpanProcessor for Queue {
     }
 }
 
-/// Until the broker stops, and then what is left.
+/// Runs until the broker stops, then sends the remaining spans.
 pub async fn run(
     exporter: impl SpanExporter,
     mut spans: Receiver<SpanData>,
@@ -125,27 +124,27 @@ pub async fn run(
         let count = batch.len() as u64;
         let exported = match timeout(EXPORT_TIMEOUT, exporter.export(batch)).await {
             Ok(exported) => exported.map_err(|error| error.to_string()),
-            Err(_) => Err("the collector takes too long".to_owned()),
+            Err(_) => Err("the collector took too long".to_owned()),
         };
         match exported {
             Ok(()) => {
                 counts.exported.fetch_add(count, Relaxed);
                 if std::mem::take(&mut failing) {
-                    info!("the collector takes spans again");
+                    info!("the collector accepts spans again");
                 }
             }
             Err(error) => {
                 counts.dropped.fetch_add(count, Relaxed);
                 // Once, and not with every batch.
                 if !std::mem::replace(&mut failing, true) {
-                    warn!(%error, "the collector does not take spans; they are dropped and counted");
+                    warn!(%error, "the collector does not accept spans; they are dropped");
                 }
             }
         }
     }
 }
 
-/// Until the batch is full.
+/// Receives until the batch is full.
 async fn fill(spans: &mut Receiver<SpanData>, batch: &mut Vec<SpanData>) {
     while batch.len() < BATCH_MAX {
         let room = BATCH_MAX - batch.len();

@@ -1,5 +1,4 @@
-//! The span of one request, by the words of OpenTelemetry's conventions for messaging. It decides nothing about the
-//! request.
+//! The span of one request, in the semantic conventions of OpenTelemetry for messaging. It decides nothing about the request.
 
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -15,10 +14,10 @@ use std::time::SystemTime;
 use crate::http::error::ApiError;
 use crate::http::trace::of_request;
 
-/// Spans for single items of one request; further items keep the context they came with.
+/// Maximum number of spans for single items of a request; further items keep the context that they came with.
 const ITEM_SPANS_MAX: usize = 128;
 
-/// What a request does, in the words of the conventions.
+/// The operation of a request, in the terms of the conventions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Push,
@@ -51,7 +50,7 @@ impl Operation {
     }
 }
 
-/// Nothing, if spans are not exported.
+/// Empty if spans are not exported.
 pub struct Span(Option<Box<Active>>);
 
 struct Active {
@@ -62,9 +61,9 @@ struct Active {
     queue: Option<String>,
     attributes: Vec<KeyValue>,
     links: Vec<Link>,
-    /// Once its id is wanted.
+    /// Set once its id is needed.
     span: Option<SdkSpan>,
-    /// Of items that came with a context of their own.
+    /// The spans of items that came with a context of their own.
     items: Vec<SdkSpan>,
 }
 
@@ -97,7 +96,7 @@ impl Span {
         self.0.is_some()
     }
 
-    /// What the request is about, if it is about one.
+    /// The queue of the request, if there is only one.
     pub fn destination<'q>(&mut self, mut queues: impl Iterator<Item = &'q str>) {
         let Some(active) = &mut self.0 else { return };
         let Some(first) = queues.next() else { return };
@@ -127,7 +126,7 @@ impl Span {
         }
     }
 
-    /// Messages that were delivered continue the traces they came with.
+    /// Links the span to the traces of the delivered messages.
     pub fn links(&mut self, traces: &[TraceParent]) {
         if let Some(active) = &mut self.0 {
             let contexts = traces.iter().map(|parent| remote(Trace { parent: *parent, state: None }));
@@ -135,8 +134,8 @@ impl Span {
         }
     }
 
-    /// Puts the span in between: what is pushed continues from it. An item with a context of its own gets a span of its
-    /// own. One that is not recorded would be a gap in the trace, so then everything stays as the client sent it.
+    /// Makes the span the parent of the pushed messages. An item with a context of its own gets a span of its
+    /// own. If the span is not recorded, items keep the context that the client sent, so that the trace has no gap.
     pub fn relay<'i, 'a: 'i>(
         &mut self,
         request: Option<Trace<'a>>,
@@ -169,7 +168,7 @@ impl Span {
         }
     }
 
-    /// Ends it with what the client is told.
+    /// Ends the span with the status of the response.
     pub fn end(mut self, answer: Result<Response, ApiError>) -> Result<Response, ApiError> {
         if let Some(active) = &mut self.0 {
             let status = match &answer {

@@ -30,6 +30,25 @@ const PROMISED: [&str; 12] = [
 ];
 
 #[tokio::test]
+async fn every_metric_is_documented() {
+    let server = Server::start().await;
+    let page = server.get("/metrics/prometheus").await.text;
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let mut documented: Vec<&str> = docs.lines().filter(|line| line.starts_with("| `queen_")).collect();
+    let mut described = page.lines().filter_map(|line| line.strip_prefix("# HELP "));
+    let mut kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    while let (Some(help), Some(kind)) = (described.next(), kinds.next()) {
+        let ((name, help), (_, kind)) = (help.split_once(' ').unwrap(), kind.split_once(' ').unwrap());
+        let (begin, end) = (format!("| `{name}` | {kind} | "), format!(" | {help} |"));
+        let before = documented.len();
+        documented.retain(|row| !(row.starts_with(&begin) && row.ends_with(&end)));
+        assert_eq!(documented.len(), before - 1, "docs/metrics.md must have {begin}labels{end}");
+    }
+    assert_eq!(documented, [""; 0], "docs/metrics.md documents what no broker has");
+}
+
+#[tokio::test]
 async fn the_page_holds_together_and_follows_the_traffic() {
     let server = Server::start().await;
     let quiet = page(&server).await;

@@ -34,9 +34,8 @@ async fn every_route_is_described_and_nothing_else() {
     let server = Server::start().await;
     let document = server.get("/openapi.json").await.json();
     let described = document["paths"].as_object().unwrap();
-    let routes = queen_server::app::routes();
-    assert_eq!(described.len(), routes.len());
-    for (path, _) in routes {
+    assert_eq!(described.len(), queen_server::routes::paths().len());
+    for path in described.keys() {
         // No route knows this method, so nothing is done, and the refusal names those that are known.
         let reply = server.send(Method::PATCH, &path.replace(['{', '}'], ""), None).await;
         assert_eq!(reply.status, 405, "{path}");

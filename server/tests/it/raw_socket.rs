@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use queen_testkit::{Broker, Database};
+use queen_testkit::{Broker, Database, Random};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -358,7 +358,7 @@ async fn thousands_of_broken_requests_break_nothing() {
         whole("/api/v1/configure", configure),
         b"GET /api/v1/messages?queue=raw&limit=5 HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n".to_vec(),
     ];
-    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut dice = Random::seeded(0x2545_f491_4f6c_dd1d);
     let mut running = JoinSet::new();
     for n in 0..3_000 {
         let bytes = mutated(&requests[n % requests.len()], &mut dice);
@@ -378,7 +378,7 @@ async fn thousands_of_broken_requests_break_nothing() {
     site.is_sound().await;
 }
 
-fn mutated(request: &[u8], dice: &mut Dice) -> Vec<u8> {
+fn mutated(request: &[u8], dice: &mut Random) -> Vec<u8> {
     const AWKWARD: [&[u8]; 10] = [
         b"\r\n",
         b"\n",
@@ -408,16 +408,4 @@ fn mutated(request: &[u8], dice: &mut Dice) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// xorshift64.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
 }

@@ -69,12 +69,12 @@ async fn a_listener_with_a_certificate_speaks_https_and_takes_a_new_one_while_it
     // Half a change is none.
     std::fs::write(dir.path().join("cert.pem"), &new.issue(&["127.0.0.1"]).certificate).unwrap();
     hang_up(&broker);
-    broker.says("the old one stays").await;
+    broker.says("keeping the old one").await;
     healthy(&client(&old), &broker).await.unwrap();
 
     write(dir.path(), &new.issue(&["127.0.0.1"]));
     hang_up(&broker);
-    broker.says("new connections get the new certificate").await;
+    broker.says("using a new certificate").await;
     healthy(&knows_new, &broker).await.unwrap();
     healthy(&knows_old, &broker).await.expect("an open connection goes on");
     assert!(healthy(&client(&old), &broker).await.is_err(), "a new one has to trust the new certificate");

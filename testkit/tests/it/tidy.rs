@@ -62,6 +62,34 @@ fn tables_and_procedures_are_named_in_one_folder_only() {
     }
 }
 
+/// `println!` and its kind panic once nobody reads the output, as in `queen … | head`.
+#[test]
+fn programs_write_their_output_and_do_not_print_it() {
+    let shipped = ["cli/src", "clients/rust/src", "engine/src", "postgres/src", "protocol/src", "server/src"];
+    for (name, text) in shipped.into_iter().flat_map(sources) {
+        for (number, line) in text.lines().enumerate() {
+            let prints =
+                ["println!(", "eprintln!(", "print!(", "dbg!("].iter().any(|call| line.contains(call));
+            assert!(!prints || line.trim_start().starts_with("//"), "{name}:{} prints: {line}", number + 1);
+        }
+    }
+}
+
+#[test]
+fn every_error_code_is_documented() {
+    let source = fs::read_to_string(root().join("protocol/src/error.rs")).unwrap();
+    let docs = fs::read_to_string(root().join("docs/http-api.md")).unwrap();
+    let word = |line: &str| {
+        let (variant, word) = line.trim().split_once(" => \"")?;
+        variant.starts_with("Self::").then(|| word.trim_end_matches("\",").to_owned())
+    };
+    let words: Vec<String> = source.lines().filter_map(word).collect();
+    assert!(words.len() > 10, "{words:?}");
+    for word in words {
+        assert!(docs.contains(&format!("`{word}`")), "docs/http-api.md does not explain the code {word}");
+    }
+}
+
 #[test]
 fn the_engine_knows_no_http_and_nobody_above_it_knows_sql() {
     let refuses = [

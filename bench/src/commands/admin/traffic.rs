@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use queen_testkit::Random;
 use serde::Serialize;
 
 use crate::client::Client;
@@ -14,7 +15,7 @@ use crate::harness::{Flow, Operation, Phase, Plan, Recorder, Worker, run_workers
 use crate::pacer::Pacer;
 use crate::report::thousands;
 use crate::setup::{ACK, PUSH, Setup};
-use crate::wire::{PushBody, Random, Stamp, ack_body, check_acked, check_pushed, group_query, popped};
+use crate::wire::{PushBody, Stamp, ack_body, check_acked, check_pushed, group_query, popped};
 
 /// Messages of a scheduled request.
 const BATCH: u32 = 10;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use bytes::Bytes;
+use queen_testkit::Random;
 
 use super::history::{History, Time};
 use super::statuses::Statuses;
 use crate::client::{Client, Target};
-use crate::wire::Random;
 
 /// Beyond the lease, so that a broker that was stopped for longer than one answers some requests late.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -168,7 +168,7 @@ impl Caller {
         };
         let clients = run.targets.iter().cloned().map(client).collect();
         let mut random = Random::seeded(seed);
-        let at = random.below(run.targets.len() as u32) as usize;
+        let at = random.below(run.targets.len());
         Caller { run: Arc::clone(run), random, clients, at }
     }
 

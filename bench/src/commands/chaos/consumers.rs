@@ -97,7 +97,7 @@ impl Consumer {
             return Wish { group, lane: None, batch, lanes: 10, wait: LONG_WAIT, auto_ack };
         }
         let single = self.caller.percent(30);
-        let lane = single.then(|| self.caller.random.below(self.lanes.into()) as u16);
+        let lane = single.then(|| self.caller.random.below(self.lanes));
         let wait = if self.caller.percent(40) { self.caller.between(200..900) } else { 0 };
         Wish {
             group,
@@ -165,7 +165,7 @@ impl Consumer {
     fn choose<'a>(&mut self, messages: &[&'a Message], habit: Habit) -> Vec<(&'a Message, Verdict)> {
         let count = messages.len();
         let done = match habit {
-            Habit::GiveBack | Habit::Partly => self.caller.random.below(count as u32) as usize,
+            Habit::GiveBack | Habit::Partly => self.caller.random.below(count),
             _ => count,
         };
         // All of them, or the last for all.

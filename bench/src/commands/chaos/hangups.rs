@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use queen_testkit::Random;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::caller::{Run, parse};
 use crate::client::Client;
-use crate::wire::Random;
 
 const QUEUE: &str = "bait";
 const GROUP: &str = "bait-group";
@@ -66,7 +66,7 @@ impl HangUps {
                 self.lay_out().await;
             }
             self.give_up(route).await;
-            self.run.pause(Duration::from_millis(self.random.below(20).into())).await;
+            self.run.pause(Duration::from_millis(self.random.below(20))).await;
         }
         Ok(())
     }
@@ -82,7 +82,7 @@ impl HangUps {
     }
 
     fn patient(&mut self) -> Client {
-        let target = self.random.below(self.run.targets.len() as u32) as usize;
+        let target = self.random.below(self.run.targets.len());
         let mut client = Client::new(self.run.targets[target].clone());
         client.answer_timeout = ANSWER_TIMEOUT;
         client

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use queen_testkit::Random;
+
 use super::stage::BROKERS;
-use crate::wire::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -148,11 +149,11 @@ impl Iterator for Plan {
         if self.left.is_empty() {
             self.left = Kind::ALL.to_vec();
         }
-        let kind = self.left.swap_remove(self.random.below(self.left.len() as u32) as usize);
+        let kind = self.left.swap_remove(self.random.below(self.left.len()));
         let (from, to) = kind.hold();
         Some(Fault {
             kind,
-            broker: self.random.below(BROKERS as u32) as usize,
+            broker: self.random.below(BROKERS),
             both: self.random.below(3) == 0,
             side: if self.random.below(2) == 0 { Side::Postgres } else { Side::Clients },
             hold: self.between(from, to),

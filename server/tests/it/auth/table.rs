@@ -158,8 +158,6 @@ fn every_route_and_method_is_in_the_table() {
     let here: BTreeSet<(String, String)> =
         ROUTES.iter().map(|(method, path, ..)| ((*path).to_owned(), (*method).to_owned())).collect();
     assert_eq!(described, here);
-    let routes: BTreeSet<&str> = queen_server::app::routes().iter().map(|(path, _)| *path).collect();
-    assert_eq!(routes, ROUTES.iter().map(|(_, path, ..)| *path).collect());
 }
 
 fn concrete(path: &str) -> String {
