@@ -182,7 +182,7 @@ async fn a_group_that_reads_one_partition_is_moved_and_another_only_if_it_is_to_
     assert_eq!(run(&server.url, &["seek", "orders", "h", "end", "--json"]).await.json()["partitions"], 1);
 
     let refused = run(&server.url, &["seek", "orders", "new", "end"]).await.code(3);
-    let text = "queen: group \"new\" does not read queue \"orders\"; --create creates it there\n";
+    let text = "queen: group \"new\" does not read queue \"orders\"; create it with --create\n";
     assert_eq!(refused.err, text);
     let dry =
         run(&server.url, &["seek", "orders", "new", "end", "--create", "--dry-run", "--json"]).await.json();

@@ -95,7 +95,7 @@ async fn a_long_list_is_told_to_its_end_or_how_much_is_missing() {
     assert_eq!(whole.err, "");
     assert_eq!(whole.json().as_array().unwrap().len(), 1_100);
     let part = list("1050").await;
-    assert!(part.err.contains("50 more; --offset 1050"), "{}", part.err);
+    assert!(part.err.contains("50 more; continue with --offset 1050"), "{}", part.err);
     assert_eq!(part.json().as_array().unwrap().len(), 1_050);
 }
 

@@ -20,7 +20,7 @@ async fn what_is_pushed_as_arguments_is_popped_in_order_and_nothing_else_is_prin
     assert_eq!((popped.out.as_str(), popped.err.as_str()), ("{\"n\":1}\n-2\n\"drei\"\n", ""));
     let nothing = run(&server.url, &["pop", "orders"]).await.code(3);
     assert_eq!(nothing.out, "");
-    assert!(nothing.err.contains("there is no message in orders"), "{}", nothing.err);
+    assert!(nothing.err.contains("no messages in orders"), "{}", nothing.err);
 }
 
 #[tokio::test]
