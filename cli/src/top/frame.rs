@@ -49,7 +49,7 @@ pub fn draw(view: &View, area: Rect, buffer: &mut Buffer) {
     table(titles, view.queues.iter().map(queue), areas[4], buffer);
     let text = match &view.problem {
         Some(problem) => Line::from(clean(problem).into_owned()).fg(Color::Red),
-        None => Line::from("q leaves").dim(),
+        None => Line::from("q quits").dim(),
     };
     text.render(foot, buffer);
 }
@@ -178,11 +178,11 @@ mod tests {
         let frame = text(&View::of(Some(&before), &now), 100);
         for part in [
             "LANE         ITEMS/S  FLIGHTS/S  MS/FLIGHT\npush             500         50        2.0\n",
-            "http://a   well",
+            "http://a   healthy",
             "http://b   down",
             "billing  orders      60       -20     4.0s  stable\n",
             "busy             3       100       10       1\n",
-            "q leaves\n",
+            "q quits\n",
         ] {
             assert!(frame.contains(part), "{part:?} in\n{frame}");
         }
