@@ -43,8 +43,8 @@ afterAll(async () => {
 function full(): Place[] {
   const { partition_id, transaction_id } = trading.order
   return [
-    { name: 'overview', path: [''], shows: 'Everything is well' },
-    { name: 'overview-live', path: [''], query: { range: 'live' }, shows: 'Most behind' },
+    { name: 'overview', path: [''], shows: 'Healthy' },
+    { name: 'overview-live', path: [''], query: { range: 'live' }, shows: 'Furthest behind' },
     { name: 'queues', path: ['queues'], shows: 'shop.emails' },
     { name: 'queue', path: ['queues', 'shop.orders'], shows: 'Namespace' },
     { name: 'queue-partitions', path: ['queues', 'shop.emails'], query: { tab: 'partitions' }, shows: 'amsterdam' },
@@ -60,21 +60,21 @@ function full(): Place[] {
     { name: 'dead-letters-list', path: ['dead-letters'], query: { view: 'letters' }, shows: 'no such customer' },
     { name: 'redrives', path: ['dead-letters'], query: { view: 'redrives' }, shows: 'replayed' },
     { name: 'operations', path: ['operations'], shows: 'Nothing is deferred' },
-    { name: 'spool', path: ['operations'], query: { view: 'spool' }, shows: 'Pops find nothing' },
+    { name: 'spool', path: ['operations'], query: { view: 'spool' }, shows: 'Pops return no messages' },
     { name: 'traces', path: ['traces'], shows: 'checkout' },
     { name: 'trace', path: ['traces', 'checkout'], shows: 'printer out of paper' },
     { name: 'system', path: ['system'], shows: 'this one' },
     { name: 'database', path: ['system', 'database'], shows: 'HOT updates' },
-    { name: 'doctor', path: ['system', 'doctor'], shows: 'Look now' },
+    { name: 'doctor', path: ['system', 'doctor'], shows: 'Examine now' },
     { name: 'settings', path: ['settings'], shows: 'QUEEN_DOCTOR_SECONDS' },
-    { name: 'missing', path: ['nothing'], shows: 'There is nothing at this address.' },
+    { name: 'missing', path: ['nothing'], shows: 'This address does not exist.' },
   ]
 }
 
 /** Every list, and what it says first when there is nothing in it. */
 const EMPTY: Place[] = [
-  { name: 'overview', path: [''], shows: 'Nothing here yet' },
-  { name: 'behind', path: [''], query: { range: 'live' }, shows: 'Nobody is behind.' },
+  { name: 'overview', path: [''], shows: 'No messages yet' },
+  { name: 'behind', path: [''], query: { range: 'live' }, shows: 'No group is behind.' },
   { name: 'queues', path: ['queues'], shows: 'No queues yet' },
   { name: 'groups', path: ['groups'], shows: 'No consumer groups yet' },
   { name: 'messages', path: ['messages'], shows: 'No messages in the last hour' },
@@ -84,10 +84,10 @@ const EMPTY: Place[] = [
   { name: 'redrives', path: ['dead-letters'], query: { view: 'redrives' }, shows: 'No redrives' },
   { name: 'operations', path: ['operations'], shows: 'Nothing is deferred' },
   { name: 'operations-failed', path: ['operations'], query: { status: 'failed' }, shows: 'Nothing has failed' },
-  { name: 'operations-done', path: ['operations'], query: { status: 'completed' }, shows: 'None of late' },
+  { name: 'operations-done', path: ['operations'], query: { status: 'completed' }, shows: 'No recent operations' },
   { name: 'traces', path: ['traces'], shows: 'No traces yet' },
   { name: 'statements', path: ['system', 'database'], shows: 'No statement has been running for more than a second.' },
-  { name: 'holders', path: ['system', 'doctor'], shows: 'There is none.' },
+  { name: 'holders', path: ['system', 'doctor'], shows: 'No open transactions.' },
 ]
 
 async function walk(url: string, size: typeof LAPTOP, folder: (theme: Theme) => string, places: Place[]): Promise<void> {
@@ -148,7 +148,7 @@ describe.concurrent('every page', () => {
 })
 
 describe.concurrent('dialogs', () => {
-  const FORECAST = /will be (delivered again|skipped unread)|Nothing is replayed/
+  const FORECAST = /will be (delivered again|skipped unread)|No message is replayed/
   const LETTERS = /\d+ dead letters/
 
   /** `shows`: something that is only there once the dialog knows what it has asked for. */
@@ -198,7 +198,7 @@ describe.concurrent('dialogs', () => {
 
 describe.concurrent('pictures for the README', () => {
   for (const [name, theme, path, shows] of [
-    ['overview-light', 'light', [''], 'Everything is well'],
+    ['overview-light', 'light', [''], 'Healthy'],
     ['dead-letters-dark', 'dark', ['dead-letters'], 'was declined by the bank'],
   ] as const) {
     test(name, async () => {

@@ -60,9 +60,9 @@ describe('the first page', () => {
       await own.addInitScript(() => {
         const look = () => {
           const health = document.querySelector('header .health')?.textContent?.trim()
-          const verdict = document.querySelector('main section h2')?.textContent ?? 'Asking'
+          const verdict = document.querySelector('main section h2')?.textContent ?? 'Loading'
           const backlog = document.querySelector('[role=group][aria-label=Backlog] .value')?.textContent ?? '–'
-          if (health === 'Healthy' && backlog !== '–' && !verdict.startsWith('Asking')) {
+          if (health === 'Healthy' && backlog !== '–' && !verdict.startsWith('Loading')) {
             Object.assign(window, { there: performance.now() })
           } else {
             requestAnimationFrame(look)

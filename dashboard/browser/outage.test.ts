@@ -54,7 +54,7 @@ describe('when the database is away', () => {
     const told = refusals(page, `/api/v1/status/queues/${queue}`)
     road.cut()
     try {
-      await noticed(page, () => text(health(page))).toBe('Database away')
+      await noticed(page, () => text(health(page))).toBe('Database unavailable')
       await noticed(page, () => page.getByRole('alert').count()).toBeGreaterThan(0)
       await eventually(async () => {
         const shown = await text(page.getByRole('alert').first())
@@ -62,7 +62,7 @@ describe('when the database is away', () => {
       }).toBe(true)
       expect(await text(stat(page, 'Backlog'))).toBe('3')
       await go(page, [''])
-      await noticed(page, () => text(verdict(page))).toContain('The database is away')
+      await noticed(page, () => text(verdict(page))).toContain('Database unavailable')
       await go(page, ['queues', queue])
       await noticed(page, () => page.getByRole('alert').count()).toBeGreaterThan(0)
     } finally {
@@ -101,7 +101,7 @@ describe('when the broker is restarted', () => {
     await heading(page, 'Overview').waitFor()
     await noticed(page, () => text(health(page))).toBe('Healthy')
     await server.kill()
-    await noticed(page, () => text(verdict(page))).toContain('The broker does not answer')
+    await noticed(page, () => text(verdict(page))).toContain('Broker unreachable')
     await server.again()
     await noticed(page, () => text(verdict(page))).not.toContain('does not answer')
   })

@@ -45,7 +45,7 @@ describe.concurrent('the shell', () => {
 
   test('says so when an address leads nowhere', async ({ page }) => {
     await load(page, url, ['nothing', 'here'])
-    await said(page, 'There is nothing at this address.')
+    await said(page, 'This address does not exist.')
     await page.getByRole('link', { name: 'Go to the overview' }).click()
     await heading(page, 'Overview').waitFor()
   })

@@ -46,7 +46,7 @@ describe.concurrent('traces', () => {
 
   test('under a name that nobody used are none', async ({ page }) => {
     await load(page, url, ['traces', named('nothing')])
-    await said(page, 'Nothing was noted under this name')
+    await said(page, 'No notes under this name')
     await page.getByRole('link', { name: 'All names' }).first().click()
     await heading(page, 'Traces').waitFor()
   })

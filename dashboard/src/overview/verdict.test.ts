@@ -11,7 +11,7 @@ const NOTHING = { doctor: undefined, metrics: undefined, unreachable: false }
 
 it('says that all is well only when it has asked', () => {
   expect(verdict(NOTHING).tone).toBe('unknown')
-  expect(verdict({ ...NOTHING, doctor: doctor(true) })).toEqual({ tone: 'good', words: 'Everything is well', findings: [] })
+  expect(verdict({ ...NOTHING, doctor: doctor(true) })).toEqual({ tone: 'good', words: 'Healthy', findings: [] })
 })
 
 it('counts what is wrong, the worst first', () => {
@@ -26,7 +26,7 @@ it('counts what is wrong, the worst first', () => {
 it('says first that nobody answers', () => {
   expect(verdict({ ...NOTHING, doctor: doctor(true), unreachable: true })).toMatchObject({ tone: 'bad' })
   const away = verdict({ ...NOTHING, doctor: doctor(false, 'warning') })
-  expect(away.words).toBe('The database is away')
+  expect(away.words).toBe('Database unavailable')
   expect(away.findings[0]!.code).toBe('database_away')
 })
 

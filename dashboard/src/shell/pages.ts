@@ -1,17 +1,17 @@
-// What the navigation lists, and for whom.
+// Entries of the navigation, and the rights they need.
 
 import { href } from '../router.svelte'
 import type { Right } from '../rights'
 
 export interface Entry {
-  /** The first segment of its address. */
+  /** First segment of the address. */
   id: string
   label: string
-  /** Which right, over all queues, it makes sense with; `some`: over any of them. */
+  /** The right, on all queues, that the page needs; `some`: on any queue. */
   needs: Right | 'some'
 }
 
-/** In groups, with a little space between them. */
+/** In groups, separated by a gap. */
 export const ENTRIES: Entry[][] = [
   [{ id: '', label: 'Overview', needs: 'some' }],
   [
@@ -31,7 +31,7 @@ export const ENTRIES: Entry[][] = [
   ],
 ]
 
-/** Always within reach of a thumb; the others are behind one more press. */
+/** In the bottom bar of a phone; the rest is one tap away. */
 export const FIRST = ['', 'queues', 'messages', 'dead-letters']
 
 export function link(entry: Entry): string {
