@@ -1,4 +1,4 @@
-//! Queues and their partitions.
+//! Queues and partitions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -8,76 +8,76 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::wire::{self, Query};
 
-/// Options of a queue. What is `None` stays as it is. In seconds, unless the name says otherwise.
+/// Options of a queue. `None` leaves an option unchanged. Times are in seconds unless the name says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueOptions {
-    /// Length of a lease if the pop does not say, 300.
+    /// Lease time for pops that do not set one. Default 300.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_time: Option<u32>,
-    /// How often a failed batch is delivered again, 3.
+    /// How often a failed batch is redelivered before it is dead-lettered. Default 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_limit: Option<u32>,
-    /// A message is delivered once it is this old.
+    /// Deliver messages only once they are this old.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delayed_processing: Option<u32>,
-    /// A partition is held back until it has a full batch, or its oldest message is this old.
+    /// Hold back a partition until it has a full batch, or its oldest message is this old.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_buffer: Option<u32>,
-    /// Keeps what was given up.
+    /// Keep messages that a group gave up on as dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_queue: Option<bool>,
-    /// Without it the next two have no effect, and messages are kept for ever.
+    /// Enable the next two options. Without it, messages are kept forever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_enabled: Option<bool>,
-    /// Messages older than this go, read or not.
+    /// Remove messages older than this, read or unread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_seconds: Option<u32>,
-    /// Messages older than this go once every group has passed them.
+    /// Remove messages older than this once all groups have read them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_retention_seconds: Option<u32>,
-    /// Messages still unread by some group at this age go.
+    /// Remove messages that a group has not read within this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait_time_seconds: Option<u32>,
-    /// How long a transaction id is remembered, 3,600. 0 turns deduplication off.
+    /// How long transaction ids are remembered. Default 3,600; 0 turns deduplication off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedup_window_seconds: Option<u32>,
-    /// Which queue a pop by label asks first: the highest.
+    /// Order of queues for a pop by label, highest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// A label.
+    /// Label for pops by namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// A label.
+    /// Label for pops by task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Payloads pushed from now on are stored encrypted, if the broker has a key.
+    /// Store payloads encrypted from here on, if the broker has a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encryption_enabled: Option<bool>,
-    /// Any other option, by the broker's name for it.
+    /// Other options, by the broker's names.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// A queue that was configured.
+/// The result of configuring a queue.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Configured {
-    /// The broker's id of the queue.
+    /// Id of the queue.
     pub queue_id: String,
-    /// Its name.
+    /// Name of the queue.
     pub queue: String,
-    /// All its options, as they are now.
+    /// All options in force.
     pub options: QueueOptions,
 }
 
-/// Queues, the newest first.
+/// A page of queues, newest first.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Queues {
-    /// This page.
+    /// The queues of this page.
     pub queues: Vec<QueueInfo>,
 }
 
@@ -86,21 +86,21 @@ pub struct Queues {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct QueueInfo {
-    /// The broker's id.
+    /// Id of the queue.
     pub id: String,
-    /// Its name.
+    /// Name of the queue.
     pub name: String,
-    /// A label.
+    /// Namespace label.
     pub namespace: String,
-    /// A label.
+    /// Task label.
     pub task: String,
-    /// When it came into being.
+    /// When it was created.
     pub created_at: String,
-    /// How many partitions it has.
+    /// Number of partitions.
     pub partitions: u64,
-    /// How many messages it has.
+    /// Number of messages.
     pub messages: QueueMessages,
-    /// How many bytes it keeps.
+    /// Bytes stored.
     pub retained_bytes: u64,
 }
 
@@ -109,30 +109,30 @@ pub struct QueueInfo {
 #[serde(default)]
 #[non_exhaustive]
 pub struct QueueMessages {
-    /// All that are stored.
+    /// All stored messages.
     pub total: u64,
-    /// Not read yet.
+    /// Unread messages.
     pub pending: u64,
-    /// Leased.
+    /// Leased messages.
     pub processing: u64,
 }
 
-/// Messages by what became of them.
+/// Messages by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// All that are stored.
+    /// All stored messages.
     pub total: u64,
-    /// Not read yet.
+    /// Unread messages.
     pub pending: u64,
-    /// Leased.
+    /// Leased messages.
     pub processing: u64,
-    /// Read.
+    /// Read messages.
     pub completed: u64,
-    /// Failed, and to be delivered again.
+    /// Messages that failed and will be redelivered.
     pub failed: u64,
-    /// Given up.
+    /// Dead letters.
     pub dead_letter: u64,
 }
 
@@ -141,21 +141,21 @@ pub struct Counts {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct QueueDetail {
-    /// The broker's id.
+    /// Id of the queue.
     pub id: String,
-    /// Its name.
+    /// Name of the queue.
     pub name: String,
-    /// A label.
+    /// Namespace label.
     pub namespace: String,
-    /// A label.
+    /// Task label.
     pub task: String,
-    /// When it came into being.
+    /// When it was created.
     pub created_at: String,
-    /// This page of its partitions.
+    /// The partitions of this page.
     pub partitions: Vec<QueuePartition>,
-    /// How many there are.
+    /// Number of partitions.
     pub partition_count: u64,
-    /// Over all partitions.
+    /// Totals over all partitions.
     pub totals: Counts,
 }
 
@@ -164,9 +164,9 @@ pub struct QueueDetail {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct QueuePartition {
-    /// The broker's id.
+    /// Id of the partition.
     pub id: String,
-    /// Its name.
+    /// Name of the partition.
     pub name: String,
     /// Its messages.
     pub stats: Counts,
@@ -176,40 +176,40 @@ pub struct QueuePartition {
     pub newest_message: Option<String>,
 }
 
-/// What a group has still to read.
+/// A group's backlog in a queue.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Depth {
-    /// Its queue.
+    /// Name of the queue.
     pub queue: String,
-    /// Who reads.
+    /// The group.
     pub group: String,
-    /// Messages, with those under a lease.
+    /// Unread messages, including leased ones.
     pub pending: u64,
-    /// In how many partitions.
+    /// Number of partitions with unread messages.
     pub partitions_pending: u64,
-    /// The partitions with most of them.
+    /// The partitions with the most unread messages.
     pub partitions: Vec<DepthPartition>,
 }
 
-/// What a group has still to read in one partition.
+/// A group's backlog in one partition.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct DepthPartition {
-    /// Its name.
+    /// Name of the partition.
     pub partition: String,
-    /// Messages.
+    /// Unread messages.
     pub pending: u64,
 }
 
-/// Partitions, those with the most unread messages first.
+/// A page of partitions, most unread messages first.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Partitions {
-    /// This page.
+    /// The partitions of this page.
     pub partitions: Vec<BusyPartition>,
 }
 
@@ -218,15 +218,15 @@ pub struct Partitions {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct BusyPartition {
-    /// The broker's id.
+    /// Id of the partition.
     pub id: String,
-    /// Its queue.
+    /// Name of the queue.
     pub queue: String,
-    /// Its name.
+    /// Name of the partition.
     pub partition: String,
-    /// Not read yet.
+    /// Unread messages.
     pub pending: u64,
-    /// Leased.
+    /// Leased messages.
     pub processing: u64,
     /// Age of the oldest unread message.
     pub lag_seconds: Option<f64>,
@@ -238,7 +238,7 @@ impl Admin {
         self.get("/api/v1/resources/queues")
     }
 
-    /// A queue and its partitions.
+    /// Gets a queue and its partitions.
     pub fn queue(&self, name: &str) -> Get<QueueDetail> {
         self.get(wire::path(&["/api/v1/resources/queues/", name]))
     }
@@ -254,7 +254,7 @@ impl Admin {
         self.ask(Control::post("/api/v1/configure", &Body { queue, options })).await
     }
 
-    /// Deletes a queue with all it holds. Whether there was one.
+    /// Deletes a queue with everything in it. Returns whether it existed.
     pub async fn delete_queue(&self, name: &str) -> Result<bool, Error> {
         #[derive(Deserialize)]
         struct Deleted {
@@ -266,7 +266,7 @@ impl Admin {
         Ok(deleted.existed)
     }
 
-    /// Removes the messages of a queue, or of one of its partitions, and keeps the queue. How many there were.
+    /// Deletes the messages of a queue, or of one of its partitions, and keeps the queue. Returns their number.
     pub async fn clear_queue(&self, name: &str, partition: Option<&str>) -> Result<u64, Error> {
         #[derive(Deserialize)]
         struct Cleared {
@@ -279,7 +279,7 @@ impl Admin {
         Ok(cleared.deleted)
     }
 
-    /// What a group has still to read. Made to be asked often.
+    /// Gets a group's backlog. Cheap enough to poll frequently.
     pub fn depth(&self, queue: &str, group: &str) -> Get<Depth> {
         self.get(wire::path(&["/api/v1/resources/queues/", queue, "/depth"])).with("group", group)
     }
@@ -291,31 +291,31 @@ impl Admin {
 }
 
 impl Get<Queues> {
-    /// With this label.
+    /// Only with this namespace.
     pub fn namespace(self, namespace: &str) -> Self {
         self.with("namespace", namespace)
     }
 
-    /// With this label.
+    /// Only with this task.
     pub fn task(self, task: &str) -> Self {
         self.with("task", task)
     }
 
-    /// With this text in the name.
+    /// Only with this text in the name.
     pub fn search(self, text: &str) -> Self {
         self.with("search", text)
     }
 }
 
 impl Get<QueueDetail> {
-    /// Only partitions behind this name.
+    /// Only partitions after this name, for paging.
     pub fn after(self, partition: &str) -> Self {
         self.with("after", partition)
     }
 }
 
 impl Get<Partitions> {
-    /// Of this queue.
+    /// Only of this queue.
     pub fn queue(self, name: &str) -> Self {
         self.with("queue", name)
     }

@@ -134,13 +134,13 @@ async fn a_broker_that_does_not_answer_is_logged_when_that_begins_and_when_it_en
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
         lines[0]
-            .starts_with(&format!("WARN queen_client: broker does not answer broker={:?} error=", stub.url)),
+            .starts_with(&format!("WARN queen_client: broker does not respond broker={:?} error=", stub.url)),
         "{}",
         lines[0]
     );
     assert!(
         lines[1].starts_with(&format!(
-            "WARN queen_client: broker answers again broker={:?} outage_ms=",
+            "WARN queen_client: broker responds again broker={:?} outage_ms=",
             stub.url
         )),
         "{}",
@@ -162,7 +162,7 @@ async fn pops_that_a_broker_refuses_for_a_while_are_logged_when_that_begins_and_
     let lines = log.wait_for(2).await;
     drop(consumer);
     assert!(
-        lines[0].starts_with("WARN queen_client: pops fail and are tried again")
+        lines[0].starts_with("WARN queen_client: pops are failing; retrying")
             && lines[0].contains("out of order"),
         "{lines:?}"
     );
