@@ -59,7 +59,7 @@ test('a token that cannot be had for a moment is asked for again, and no broker 
 
   const vault = () => Promise.reject(new Error('the vault is closed'));
   const queue = new Queen({ url: one.url, token: vault, ...QUICK }).queue('q');
-  await assert.rejects(queue.push(1, { deadline: 50 }), failing('network', {}, /no token: the vault is closed/));
+  await assert.rejects(queue.push(1, { deadline: 50 }), failing('network', {}, /cannot get a token: the vault is closed/));
 });
 
 test('a consumer outlives a token that cannot be had for a moment, and is told of it', async () => {
@@ -76,7 +76,7 @@ test('a consumer outlives a token that cannot be had for a moment, and is told o
   const onError = (error: unknown, { during }: { during: string }) => told.push(`${during}: ${(error as Error).message}`);
   const consumer = new Queen({ url: fake.url, token, ...QUICK }).queue('q').consume({ limit: 1, onError }, () => {});
   assert.deepEqual(await consumer.done, { handled: 1, failed: 0, batches: 1 });
-  assert.deepEqual(told, ['pop: there is no token: the vault is closed']);
+  assert.deepEqual(told, ['pop: there is cannot get a token: the vault is closed']);
   assert.deepEqual(fake.asked.map(({ path }) => path), ['/api/v1/pop/queue/q', '/api/v1/ack']);
 });
 

@@ -45,7 +45,7 @@ test('what an earlier commit has left open stays open', async () => {
 
   const forbidden = transaction();
   replies.push('close', { status: 403 });
-  await assert.rejects(forbidden.commit(), failing('forbidden', { attempts: 2 }, /earlier attempt may have been carried out/));
+  await assert.rejects(forbidden.commit(), failing('forbidden', { attempts: 2 }, /earlier attempt may have been executed/));
   await assert.rejects(forbidden.commit(), failing('outcome_unknown', { attempts: 1 }));
 
   const aborted = transaction();
