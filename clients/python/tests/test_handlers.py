@@ -74,7 +74,7 @@ async def test_what_cannot_be_decoded_is_given_up_and_the_rest_goes_on(api: Api,
         assert (seen, summary.handled, summary.failed) == ([1, 3], 2, 1)
         assert [getattr(error, "kind", None) for error in told] == ["decode"]
         letters = await api.do(api.queen.queue(queue).group(group).dead_letters().list)
-        assert "the payload is no number" in letters["messages"][0]["errorMessage"]
+        assert "the payload is not a valid number" in letters["messages"][0]["errorMessage"]
 
 
 async def test_what_cannot_be_decoded_is_given_up_also_if_handlers_acknowledge_themselves(api: Api, queue: str) -> None:

@@ -82,8 +82,8 @@ async def test_a_broker_that_does_not_answer_is_logged_when_that_begins_and_when
     await until_said(caplog, 2)
     await consumer.stop()
     assert said(caplog) == [
-        "WARNING broker http://broker-0 does not answer: http://broker-0 cannot be reached: refused (network)",
-        "WARNING broker http://broker-0 answers again after N s",
+        "WARNING broker http://broker-0 does not respond: cannot reach http://broker-0: refused (network)",
+        "WARNING broker http://broker-0 responds again after N s",
     ]
 
 
@@ -99,8 +99,8 @@ async def test_a_token_that_cannot_be_had_is_logged_once_and_so_is_its_return(
 
     await queue(token=token).pop()
     assert said(caplog) == [
-        "WARNING token function does not answer: the token could not be had: RuntimeError('the vault is closed') (network)",
-        "WARNING token function answers again after N s",
+        "WARNING token function does not respond: cannot get a token: RuntimeError('the vault is closed') (network)",
+        "WARNING token function responds again after N s",
     ]
 
 
@@ -112,7 +112,7 @@ async def test_pops_that_a_broker_refuses_for_a_while_are_logged_when_that_begin
     await until_said(caplog, 2)
     await consumer.stop()
     assert said(caplog) == [
-        "WARNING pops fail and are tried again (queue q): out of order (server, status 500)",
+        "WARNING pops are failing; retrying (queue q): out of order (server, status 500)",
         "WARNING pops work again after N s (queue q)",
     ]
 

@@ -98,7 +98,7 @@ def test_a_function_makes_what_it_wants() -> None:
     ],
 )
 def test_a_payload_that_does_not_fit_is_a_decode_error(kind: Any, payload: Any) -> None:
-    with pytest.raises(DecodeError, match="the payload is no"):
+    with pytest.raises(DecodeError, match="the payload is not a valid"):
         decoder(kind)(payload)
 
 
@@ -127,5 +127,5 @@ def test_what_contains_itself_is_told_before_it_is_sent() -> None:
 
 
 def test_what_is_no_type_is_told_at_once() -> None:
-    with pytest.raises(BadUse, match="type is a pydantic model"):
+    with pytest.raises(BadUse, match="type must be a pydantic model"):
         decoder("Customer")
