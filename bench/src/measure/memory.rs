@@ -9,12 +9,12 @@ use crate::environment::kilobytes;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Memory {
     pub resident_mb: f64,
-    /// The most it ever was.
+    /// Peak.
     pub peak_mb: f64,
 }
 
 impl Memory {
-    /// None when there is no such process.
+    /// None if there is no such process.
     pub fn of(pid: u32) -> Option<Memory> {
         Memory::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
     }

@@ -210,8 +210,7 @@ impl Base {
             return Err(Error::bad_use(format!("{url:?} needs the feature `tls` of queen-client")));
         }
         if url.contains('#') {
-            let text =
-                format!("{url:?} has a fragment; a broker URL looks like http://localhost:6632");
+            let text = format!("{url:?} has a fragment; a broker URL looks like http://localhost:6632");
             return Err(Error::bad_use(text));
         }
         let parsed = Uri::try_from(url).ok().filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
