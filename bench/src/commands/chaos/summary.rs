@@ -175,7 +175,7 @@ pub fn untested(run: &RunResult) -> Vec<String> {
 }
 
 fn rules(runs: &[RunResult]) -> Table {
-    let mut table = Table::new(2, ["guarantee", "one case is", "cases", "violations"]);
+    let mut table = Table::new(2, ["promise", "one case is", "cases", "violations"]);
     for rule in Rule::ALL {
         table.push(vec![
             rule.words().to_owned(),
