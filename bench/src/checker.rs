@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_nobody_sent_is_unknown() {
+    fn a_message_that_was_never_sent_is_unknown() {
         assert!(only_violation(&after(&[0, 1, 2, 7])).contains("never sent"));
         let mut foreign = after(&[0, 1, 2]);
         foreign.receive("p2", None);

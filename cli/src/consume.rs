@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_has_all_the_time_it_needs_and_a_reader_who_is_gone_has_none() {
+    fn stopping_waits_for_commands_but_not_for_a_reader_that_is_gone() {
         assert!(of(&["--exec", "./nightly-report"]).stop_timeout() >= Duration::from_secs(24 * 60 * 60));
         assert_eq!(of(&["--watch"]).stop_timeout(), Duration::ZERO);
     }

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_told_with_its_code_and_the_end_of_what_was_said() {
+    fn a_failure_has_the_exit_code_and_the_end_of_standard_error() {
         let status = ExitStatus::from_raw(3 << 8);
         assert_eq!(reason(status, b" no such customer\n"), "exit code 3: no such customer");
         assert_eq!(reason(status, b""), "exit code 3");

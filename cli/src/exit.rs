@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_has_had_enough_is_told_nothing() {
+    fn a_broken_pipe_has_no_error_message() {
         let closed: Result<(), _> = Err(io::Error::from(io::ErrorKind::BrokenPipe));
         let error = closed.context("cannot write").unwrap_err();
         assert_eq!((Exit::of(&error), told(&error)), (Exit::Done, None));

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_nobody_knows_is_wrong_usage() {
+    fn an_unknown_option_is_wrong_usage() {
         assert!(check(&[option("leaseTime=1").unwrap(), option("task=x").unwrap()]).is_ok());
         let error = check(&[option("leasetime=1").unwrap()]).unwrap_err();
         assert_eq!(Exit::of(&error), Exit::Usage);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_leaves_a_file() {
+    async fn a_file_has_no_reader_that_leaves() {
         let reader = Reader::of(tempfile::tempfile().unwrap());
         assert!(reader.0.is_none());
     }

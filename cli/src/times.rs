@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_from_now() {
+    fn times_are_shown_relative_to_now() {
         assert_eq!(ago("soon"), "soon");
         assert!(ago("2020-01-01T00:00:00Z").ends_with("d ago"));
         assert!(ago("2999-01-01T00:00:00Z").starts_with("in "));

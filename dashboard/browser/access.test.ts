@@ -67,7 +67,7 @@ describe.concurrent('the login', () => {
     await heading(page, 'Queues').waitFor()
   })
 
-  test('takes a token, and says who that is', async ({ page }) => {
+  test('accepts a token, and shows the user', async ({ page }) => {
     await login(page, `Bearer ${token({ role: 'admin', sub: 'grace' })}`)
     await heading(page, 'Overview').waitFor()
     await said(page, 'grace')

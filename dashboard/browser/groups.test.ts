@@ -57,7 +57,7 @@ describe.concurrent('the list of groups', () => {
 })
 
 describe.concurrent('a group', () => {
-  test('shows where it stands, and who holds which lease since when', async ({ page }) => {
+  test('shows positions, leases and their holders', async ({ page }) => {
     const queue = named('stand')
     await api.pushMany(queue, 4, 'a')
     await api.pushMany(queue, 2, 'b')
@@ -81,7 +81,7 @@ describe.concurrent('a group', () => {
     await eventually(() => rows(page, 'Partitions').count()).toBe(1)
   })
 
-  test('is sent to the beginning: as many messages as it was told before', async ({ page }) => {
+  test('is moved to the beginning, with as many messages as previewed', async ({ page }) => {
     const queue = named('beginning')
     await api.push(Array.from({ length: 9 }, (_, n) => ({ queue, partition: `p${n % 2}`, payload: n })))
     await api.consume(queue, 9, 'billing')

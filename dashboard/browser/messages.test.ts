@@ -183,7 +183,7 @@ describe.concurrent('one message', () => {
     expect(await dialog(page).isVisible()).toBe(true)
   })
 
-  test('is deleted: nobody is given it', async ({ page }) => {
+  test('is deleted and not delivered', async ({ page }) => {
     const queue = named('remove')
     const [pushed] = await api.push([{ queue, payload: 1 }])
     await api.push([{ queue, payload: 2 }])

@@ -96,7 +96,7 @@ describe('when the broker is restarted', () => {
     await unharmed()
   })
 
-  test('the overview says that nobody answers, and then how it is', async ({ page }) => {
+  test('the overview shows an unreachable broker, and its recovery', async ({ page }) => {
     await load(page, server.url)
     await heading(page, 'Overview').waitFor()
     await noticed(page, () => text(health(page))).toBe('Healthy')
@@ -126,7 +126,7 @@ describe('when the broker is restarted', () => {
   })
 })
 
-describe('a page that nobody looks at', () => {
+describe('a hidden page', () => {
   test('asks nothing', async ({ page }) => {
     await load(page, server.url)
     await heading(page, 'Overview').waitFor()

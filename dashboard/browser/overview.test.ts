@@ -63,7 +63,7 @@ describe.concurrent('the overview', () => {
     await eventually(() => pressed('Live')).toBe('true')
   })
 
-  test('names who has not read for ten seconds', async ({ page }) => {
+  test('lists groups that have not read for ten seconds', async ({ page }) => {
     // A broker of its own: only those are named who are furthest behind.
     const place = await database()
     const server = await broker(place)

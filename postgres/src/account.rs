@@ -121,7 +121,7 @@ mod tests {
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65533::/:/bin/false\nbroken line\n";
 
     #[test]
-    fn root_hands_down_to_postgres_and_else_to_nobody() {
+    fn root_switches_to_postgres_or_else_to_the_user_nobody() {
         let chosen = humble(&format!("{PASSWD}postgres:x:101:104::/:/bin/sh\n")).unwrap();
         assert_eq!((chosen.name(), chosen.uid, chosen.gid), ("postgres", 101, 104));
         let chosen = humble(PASSWD).unwrap();

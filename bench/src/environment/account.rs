@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_hands_down_to_postgres_and_else_to_nobody() {
+    fn root_switches_to_postgres_or_else_to_the_user_nobody() {
         let nobody = "root:x:0:0:root:/root:/bin/sh\nbroken\nnobody:x:65534:65533::/:/bin/false\n";
         assert_eq!(humble(nobody), Some(Account::Humble { uid: 65534, gid: 65533 }));
         let both = format!("{nobody}postgres:x:101:104::/:/bin/sh\n");

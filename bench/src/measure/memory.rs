@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_told_in_megabytes() {
+    fn memory_is_reported_in_megabytes() {
         let memory = Memory::parse("Name:\tqueen\nVmHWM:\t 4096 kB\nVmRSS:\t 1536 kB\n").unwrap();
         assert_eq!(memory, Memory { resident_mb: 1.5, peak_mb: 4.0 });
         assert!(Memory::of(std::process::id()).unwrap().resident_mb > 0.0);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_simply_stored_is_told() {
+    fn outcomes_other_than_stored_are_reported() {
         let count = Count { all: 1_200, duplicate: 2, deferred: 3, ..Count::default() };
         let told = "1,200 messages pushed to orders, 2 duplicates, 3 deferred (see `queen ops`)";
         assert_eq!(count.told("orders"), told);

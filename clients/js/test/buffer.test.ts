@@ -89,7 +89,7 @@ test('bytes are bounded too, but a message larger than the buffer passes alone',
   assert.equal(fake.asked.length, 2);
 });
 
-test('what cannot be delivered is told once, with the messages, by flush or close', async () => {
+test('undelivered messages are reported once, by flush or close', async () => {
   await using fake = await Fake.start((asked) => {
     return payloads(asked).includes('good') ? pushed(asked) : { status: 403, body: { error: 'not yours' } };
   });
@@ -139,7 +139,7 @@ test('a batch that fails on the way is sent again with the same ids', async () =
   assert.deepEqual(ids, [receipt.transactionId, receipt.transactionId, receipt.transactionId]);
 });
 
-test('what could not be delivered takes room until it is told', async () => {
+test('undelivered messages take room until they are reported', async () => {
   await using fake = await Fake.start(() => ({ status: 403 }));
   const bounds = [{ maxMessages: 2 }, { maxBytes: 300 }];
   for (const bound of bounds) {

@@ -48,7 +48,7 @@ test('a handler that still runs while the client closes may push to a buffer', a
   await assert.rejects(buffer.push('late'), failing('closed'));
 });
 
-test('whatever could not be delivered is told when the client closes', async () => {
+test('closing the client reports undelivered messages', async () => {
   const forbidden: Reply = { status: 403, body: { error: 'not yours' } };
   await using fake = await Fake.start(() => forbidden);
   const queen = new Queen(fake.url);
@@ -77,7 +77,7 @@ test('a call that is under way fails when the client closes, and leaves no conne
   await until(() => hungUp === 2);
 });
 
-test('what fails in several rounds of closing a buffer is told as one', async () => {
+test('failures in several rounds of closing a buffer are reported as one', async () => {
   const { open, opened } = gate();
   await using fake = await Fake.start(async (asked) => {
     await opened;

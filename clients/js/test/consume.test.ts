@@ -125,7 +125,7 @@ test('a handler that settles for itself is not spoken over', async () => {
   assert.deepEqual(acks(fake), expected);
 });
 
-test('what is done is told before a handler gives its message back, which ends the lease', async () => {
+test('completions are sent before a handler returns its message, which ends the lease', async () => {
   for (const way of ['message', 'transaction'] as const) {
     const committed = { transactionId: 't', success: true, results: [{ type: 'ack', success: true, dlq: false }] };
     await using fake = await broker([popped({ a: [1, 2, 3] })], (asked) => {
@@ -235,7 +235,7 @@ test('stop awaits the handler that runs and gives back the rest', async () => {
   assert.deepEqual(acks(fake), [[['a-0', 'completed'], ['a-1', 'retry'], ['b-0', 'retry']]]);
 });
 
-test('a handler that does not end is told, and its message is given back', async () => {
+test('a handler that does not end is notified, and its message is given back', async () => {
   for (const mode of ['each', 'batches'] as const) {
     await using fake = await broker([popped({ a: [1, 2] })]);
     let handling: AbortSignal | undefined;
@@ -288,7 +288,7 @@ test('a signal stops a consumer', async () => {
   await consumer.done;
 });
 
-test('a lease is renewed while handlers run, and one that is gone is told and not acknowledged', async () => {
+test('a lease is renewed while handlers run; a lost one is reported and not acknowledged', async () => {
   let renewals = 0;
   await using fake = await broker([popped({ a: [1, 2] }, 1.5)], (asked) => {
     if (!asked.path.endsWith('/extend')) {
@@ -354,7 +354,7 @@ test('a lease that was used up is not lost', async () => {
   assert.deepEqual(errors, []);
 });
 
-test('pops that fail for a while are told and tried again, others end the consumer', async () => {
+test('temporary failures of pops are reported and retried, others end the consumer', async () => {
   const replies: Reply[] = [{ status: 503 }, 'close', { status: 429 }, { status: 500 }];
   await using fake = await broker([...replies, popped({ a: [1] }), { status: 401, body: { error: 'who are you?' } }]);
   const kinds: string[] = [];
@@ -365,7 +365,7 @@ test('pops that fail for a while are told and tried again, others end the consum
   assert.deepEqual(acks(fake), [[['a-0', 'completed']]]);
 });
 
-test('an acknowledgement that is refused is told, and the consumer goes on', async () => {
+test('a refused acknowledgement is reported, and the consumer continues', async () => {
   const refused = { index: 0, transactionId: 'a-0', success: false, error: 'Invalid or expired lease', dlq: false };
   await using fake = await broker([popped({ a: [1] }), popped({ a: [1] })], (asked) => {
     return asked.path === '/api/v1/ack' && acks(fake).length === 1 ? { status: 200, body: [refused] } : undefined;
@@ -437,7 +437,7 @@ test('what is done is acknowledged after a second, though the batch goes on', as
   assert.deepEqual(acks(fake), [[['a-0', 'completed']], [['a-1', 'completed']]]);
 });
 
-test('of a batch nothing is told before its handler ends: a dead letter would take what is before it along', async () => {
+test('nothing of a batch is acknowledged before its handler ends: a dead letter would complete what is before it', async () => {
   await using fake = await broker([popped({ a: [1, 'x'] })]);
   const consume = group(fake, numbers).consume({ batch: 2, limit: 2 });
   const consumer = consume.batches(async () => {

@@ -34,7 +34,7 @@ test('a push is sent again with the same ids until it is answered', async () => 
   }
 });
 
-test('what the broker refuses is told at once, in its words', async () => {
+test('a refusal of the broker is reported at once, in its words', async () => {
   const kinds: [number, ErrorKind][] = [
     [400, 'bad_request'],
     [401, 'unauthorized'],
@@ -53,7 +53,7 @@ test('what the broker refuses is told at once, in its words', async () => {
   }
 });
 
-test('with retryOn429 off a 429 is told at once, with the time to wait', async () => {
+test('with retryOn429 off a 429 is reported at once, with the time to wait', async () => {
   await using fake = await Fake.start(() => ({ status: 429, headers: { 'Retry-After': '7' } }));
   const queen = new Queen({ url: fake.url, retryOn429: false });
   await assert.rejects(queen.queue('q').push(1), failing('rate_limited', { retryAfter: 7_000, attempts: 1 }));
@@ -98,7 +98,7 @@ test('an aborted call ends with the reason of its signal, also between attempts'
   await assert.rejects(pause, /enough/);
 });
 
-test('a caller in a hurry is told what went wrong before, and the broker is not blamed', async () => {
+test('a caller with a short deadline gets the previous error, and the broker is not blamed', async () => {
   const replies: Reply[] = [{ status: 503, body: { error: 'no database' } }];
   await using fake = await Fake.start(() => replies.shift() ?? 'silence');
   const quick = new Queen({ url: fake.url, ...QUICK });
@@ -114,7 +114,7 @@ test('a caller in a hurry is told what went wrong before, and the broker is not 
   assert.equal(other.asked.length, 0);
 });
 
-test('who was turned away by all brokers waits, whatever others find there meanwhile', async () => {
+test('a request refused by all brokers waits, whatever other requests find meanwhile', async () => {
   const busy = { status: 503, headers: { 'Retry-After': '20' } };
   const { open, opened } = gate();
   let waiting: Promise<unknown> | undefined;
@@ -206,7 +206,7 @@ test('an item that was not stored makes the push fail, with all results', async 
   });
 });
 
-test('a payload that cannot be read is told when it is looked at', async () => {
+test('a payload that cannot be decoded throws when it is accessed', async () => {
   await using fake = await Fake.start(() => popped({ a: [1] }));
   const parse = (payload: unknown): string => {
     if (typeof payload !== 'string') {

@@ -126,7 +126,7 @@ test('an acknowledgement that fails and a lease that is lost are reported with t
   assert.match(lines[1]!, /^error queen-client: renewal failed \(queue q, partition a, transaction id a-0\): the lease is lost/);
 });
 
-test('messages that a buffer could not deliver are reported, unless somebody awaits their receipts', async () => {
+test('undelivered messages of a buffer are logged, unless their receipts are awaited', async () => {
   await using fake = await Fake.start(() => ({ status: 403, body: { error: 'not yours' } }));
   const { lines, logger } = listening();
   const buffer = new Queen({ url: fake.url, logger }).queue<number>('q').buffer({ linger: 0 });

@@ -49,7 +49,7 @@ for (const [name, call] of Object.entries(CALLS)) {
   });
 }
 
-test('what would be refused is told as such, and not as unknown', async () => {
+test('a certain refusal is reported as such, and not as unknown', async () => {
   await using fake = await Fake.start(() => ({ status: 404 }));
   await assert.rejects(CALLS.redrive!(new Queen(fake.url)), failing('not_found', { attempts: 1 }));
 });

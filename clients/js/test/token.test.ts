@@ -62,7 +62,7 @@ test('a token that cannot be had for a moment is asked for again, and no broker 
   await assert.rejects(queue.push(1, { deadline: 50 }), failing('network', {}, /cannot get a token: the vault is closed/));
 });
 
-test('a consumer outlives a token that cannot be had for a moment, and is told of it', async () => {
+test('a consumer survives a temporary failure of the token function, and reports it', async () => {
   await using fake = await Fake.start((asked) => (asked.method === 'GET' ? popped({ a: [1] }) : acked(asked)));
   let number = 0;
   const token = async () => {

@@ -14,7 +14,7 @@ function broker(replies: Reply[]) {
   return Fake.start((asked) => (asked.method === 'GET' ? popped({ a: [1] }) : (replies.shift() ?? REFUSED)));
 }
 
-test('a transaction whose answer was lost is never told as rolled back', async () => {
+test('a transaction with a lost answer is never reported as rolled back', async () => {
   const replies: Reply[] = [];
   await using fake = await broker(replies);
   const queen = new Queen({ url: fake.url, ...QUICK });

@@ -184,7 +184,7 @@ def test_a_refused_acknowledgement_ends_its_partition_and_no_other(clock: Clock)
     assert [ack for acks in batch.broker.acks for ack in acks] == [("b1", "completed"), ("a2", "retry")]
 
 
-def test_a_lease_whose_time_is_over_is_lost_also_if_nobody_says_so(clock: Clock) -> None:
+def test_an_expired_lease_is_lost_even_without_a_response(clock: Clock) -> None:
     batch, began = Batches(clock), clock.now
     batch.broker.instead = batch.broker.away
     did = batch.run(seconds(1000), "a1")
@@ -216,7 +216,7 @@ def test_a_nack_of_a_handler_does_not_overtake_what_is_done_before_it(clock: Clo
     assert (batch.broker.acks, did.handled) == ([[("a1", "completed")], [("a2", "retry")]], 2)
 
 
-def test_a_handler_that_raises_has_failed_whoever_acknowledges(clock: Clock) -> None:
+def test_a_handler_that_raises_fails_its_message_in_any_auto_ack_mode(clock: Clock) -> None:
     for auto_ack in (True, False):
         batch = Batches(clock)
 
@@ -238,7 +238,7 @@ def test_what_a_handler_acknowledged_before_it_raised_is_not_nacked(clock: Clock
     assert (batch.broker.acks, did.failed) == ([[("a1", "completed")]], 1)
 
 
-def test_a_nack_whose_answer_was_lost_is_told_as_that(clock: Clock) -> None:
+def test_a_nack_with_a_lost_answer_is_outcome_unknown(clock: Clock) -> None:
     batch = Batches(clock)
     answers = iter([httpx.ReadError("reset"), None, httpx.ReadError("reset"), None])
 

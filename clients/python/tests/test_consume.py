@@ -202,7 +202,7 @@ async def test_a_lease_is_kept_while_a_handler_runs(api: Api, queue: str) -> Non
     assert (await api.do(api.queen.admin.queues.depth, queue, "g"))["pending"] == 0
 
 
-async def test_a_handler_is_told_that_its_lease_is_lost_and_nothing_is_acknowledged(api: Api, queue: str) -> None:
+async def test_a_handler_sees_that_its_lease_is_lost_and_nothing_is_acknowledged(api: Api, queue: str) -> None:
     handle = api.queen.queue(queue)
     await api.do(handle.push, 1)
     began = threading.Event()
@@ -239,7 +239,7 @@ async def test_a_handler_is_told_that_its_lease_is_lost_and_nothing_is_acknowled
     assert (await api.do(api.queen.admin.queues.depth, queue, "g"))["pending"] == 0
 
 
-async def test_an_error_that_stays_ends_the_consumer_and_is_told() -> None:
+async def test_a_permanent_error_ends_the_consumer_and_is_raised() -> None:
     told: list[Any] = []
     queue = AsyncQueue[Any](http(lambda request: httpx.Response(401)), Source(queue="q"), lambda value: value)
     consumer = queue.start(print, concurrency=2, on_error=told.append)  # type: ignore[arg-type]

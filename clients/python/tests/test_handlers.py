@@ -103,7 +103,7 @@ async def test_what_cannot_be_decoded_is_given_up_also_if_handlers_acknowledge_t
     assert (await api.do(api.queen.queue(queue).dead_letters().list))["total"] == 1
 
 
-async def test_a_handler_that_raises_has_failed_whoever_acknowledges_and_whatever_it_says(api: Api, queue: str) -> None:
+async def test_a_handler_that_raises_fails_its_message_with_any_error_and_auto_ack_mode(api: Api, queue: str) -> None:
     await api.do(api.queen.admin.queues.configure, queue, retry_limit=0)
     await api.do(api.queen.queue(queue).push_many, [1, 2])
 

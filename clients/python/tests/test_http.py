@@ -80,7 +80,7 @@ async def test_an_error_has_the_words_of_the_broker() -> None:
     assert (error.retry_after, error.attempts) == (5.0, 1)
 
 
-async def test_an_error_of_something_else_on_the_way_is_told_as_well() -> None:
+async def test_an_error_of_a_proxy_is_reported_as_well() -> None:
     with pytest.raises(errors.BadRequest, match="<html>"):
         await http(replies(httpx.Response(405, text="<html>"))).call(GET)
     with pytest.raises(errors.ServerError):
@@ -89,7 +89,7 @@ async def test_an_error_of_something_else_on_the_way_is_told_as_well() -> None:
         await http(replies(httpx.Response(200, html="<html>"))).call(GET)
 
 
-def test_when_the_deadline_would_pass_the_error_is_told_at_once(clock: Clock) -> None:
+def test_an_error_is_raised_at_once_if_the_deadline_would_pass(clock: Clock) -> None:
     began = clock.now
     reply = httpx.Response(503, headers={"retry-after": "20"})
     with pytest.raises(errors.Unavailable):
@@ -193,7 +193,7 @@ async def test_a_cancelled_call_ends() -> None:
         await call
 
 
-async def test_those_who_want_to_know_hear_of_attempts_that_are_followed_by_another() -> None:
+async def test_a_callback_gets_failures_that_are_retried() -> None:
     heard: list[errors.QueenError] = []
     request = Request("GET", "/", on_error=heard.append)
     await http(replies(httpx.Response(503), httpx.Response(200, json=1)), retry_delay=0.001).call(request)
@@ -237,7 +237,7 @@ async def test_a_token_that_no_header_can_hold_is_wrong_use_and_not_shown(token:
     assert "cret" not in str(caught.value)
 
 
-async def test_whoever_waits_for_an_answer_hears_that_the_client_was_closed() -> None:
+async def test_closing_the_client_fails_calls_in_progress() -> None:
     began = asyncio.Event()
 
     async def cut() -> httpx.Response:

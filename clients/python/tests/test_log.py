@@ -126,7 +126,7 @@ async def test_an_acknowledgement_that_fails_is_logged_with_its_message(caplog: 
     assert said(caplog)[0] == "ERROR acknowledgement failed (queue q, partition a, transaction id a1): not yours (forbidden, status 403)"
 
 
-async def test_a_lease_that_is_lost_is_logged_with_its_messages_and_renewals_that_nobody_answers_are_not(
+async def test_a_lost_lease_is_logged_with_its_messages_but_unanswered_renewals_are_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lost = asyncio.Event()

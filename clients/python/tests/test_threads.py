@@ -73,7 +73,7 @@ with Queen(broker) as queen:
         assert "KeyboardInterrupt" in errors
 
 
-async def test_a_program_that_ends_fails_no_message_that_nobody_handled(broker: str, queue: str) -> None:
+async def test_the_end_of_the_program_fails_no_unhandled_message(broker: str, queue: str) -> None:
     async with AsyncQueen(broker) as queen:
         await queen.admin.queues.configure(queue, retry_limit=0)
         await queen.queue(queue).partition("a").push("first")
@@ -122,7 +122,7 @@ async def test_a_handler_that_is_begun_and_not_run_has_failed(broker: str, queue
     await api.close()
 
 
-async def test_a_callback_that_would_wait_for_itself_is_told_and_may_ask_for_a_stop(broker: str, queue: str) -> None:
+async def test_a_callback_that_would_deadlock_gets_an_error_and_may_request_a_stop(broker: str, queue: str) -> None:
     told: list[BaseException] = []
     api = Api(broker, True)
     await api.do(api.queen.queue(queue).push_many, [1, 2])
@@ -167,7 +167,7 @@ async def test_who_waits_in_another_thread_hears_that_the_client_was_closed(brok
     await other.close()
 
 
-def test_threads_that_use_a_client_while_it_is_closed_are_told(broker: str, queue: str) -> None:
+def test_threads_that_use_a_closing_client_get_closed(broker: str, queue: str) -> None:
     for _ in range(5):
         queen = Queen(broker)
         begun = threading.Barrier(5)

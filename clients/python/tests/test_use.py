@@ -192,7 +192,7 @@ async def test_buffers_are_checked() -> None:
             await buffer.push("x", deadline=1)  # type: ignore[call-arg]
 
 
-def test_a_buffer_or_a_consumer_without_an_event_loop_is_told() -> None:
+def test_a_buffer_or_a_consumer_without_an_event_loop_is_rejected() -> None:
     queue = AsyncQueen(NOWHERE).queue("q")
     with pytest.raises(BadUse, match="event loop"):
         queue.buffer()
@@ -200,7 +200,7 @@ def test_a_buffer_or_a_consumer_without_an_event_loop_is_told() -> None:
         queue.start(print)  # type: ignore[arg-type]
 
 
-async def test_an_empty_transaction_is_told() -> None:
+async def test_an_empty_transaction_is_rejected() -> None:
     with pytest.raises(BadUse, match="empty"):
         await AsyncQueen(NOWHERE).transaction().commit()
 

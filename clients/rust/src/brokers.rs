@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn when_nobody_is_well_the_one_whose_pause_ends_first_is_asked() {
+    fn without_available_brokers_the_one_whose_pause_ends_first_is_used() {
         let (mut brokers, now) = (Brokers::new(URLS), clock::now());
         for (broker, later) in [(0, 20), (1, 0), (2, 10)] {
             brokers.failed(broker, now + Duration::from_millis(later));
@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_is_chosen_is_well_if_anybody_is(
+        fn the_chosen_broker_is_available_if_any_is(
             failures in prop::collection::vec((0usize..3, 0u64..5_000), 0..20), hash in any::<u32>(), after in 0u64..5_000
         ) {
             let (mut brokers, start) = (Brokers::new(URLS), clock::now());

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broker_that_is_not_who_it_says_it_is_fails_the_call_only_if_all_are_like_it() {
+    async fn untrusted_brokers_fail_a_call_only_if_all_are_untrusted() {
         let queen = queen();
         let hopeless = || Error::new(ErrorKind::Network, "not who it says it is").unsent().hopeless();
         let mut one = trial(&queen);

@@ -640,7 +640,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_handled_before_a_message_is_known_as_long_as_it_is_not_told() {
+    fn earlier_handled_messages_are_known_until_they_are_reported() {
         let batch = of("a b a a");
         assert_eq!(batch.handled_before(2), None);
         batch.settle(0, Settled::Handled);

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_hears_is_logged() {
+    fn errors_without_a_listener_are_logged() {
         let mut logged = false;
         OnError::default().tell(&Error::bad_use("x"), || logged = true);
         assert!(logged);

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_without_a_name_is_that_of_the_only_one_who_asked() {
+    fn an_operation_without_a_name_belongs_to_the_only_partition() {
         let nameless = queued(r#"{"operationId":"a1","queue":"","partition":""}"#);
         assert_eq!(nameless.of("q", "p").unwrap().id, "a1");
         assert_eq!(

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_one_partition_go_to_its_broker_and_others_to_anybody() {
+    fn messages_of_one_partition_use_its_broker_and_others_any() {
         assert_eq!(items(&[1, 2]).unwrap().1, Route::lane("orders", "p"));
         let mixed = [Item::new(&1), Item::new(&2).partition("q")];
         assert_eq!(items(mixed).unwrap().1, Route::First);

@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_told_before_anything_is_sent() {
+    fn invalid_options_are_rejected_before_anything_is_sent() {
         let refused = |builder: Builder| builder.build().unwrap_err();
         let url = || Queen::builder().url("http://localhost");
         for (error, says) in [

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn everybody_hears_of_it_before_and_after() {
+    async fn every_observer_sees_the_event() {
         let signal = Signal::default();
         assert!(!signal.is_given());
         tokio::join!(signal.given(), signal.given(), async { signal.give() });

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn pushes_to_one_partition_go_to_its_broker_and_others_to_anybody() {
+    fn pushes_to_one_partition_use_its_broker_and_others_any() {
         let one = queen().transaction().push("a", "p", &1).push("a", "p", &2);
         assert_eq!(one.route(), Route::lane("a", "p"));
         assert_eq!(one.push("b", "p", &3).route(), Route::First);

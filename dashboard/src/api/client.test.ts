@@ -122,7 +122,7 @@ describe('request', () => {
     expect(await refused(get('/x'))).toMatchObject({ status: 0, code: 'unreachable' })
   })
 
-  it('a 401 is told to who can log in, unless the credential has changed meanwhile', async () => {
+  it('a 401 leads to the login, unless the credential has changed meanwhile', async () => {
     const told = vi.fn()
     onUnauthorized(told)
     present('old')

@@ -9,7 +9,7 @@ function doctor(reachable: boolean, ...severities: string[]): Schema<'DoctorRepo
 
 const NOTHING = { doctor: undefined, metrics: undefined, unreachable: false }
 
-it('says that all is well only when it has asked', () => {
+it('is healthy only after a response', () => {
   expect(verdict(NOTHING).tone).toBe('unknown')
   expect(verdict({ ...NOTHING, doctor: doctor(true) })).toEqual({ tone: 'good', words: 'Healthy', findings: [] })
 })
@@ -23,7 +23,7 @@ it('counts what is wrong, the worst first', () => {
   expect(verdict({ ...NOTHING, doctor: doctor(true, 'info') }).tone).toBe('good')
 })
 
-it('says first that nobody answers', () => {
+it('reports an unreachable broker first', () => {
   expect(verdict({ ...NOTHING, doctor: doctor(true), unreachable: true })).toMatchObject({ tone: 'bad' })
   const away = verdict({ ...NOTHING, doctor: doctor(false, 'warning') })
   expect(away.words).toBe('Database unavailable')

@@ -93,7 +93,7 @@ async fn blocked(sql: &Client, sessions: i64) {
 }
 
 #[tokio::test]
-async fn a_replay_that_is_abandoned_inside_its_transaction_takes_nobody_along() {
+async fn a_replay_abandoned_inside_its_transaction_affects_no_other_call() {
     let db = database().await;
     let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
@@ -318,7 +318,7 @@ async fn a_message_is_deleted_or_buried_although_its_caller_went_away() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_abandoned_while_it_is_blocked_delays_nobody_and_is_ended() {
+async fn a_blocked_call_that_is_abandoned_is_ended_and_delays_no_other() {
     let db = database().await;
     let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
@@ -339,7 +339,7 @@ async fn a_call_that_is_abandoned_while_it_is_blocked_delays_nobody_and_is_ended
 }
 
 #[tokio::test]
-async fn a_pop_that_is_abandoned_while_it_is_blocked_leaves_its_connection_to_nobody() {
+async fn the_connection_of_a_blocked_pop_that_is_abandoned_is_not_reused() {
     let db = database().await;
     let settings = Config { connections: 1, ..config(db.url()) };
     let (broker, sql) = (engine_with(settings).await, db.client().await);
@@ -362,7 +362,7 @@ async fn a_pop_that_is_abandoned_while_it_is_blocked_leaves_its_connection_to_no
 }
 
 #[tokio::test]
-async fn a_seek_that_is_abandoned_while_it_is_blocked_delays_nobody() {
+async fn a_blocked_seek_that_is_abandoned_delays_no_other_call() {
     let db = database().await;
     let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
@@ -527,7 +527,7 @@ async fn a_flight_that_panics_lets_go_of_its_keys() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_panics_leaves_its_connection_to_nobody() {
+async fn the_connection_of_a_transaction_that_panics_is_not_reused() {
     let db = database().await;
     let settings = Config { connections: 1, retry_for: Duration::ZERO, ..config(db.url()) };
     let (broker, sql) = (engine_with(settings).await, db.client().await);
@@ -549,7 +549,7 @@ async fn a_transaction_that_panics_leaves_its_connection_to_nobody() {
 }
 
 #[tokio::test]
-async fn a_replay_that_panics_leaves_its_connection_to_nobody() {
+async fn the_connection_of_a_replay_that_panics_is_not_reused() {
     let db = database().await;
     let settings = Config { connections: 1, ..config(db.url()) };
     let (broker, sql) = (engine_with(settings).await, db.client().await);

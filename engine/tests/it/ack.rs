@@ -282,7 +282,7 @@ async fn single_acks_of_one_lease_at_once_are_merged() {
 }
 
 #[tokio::test]
-async fn an_ack_whose_answer_was_lost_is_told_its_success() {
+async fn an_ack_with_a_lost_answer_is_reported_as_success() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let broker = engine(proxy.url()).await;

@@ -32,7 +32,7 @@ async fn pops_parked_at_a_queue_that_is_deleted_wait_for_its_namesake() {
 }
 
 #[tokio::test]
-async fn a_seek_takes_the_lease_from_whoever_holds_it_at_any_broker() {
+async fn a_seek_ends_leases_at_all_brokers() {
     let db = database().await;
     let (one, two) = twins(db.url(), &db.client().await).await;
     push(&one, "q", "p", 0..5).await;

@@ -193,7 +193,7 @@ async fn defect_8_acknowledging_a_higher_message_first_loses_no_failed_one_below
 }
 
 #[tokio::test]
-async fn defect_10_one_bad_item_fails_nobody_else_in_its_batch() {
+async fn defect_10_one_bad_item_does_not_fail_its_batch() {
     let db = database().await;
     let settings = queen_engine::Config { linger: std::time::Duration::from_millis(30), ..config(db.url()) };
     let broker = engine_with(settings).await;

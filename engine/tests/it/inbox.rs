@@ -64,7 +64,7 @@ fn payloads(messages: &[Message]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_message_is_pushed_when_its_transaction_commits_and_has_the_id_that_was_told() {
+async fn a_message_is_pushed_when_its_transaction_commits_and_has_the_promised_id() {
     let db = database().await;
     let (broker, mut sql) = (engine(db.url()).await, db.client().await);
     let waiting = parked(&broker, any("q").wait(LONG)).await;
@@ -296,7 +296,7 @@ async fn a_pusher_notifies_a_resting_broker_and_otherwise_keeps_it_from_resting_
 }
 
 #[tokio::test]
-async fn a_transaction_that_stays_open_holds_up_nobody() {
+async fn an_open_transaction_delays_no_other() {
     let db = database().await;
     let (broker, open, sql) = (engine(db.url()).await, db.client().await, db.client().await);
     run(&open, "begin isolation level repeatable read").await;
@@ -638,7 +638,7 @@ async fn rows_wait_during_maintenance() {
 }
 
 #[tokio::test]
-async fn a_row_that_the_log_refuses_is_set_aside_and_the_others_pass() {
+async fn a_row_that_the_log_refuses_is_set_aside_and_other_rows_are_stored() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     // There is no such row; so one is made impossible from outside.

@@ -128,7 +128,7 @@ async fn alike_are_counted_together_and_a_shape_chooses_exactly_those() {
 }
 
 #[tokio::test]
-async fn of_too_many_the_newest_are_told_apart() {
+async fn only_the_newest_letters_are_grouped_if_there_are_too_many() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     dead_of(&broker, "q", "p", &[Some("old"); 3]).await;

@@ -122,7 +122,7 @@ async fn by_hand(
 }
 
 #[tokio::test]
-async fn a_storm_of_every_operation_on_few_partitions_deadlocks_nowhere_and_fails_nobody() {
+async fn a_storm_of_all_operations_on_few_partitions_causes_no_deadlock_and_no_error() {
     let db = database().await;
     let sql = db.client().await;
     let engines = [engine(db.url()).await, engine(db.url()).await];
@@ -214,7 +214,7 @@ async fn pushes_and_pops_beside_deletions_of_their_queue_are_no_errors() {
 
 /// Flights wait for each other so that they can leave together, but not for one that is stuck.
 #[tokio::test]
-async fn a_flight_that_waits_for_a_lock_holds_up_nobody_else() {
+async fn a_flight_that_waits_for_a_lock_does_not_delay_other_flights() {
     let db = database().await;
     let broker = engine_with(Config { flights: 1, ..config(db.url()) }).await;
     push(&broker, "q", "stuck", 0..1).await;

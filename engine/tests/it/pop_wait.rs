@@ -56,7 +56,7 @@ async fn a_push_through_one_broker_wakes_a_pop_parked_at_another_within_a_moment
 }
 
 #[tokio::test]
-async fn a_parked_pop_finds_what_no_hint_told_it_within_about_a_second() {
+async fn a_parked_pop_finds_messages_without_a_hint_within_about_a_second() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
@@ -149,7 +149,7 @@ async fn a_broker_that_served_the_lease_before_learns_that_another_brokers_lease
 }
 
 #[tokio::test]
-async fn an_ack_through_a_broker_that_served_the_lease_before_is_told_to_the_others() {
+async fn an_ack_through_a_broker_that_served_the_lease_before_notifies_other_brokers() {
     let db = database().await;
     let sql = db.client().await;
     let (a, b) = twins(db.url(), &sql).await;
@@ -398,7 +398,7 @@ async fn a_wait_that_is_ended_answers_at_once_and_takes_nothing() {
 }
 
 #[tokio::test]
-async fn however_early_or_late_a_wait_is_ended_its_message_goes_to_somebody() {
+async fn no_message_is_lost_however_early_or_late_a_wait_is_ended() {
     let db = database().await;
     let broker = engine(db.url()).await;
     for step in 0..40 {

@@ -83,7 +83,7 @@ fn poison() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_poisonous_neighbour_fails_nobody_and_arrives_byte_for_byte() {
+async fn a_poisonous_neighbor_fails_no_other_item_and_arrives_byte_for_byte() {
     let db = database().await;
     // Long enough that all of them share a flight.
     let config =

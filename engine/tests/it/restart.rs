@@ -196,7 +196,7 @@ async fn what_was_answered_survives_restarts_of_the_engine() {
 }
 
 #[tokio::test]
-async fn an_engine_stops_although_somebody_still_calls_it() {
+async fn an_engine_stops_during_calls() {
     let db = database().await;
     let broker = engine(db.url()).await;
     push(&broker, "q", "p", 0..5).await;

@@ -38,7 +38,7 @@ async fn pending(sql: &Client, group: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_deleted_message_is_delivered_to_nobody() {
+async fn a_deleted_message_is_not_delivered() {
     let db = database().await;
     let broker = engine(db.url()).await;
     let partition = six(&broker).await;
@@ -182,7 +182,7 @@ async fn deleting_takes_the_dead_letters_of_the_message_along() {
 }
 
 #[tokio::test]
-async fn a_message_buried_for_one_group_is_a_dead_letter_there_and_delivered_to_the_others() {
+async fn a_message_buried_for_one_group_is_delivered_to_other_groups() {
     let db = database().await;
     let broker = engine(db.url()).await;
     let partition = six(&broker).await;

@@ -387,7 +387,7 @@ async fn a_role_may_push_and_nothing_else_and_another_may_read_and_nothing_else(
 }
 
 #[tokio::test]
-async fn no_procedure_is_open_to_everybody_but_those_that_views_call() {
+async fn only_procedures_that_views_call_are_executable_by_everyone() {
     let db = database().await;
     let sql = db.client().await;
     let broker = engine(db.url()).await;

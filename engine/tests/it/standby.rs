@@ -54,7 +54,7 @@ async fn session(cluster: &Cluster) -> Client {
 }
 
 #[tokio::test]
-async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_told_as_success() {
+async fn a_commit_whose_wait_for_the_standby_was_canceled_is_not_reported_as_success() {
     let cluster = cluster().await;
     let sql = session(&cluster).await;
     let broker = engine(&cluster.url()).await;

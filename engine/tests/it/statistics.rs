@@ -43,7 +43,7 @@ async fn a_queue_without_readers_is_unread_and_an_unknown_one_is_unknown() {
 }
 
 #[tokio::test]
-async fn what_is_leased_done_and_given_up_is_told_apart() {
+async fn leased_completed_and_dead_lettered_messages_are_counted_separately() {
     let db = database().await;
     let broker = engine(db.url()).await;
     push(&broker, "q", "p", 0..10).await;

@@ -30,7 +30,7 @@ fn fake_binaries(dir: &Path, version: &str) {
 }
 
 #[tokio::test]
-async fn a_second_queen_is_refused_and_told_about_the_first() {
+async fn a_second_queen_is_refused_with_the_pid_of_the_first() {
     let dir = tempdir().unwrap();
     let embedded = start(dir.path()).await;
     let (error, text) = refusal(settings(dir.path())).await;

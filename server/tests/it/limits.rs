@@ -505,7 +505,7 @@ impl Overload {
 }
 
 #[tokio::test]
-async fn a_pop_that_finds_no_room_is_told_that_there_is_nothing_and_one_that_waits_waits() {
+async fn a_pop_beyond_the_limit_returns_nothing_or_waits() {
     let server = Server::start_with(&Overload::FLAGS).await;
     let overload = Overload::on(&server).await;
     assert_eq!(server.get("/api/v1/pop/queue/q/partition/p?consumerGroup=c").await.status, 204);

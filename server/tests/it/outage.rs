@@ -75,7 +75,7 @@ async fn connections_that_break_lose_nothing_and_double_nothing() {
 }
 
 #[tokio::test]
-async fn queues_deleted_while_others_push_and_pop_cost_nobody_an_error() {
+async fn deleting_queues_during_pushes_and_pops_causes_no_errors() {
     let server = Server::start().await;
     let push = async || {
         for n in 0..40 {

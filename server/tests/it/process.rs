@@ -162,7 +162,7 @@ async fn a_user_the_database_refuses_is_named() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_and_not_repeated() {
+async fn a_wrong_password_is_reported_without_the_password() {
     let cluster = queen_testkit::cluster().await;
     let rules = "copy (values ('local all queen trust'), ('local all all scram-sha-256')) to ";
     let sql = format!(

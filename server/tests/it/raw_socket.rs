@@ -223,7 +223,7 @@ async fn a_thousand_requests_sent_at_once_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_first_is_told_to_go_on() {
+async fn a_client_that_expects_100_continue_gets_it() {
     let site = Site::start().await;
     let mut stream = site.connect().await;
     let request = pushed("Expect: 100-continue\r\nConnection: close\r\n");
@@ -270,7 +270,7 @@ async fn clients_that_hang_up_in_the_middle_take_nothing_with_them() {
 }
 
 #[tokio::test]
-async fn requests_that_arrive_byte_by_byte_hold_up_nobody() {
+async fn requests_that_arrive_byte_by_byte_do_not_delay_others() {
     let site = Site::start().await;
     let mut slow = JoinSet::new();
     for n in 0..200 {

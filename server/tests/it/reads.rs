@@ -168,7 +168,7 @@ async fn lists_wait_for_their_own_connections_and_messages_do_not() {
 }
 
 #[tokio::test]
-async fn slow_reads_of_one_client_leave_a_connection_to_the_others() {
+async fn slow_reads_of_one_client_leave_a_connection_for_other_clients() {
     let server = Server::start().await;
     let from =
         |last: u8| reqwest::Client::builder().local_address(IpAddr::from([127, 0, 0, last])).build().unwrap();

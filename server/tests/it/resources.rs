@@ -250,7 +250,7 @@ async fn partitions_are_searched_and_paged_by_what_is_unread() {
 }
 
 #[tokio::test]
-async fn groups_of_one_queue_are_told_with_who_holds_what_since_when() {
+async fn groups_of_a_queue_are_listed_with_their_leases_and_holders() {
     let server = Server::start().await;
     server.configure("q", json!({"leaseTime": 100})).await;
     for (partition, count) in [("a", 2), ("b", 5), ("c", 3)] {

@@ -179,7 +179,7 @@ async fn a_transaction_and_a_pop_hang_below_their_callers() {
 }
 
 #[tokio::test]
-async fn a_push_that_nobody_traces_starts_a_trace_and_a_failure_is_told() {
+async fn an_untraced_push_starts_a_trace_and_a_failure_is_recorded() {
     let collector = Collector::start().await;
     let server = collector.broker().await;
     server.push("q", "p", &[json!(1)]).await;
@@ -193,7 +193,7 @@ async fn a_push_that_nobody_traces_starts_a_trace_and_a_failure_is_told() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_or_silent_costs_nobody_anything() {
+async fn an_unavailable_or_silent_collector_does_not_affect_requests() {
     // Nobody listens at the first; the second takes connections and never answers.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

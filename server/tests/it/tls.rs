@@ -133,7 +133,7 @@ async fn a_changed_file_is_noticed_without_a_signal() {
 }
 
 #[tokio::test]
-async fn a_hangup_before_anybody_watches_is_kept_and_ends_nothing() {
+async fn a_hangup_before_there_is_a_watcher_is_kept_and_ends_nothing() {
     let dir = TempDir::new().unwrap();
     let authority = Authority::new();
     write(dir.path(), &authority.issue(&["a.test"]));

@@ -17,7 +17,7 @@ async fn traced(server: &Server, pushed: &Value, extra: Value) -> Uuid {
 }
 
 #[tokio::test]
-async fn events_are_told_and_found() {
+async fn events_are_stored_and_found() {
     let server = Server::start().await;
     let pushed = server.push("q", "p", &[json!({"n": 1})]).await.remove(0);
     let none = server.get("/api/v1/traces/names").await.json();

@@ -179,7 +179,7 @@ async fn an_ack_that_names_a_foreign_lease_rolls_back() {
 }
 
 #[tokio::test]
-async fn a_lease_nobody_has_written_rolls_back_and_is_named() {
+async fn an_unknown_lease_rolls_back_and_is_named() {
     let server = Server::start().await;
     let outcome = commit(&server, &[push("target", &[json!(1)])], &[&json!("no-such-lease")]).await;
     assert_eq!(outcome["success"], false);

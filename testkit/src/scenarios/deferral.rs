@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_is_told_where_its_message_is() {
+    fn an_acknowledgement_names_the_place_of_its_message() {
         let asked = json!({"acknowledgments": [{"transactionId": "t"}]});
         let lanes = lanes(&asked, &[json!({"queueName": "q", "partitionName": "p"})]);
         assert_eq!((&lanes[0].queue, &lanes[0].partition), (&json!("q"), &json!("p")));

@@ -224,7 +224,7 @@ async fn a_delay_delays() {
 }
 
 #[tokio::test]
-async fn a_push_is_told_as_deferred_and_its_operation_goes_its_way() {
+async fn a_push_is_reported_as_deferred_and_its_operation_progresses() {
     let setup = Setup::new().await;
     let mut client = setup.client().await;
     setup.arm(&json!({"accepted202": {"operation": ["processing", "completed"]}}));
@@ -240,7 +240,7 @@ async fn a_push_is_told_as_deferred_and_its_operation_goes_its_way() {
 }
 
 #[tokio::test]
-async fn a_push_may_be_told_as_deferred_with_one_object() {
+async fn a_push_may_be_reported_as_deferred_with_one_object() {
     let setup = Setup::new().await;
     let mut client = setup.client().await;
     setup.arm(&json!({"accepted202": {"operation": ["completed"], "object": true}}));

@@ -63,7 +63,7 @@ fn tables_and_procedures_are_named_in_one_folder_only() {
 }
 
 #[test]
-fn the_engine_knows_no_http_and_nobody_above_it_knows_sql() {
+fn only_the_engine_knows_sql_and_it_knows_no_http() {
     let refuses = [
         (
             "engine",

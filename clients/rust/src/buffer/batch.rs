@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_batch_is_used_again_once_nobody_reads_it() {
+    fn the_memory_of_a_batch_is_reused_once_it_is_free() {
         let (mut read, mut sent) = (batch(), batch());
         let body = read.body(0, 3);
         assert!(read.memory().is_none());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_goes_to_who_waits_for_it_and_else_is_an_orphan() {
+    async fn a_failure_goes_to_a_waiting_receipt_or_is_an_orphan() {
         let batch = batch();
         let failed = |index| Err(batch.undelivered(index, Error::bad_use("x")));
         let mut orphans = Vec::new();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_leaves_before_the_result_does_not_count_and_who_leaves_after_it_takes_it_along() {
+    async fn a_receipt_dropped_before_the_result_does_not_count_and_after_it_takes_the_failure() {
         let batch = batch();
         let outcome = batch.outcome();
         for index in [0, 1] {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_stored_is_read_when_somebody_asks_for_it() {
+    async fn results_of_stored_messages_are_parsed_on_demand() {
         let answer = r#"[{"index":0,"message_id":"m0","transaction_id":"t0","status":"queued"}]"#;
         let batch = batch();
         batch.outcome().settle(Fates::stored(answer.into()), |_, _| unreachable!("nothing has failed"));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_full_by_count_or_by_bytes_and_forgets_what_somebody_has_heard() {
+    fn a_list_is_full_by_count_or_bytes_and_drops_reported_messages() {
         let (outcome, other) = (Arc::<Outcome>::default(), Arc::<Outcome>::default());
         let mut list = List::default();
         let large = Arc::new(undelivered(Item::new(&"x".repeat(1_000)).transaction_id("t")));

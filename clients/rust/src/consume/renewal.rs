@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_come_and_go_wake_nobody_while_one_look_is_due_anyway() {
+    fn short_batches_do_not_wake_the_task_while_a_look_is_due_anyway() {
         let (mut table, now) = (Table::default(), clock::now());
         table.insert(lease(now));
         table.sleep();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_so_far_can_be_told_early_and_is_not_told_twice() {
+    fn completions_can_be_reported_early_and_only_once() {
         let mut batch = of("a a a b");
         assert_eq!(batch.done(), []);
         batch.complete(0);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_the_handler_has_given_back_nothing_is_told_but_that_the_rest_is_free() {
+    fn only_the_rest_is_released_behind_what_a_handler_returned() {
         let mut batch = of("a a a a b");
         batch.complete(0);
         batch.release(1);
@@ -342,7 +342,7 @@ mod tests {
         }
 
         #[test]
-        fn what_handlers_acknowledge_themselves_is_told_only_where_it_was_not_handled(
+        fn messages_that_handlers_acknowledge_are_reported_only_if_unhandled(
             handled in prop::collection::vec(any::<bool>(), 1..10)
         ) {
             let mut batch = Settlement::new(handled.iter().map(|_| "a"), false);

@@ -26,7 +26,7 @@ async fn a_call_that_is_under_way_is_tried_again_after_the_close() {
 }
 
 #[tokio::test]
-async fn a_consumer_stops_as_if_it_had_been_told_to_and_its_handler_can_finish() {
+async fn closing_the_client_stops_a_consumer_and_its_handler_can_finish() {
     let site = Site::start().await;
     site.queen.queue("q").partition("p").push_all(&[1, 2, 3]).await.unwrap();
     let queen = Queen::connect(site.broker.url()).unwrap();

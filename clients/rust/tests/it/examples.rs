@@ -80,7 +80,7 @@ async fn a_group_reads_again_and_a_dead_letter_comes_back() {
 }
 
 #[tokio::test]
-async fn https_is_spoken_with_whom_the_system_trusts_and_nobody_else() {
+async fn https_only_trusts_certificates_that_the_system_trusts() {
     let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
     let authority = Authority::new();
     let certificate = authority.issue(&["127.0.0.1"]);
@@ -104,7 +104,7 @@ async fn https_is_spoken_with_whom_the_system_trusts_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_signed_itself_is_trusted_by_those_who_name_it() {
+async fn a_self_signed_certificate_is_trusted_if_it_is_named() {
     let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);

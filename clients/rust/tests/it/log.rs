@@ -171,7 +171,7 @@ async fn pops_that_a_broker_refuses_for_a_while_are_logged_when_that_begins_and_
 }
 
 #[tokio::test]
-async fn an_acknowledgement_that_fails_is_logged_unless_somebody_listens() {
+async fn a_failed_acknowledgement_is_logged_unless_there_is_a_listener() {
     for listens in [false, true] {
         let (log, _guard) = Log::listen();
         let mut stub = Stub::start().await;

@@ -114,7 +114,7 @@ async fn a_deadline_may_be_for_ever() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_taken_can_be_acknowledged_without_its_lease() {
+async fn a_message_popped_elsewhere_can_be_acknowledged_without_its_lease() {
     let site = Site::start().await;
     let queue = site.queen.queue("q");
     queue.partition("p").push_all(&[1, 2]).await.unwrap();
@@ -141,7 +141,7 @@ async fn queue_of(site: &Site, queue: &str) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_transaction_whose_commit_was_dropped_is_not_told_as_rolled_back() {
+async fn a_transaction_whose_commit_was_dropped_is_not_reported_as_rolled_back() {
     let mut stub = Stub::start().await;
     let queen = Queen::connect(&stub.url).unwrap();
     let popped = json!({"success": true, "leaseId": "L", "messages": [

@@ -192,7 +192,7 @@ fn one_transaction_id_under_two_message_ids_is_noticed() {
 }
 
 #[test]
-fn a_message_that_nobody_pushed_is_noticed() {
+fn a_message_that_was_never_pushed_is_noticed() {
     refused(pop(&mut shadow(1), 0, "a", 0..2), "nobody pushed");
     let stranger = Message { transaction: "else".to_owned(), ..message(0) };
     refused(deliver(&mut shadow(1), 0, "a", vec![stranger]), "was pushed as");

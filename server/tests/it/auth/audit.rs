@@ -71,7 +71,7 @@ fn token(name: &str, role: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_change_is_logged_with_who_from_where_what_to_what_and_how_it_went() {
+async fn a_change_is_logged_with_caller_address_action_target_and_outcome() {
     let log = Log::start();
     let server = server().await;
     let token = token("carol", "admin");

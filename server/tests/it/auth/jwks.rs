@@ -42,7 +42,7 @@ async fn a_new_key_counts_at_once_and_an_old_one_while_the_issuer_is_away() {
 }
 
 #[tokio::test]
-async fn a_stranger_who_asks_first_and_goes_away_does_not_keep_a_new_key_out() {
+async fn an_unknown_key_id_does_not_delay_a_new_key() {
     let (old, new) = (Signer::ed(Some("old")), Signer::ed(Some("new")));
     let keys = KeySet::start(Some(vec![old.jwk.clone()])).await;
     let server = server(&keys, &[]).await;
@@ -75,7 +75,7 @@ async fn a_key_that_was_taken_back_ends_with_the_next_look() {
 }
 
 #[tokio::test]
-async fn without_any_key_yet_a_caller_is_told_to_come_back_and_a_lone_key_needs_no_name() {
+async fn without_keys_callers_get_retry_after_and_a_single_key_needs_no_id() {
     let signer = Signer::ed(Some("x"));
     let keys = KeySet::start(None).await;
     let server = server(&keys, &["--jwt-jwks-refresh", "1s"]).await;

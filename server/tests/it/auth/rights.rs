@@ -8,7 +8,7 @@ use super::{Holder, SECRET, claims, granted};
 use crate::support::ack_of;
 
 #[tokio::test]
-async fn messages_are_read_by_those_who_may_read_or_pop_and_by_no_other_right() {
+async fn messages_require_the_right_to_read_or_pop() {
     let scene = Scene::new().await;
     let mine = scene.partition("mine").await;
     let paths = [

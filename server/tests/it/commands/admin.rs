@@ -52,7 +52,7 @@ async fn queues_are_listed_shown_and_configured() {
 }
 
 #[tokio::test]
-async fn queues_are_cleared_and_deleted_only_by_who_means_it() {
+async fn clearing_and_deleting_queues_needs_confirmation() {
     let server = Server::start().await;
     run(&server.url, &["push", "orders", "1", "2", "-p", "a"]).await.code(0);
     for action in ["clear", "delete"] {

@@ -172,7 +172,7 @@ async fn a_second_signal_ends_the_command_as_well() {
 }
 
 #[tokio::test]
-async fn a_reader_who_leaves_ends_it_quietly_and_loses_nothing() {
+async fn a_reader_that_leaves_ends_it_quietly_without_loss() {
     let server = Server::start().await;
     let (child, mut lines) = start(&server, &["consume", "orders", "--group", "g", "--lease", "10m"]);
     run(&server.url, &["push", "orders", "1", "-p", "a"]).await.code(0);
@@ -204,7 +204,7 @@ async fn untouched(server: &Server, messages: &str) {
 }
 
 #[tokio::test]
-async fn a_command_that_nobody_hears_is_not_the_messages_fault() {
+async fn a_closed_standard_output_is_not_a_failure_of_the_message() {
     let server = unforgiving(&["1", "2", "3"]).await;
     let held = Held::new();
     let script = format!("echo heard; {}", held.script("echo unheard; exit 1"));

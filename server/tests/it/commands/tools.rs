@@ -25,7 +25,7 @@ fn nobody() -> Nobody {
 }
 
 #[tokio::test]
-async fn a_broker_that_cannot_be_reached_is_told_with_a_code_of_its_own() {
+async fn an_unreachable_broker_has_its_own_exit_code() {
     let nobody = nobody();
     let url = &nobody.url;
     for command in [
@@ -43,7 +43,7 @@ async fn a_broker_that_cannot_be_reached_is_told_with_a_code_of_its_own() {
 }
 
 #[tokio::test]
-async fn wrong_usage_is_told_before_anybody_is_asked() {
+async fn wrong_usage_is_reported_before_any_request() {
     for arguments in [
         &["push"][..],
         &["pull", "q"],
@@ -98,7 +98,7 @@ async fn who_may_not_tidy_up_may_not_begin() {
 }
 
 #[tokio::test]
-async fn a_reader_who_has_had_enough_is_no_failure() {
+async fn a_reader_that_closes_its_pipe_is_not_a_failure() {
     let server = Server::start().await;
     for arguments in [&["openapi"][..], &["queues", "list", "--json"], &["config"]] {
         assert_eq!(unread(&server.url, arguments).await.code(0).err, "", "{arguments:?}");

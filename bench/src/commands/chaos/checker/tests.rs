@@ -263,7 +263,7 @@ fn what_was_not_completed_may_not_be_skipped() {
 }
 
 #[test]
-fn only_who_changes_brokers_may_overtake_what_is_in_a_spool() {
+fn only_a_writer_that_changes_brokers_may_overtake_spooled_messages() {
     let spooled = || Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Buffered(id(key(0)))));
     let stored = |broker| spooled().push_to(20, broker, 1, Outcome::Answered(Receipt::Stored(id(key(1)))));
     assert_eq!(stored(1).pop(40, "a", &[1]).breaks(Rule::Order), 0);
@@ -416,7 +416,7 @@ fn answered_with(receipt: Receipt, tries: u64) -> Story {
 }
 
 #[test]
-fn a_message_has_one_id_and_it_is_the_one_that_was_told() {
+fn a_message_has_one_id_which_is_the_returned_one() {
     let sent = |tries: usize| {
         let story =
             (1..tries).fold(Story::default(), |story, at| story.push_to(at as u64, 0, 0, Outcome::Unknown));
