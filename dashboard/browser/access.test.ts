@@ -10,7 +10,7 @@ let server: Broker
 let admin: Api
 
 beforeAll(async () => {
-  // Clocks are the same here, so that a token ends when it says.
+  // Broker and test share a clock, so a token expires when it says.
   server = await broker(await database(), { JWT_ENABLED: 'true', JWT_SECRET: SECRET, JWT_CLOCK_SKEW: '0' })
   admin = new Api(server.url, token({ role: 'admin' }))
 })
@@ -35,7 +35,7 @@ async function login(page: Page, credential: string, path?: string[], query?: Re
   await page.getByRole('navigation', { name: 'Pages' }).waitFor()
 }
 
-/** What the broker refuses while these pages are looked at. */
+/** Requests that the broker refuses while these pages are open. */
 function refusals(page: Page): string[] {
   const refused: string[] = []
   page.on('response', (response) => {
@@ -184,7 +184,7 @@ const ADDRESSES: [path: string[], query?: Record<string, string>][] = [
   [['settings']],
 ]
 
-/** Looks at every page for as long as it takes to ask everything once. */
+/** Opens every page until all of its requests are done. */
 async function visitAll(page: Page, more: [path: string[], query?: Record<string, string>][] = []): Promise<void> {
   for (const [path, query] of [...ADDRESSES, ...more]) {
     await go(page, path, query)

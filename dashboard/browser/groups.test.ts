@@ -9,7 +9,7 @@ async function detail(page: Page, group: string, queue: string): Promise<void> {
   await heading(page, group).waitFor()
 }
 
-/** Chooses where to go on, and waits for what that would do. */
+/** Selects a target, and waits for the preview. */
 async function forecast(page: Page, target: RegExp, words: string): Promise<void> {
   await page.getByRole('button', { name: 'Move…' }).click()
   await dialog(page).getByRole('radio', { name: target }).check()
@@ -102,7 +102,7 @@ describe.concurrent('a group', () => {
     await api.pushMany(queue, 4)
     await api.consume(queue, 4, 'billing')
     await detail(page, 'billing', queue)
-    // An hour ago all of it was still to come; from tomorrow on nothing is.
+    // An hour ago none of it was pushed; after tomorrow, nothing is.
     await forecast(page, /after a time/, '4 messages will be delivered again.')
     const tomorrow = new Date(Date.now() + 86_400_000).toISOString().slice(0, 19)
     await dialog(page).getByLabel('Time', { exact: true }).fill(tomorrow)
@@ -191,7 +191,7 @@ describe.concurrent('a group', () => {
     await heading(page, 'Consumer groups').waitFor()
     const left = await api.get(`/api/v1/consumer-groups?queue=${queue}`)
     expect(left.map(({ name }: { name: string }) => name).sort()).toEqual(['audit', 'billing'])
-    // It starts afresh.
+    // It starts over.
     expect(await api.consume(queue, 2, group)).toHaveLength(2)
   })
 })

@@ -1,5 +1,5 @@
-// Every page in both themes, on a laptop and on a phone, with data and without: nothing that axe complains about, nothing wider
-// than the screen, and a picture of each in dashboard/screenshots.
+// Every page in both themes, on a laptop and a phone, with and without data: no violations reported by axe, nothing wider than the
+// screen, and a screenshot of each in dashboard/screenshots.
 
 import { Api } from './api.ts'
 import type { Broker } from './broker.ts'
@@ -11,7 +11,7 @@ interface Place {
   name: string
   path: string[]
   query?: Record<string, string>
-  /** Something that is only there once the page shows what it knows. */
+  /** Text that appears only once the page has its data. */
   shows: string
 }
 
@@ -20,7 +20,7 @@ const SIZES = [
   ['phone', PHONE],
 ] as const
 
-/** A walk is many waits, each with a patience of its own: this one only ends what goes on for ever. */
+/** A walk consists of many waits with their own limits; this one only ends endless loops. */
 const LONG_MS = 15 * 60_000
 
 let trading: Shop
@@ -71,7 +71,7 @@ function full(): Place[] {
   ]
 }
 
-/** Every list, and what it says first when there is nothing in it. */
+/** Every list, and its text when it is empty. */
 const EMPTY: Place[] = [
   { name: 'overview', path: [''], shows: 'No messages yet' },
   { name: 'behind', path: [''], query: { range: 'live' }, shows: 'No group is behind.' },
@@ -108,10 +108,10 @@ async function walk(url: string, size: typeof LAPTOP, folder: (theme: Theme) => 
   expect(problems).toEqual([])
 }
 
-/** A page is the same in both themes but for its colours, so that only those are looked at twice. */
+/** A page differs between themes only in its colors, so only those are checked twice. */
 async function inBothThemes(page: Page, folder: (theme: Theme) => string, name: string): Promise<string[]> {
   const problems: string[] = []
-  // It begins with the one that is worn: to change takes longer than a picture.
+  // It starts with the current theme, because changing takes longer than a screenshot.
   for (const theme of (await worn(page)) === 'light' ? (['light', 'dark'] as const) : (['dark', 'light'] as const)) {
     await wear(page, theme)
     await picture(page, `${folder(theme)}/${name}`)
@@ -129,13 +129,13 @@ async function wear(page: Page, theme: Theme): Promise<void> {
   if ((await worn(page)) === theme) return
   await page.emulateMedia({ colorScheme: theme })
   await eventually(() => worn(page)).toBe(theme)
-  // Charts are drawn anew.
+  // Charts are redrawn.
   await page.evaluate(async () => {
     for (let frames = 0; frames < 2; frames += 1) await new Promise(requestAnimationFrame)
   })
 }
 
-/** By how much the page itself could be scrolled sideways. */
+/** How far the page could be scrolled sideways. */
 function sideways(page: Page): Promise<number> {
   return page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth)
 }
@@ -151,7 +151,7 @@ describe.concurrent('dialogs', () => {
   const FORECAST = /will be (delivered again|skipped unread)|No message is replayed/
   const LETTERS = /\d+ dead letters/
 
-  /** `shows`: something that is only there once the dialog knows what it has asked for. */
+  /** `shows`: text that appears only once the dialog has its data. */
   const opened = (): { name: string; path: string[]; query?: Record<string, string>; button: string | RegExp; shows?: RegExp }[] => [
     { name: 'create', path: ['queues'], button: 'Create a queue' },
     { name: 'clear', path: ['queues', 'shop.billing'], query: { tab: 'danger' }, button: 'Clear messages' },
@@ -207,7 +207,7 @@ describe.concurrent('pictures for the README', () => {
       const problems = watch(page)
       await load(page, trading.server.url, [...path])
       await page.getByText(shows).first().waitFor()
-      // A rate needs two looks.
+      // A rate needs two samples.
       if (path[0] === '') await eventually(() => page.getByRole('group', { name: 'Pushed' }).innerText()).toMatch(/\d/)
       await settled(page)
       await picture(page, name)

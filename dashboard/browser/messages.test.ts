@@ -4,14 +4,14 @@ import { address, cell, describe, dialog, eventually, expect, go, heading, injec
 const { url } = inject('shared')
 const api = new Api(url)
 
-/** A JavaScript number would lose its digits. */
+/** As a JavaScript number it would lose digits. */
 const EXACT = '{"id":12345678901234567890,"price":1.0}'
 
 function payload(page: Page) {
   return page.locator('pre[aria-label="Payload as text"]')
 }
 
-/** Where a group stands with the message. */
+/** A group's state of the message. */
 function standing(page: Page, group: string) {
   return page.locator('table.plain tbody tr').filter({ hasText: group })
 }
@@ -264,7 +264,7 @@ describe.concurrent('the list of messages', () => {
     await page.getByLabel('From').fill('2020-01-02T03:04:05')
     await page.getByLabel('To').fill('2020-07-02T03:04:05')
     await said(page, 'No message matches')
-    // Berlin is an hour ahead in winter and two in summer.
+    // Berlin is one hour ahead in winter and two in summer.
     expect(address(page).query.get('from')).toBe('2020-01-02T02:04:05.000Z')
     expect(address(page).query.get('to')).toBe('2020-07-02T01:04:05.000Z')
     await page.getByLabel('To').fill('')

@@ -3,25 +3,25 @@ import type { Broker } from './broker.ts'
 import { broker, database, session, sql } from './brokers.ts'
 import { afterAll, agrees, beforeAll, cell, describe, dialog, eventually, expect, go, heading, load, noticed, rows, said, stat, test, text, toast, type Page } from './page.ts'
 
-// A broker of its own: here the database does not keep up, and switches are moved that count for all.
+// A separate broker: here the database cannot keep up, and switches apply to all brokers.
 let place: string
 let server: Broker
 let api: Api
 
 beforeAll(async () => {
   place = await database()
-  // The broker may not lose its patience with a lock before the tests are done with it: a strain that ends is none.
+  // The broker must not time out waiting for a lock before the tests are done with it.
   server = await broker(place, { OPQ_PATIENCE_MS: '100', DB_LOCK_TIMEOUT: '600000', DB_STATEMENT_TIMEOUT: '600000' })
   api = new Api(server.url)
 })
 afterAll(() => server?.stop())
 
-/** Nothing can be added to the log until it is called: pushes are deferred. */
+/** Blocks the log until it is called: pushes are deferred. */
 async function strain(): Promise<() => Promise<void>> {
   const off = await session(place, 'begin; lock table queen.segments in share mode')
   const waiting: Promise<unknown>[] = []
   const push = (partition: string) => api.ask<Pushed[]>('POST', '/api/v1/push', { items: [{ queue: 'strain', partition }] })
-  // More than may be in the air at once.
+  // More than may be in flight at once.
   for (let n = 0; n < 6; n += 1) waiting.push(push(`stuck ${n}`))
   let probes = 0
   let first: Pushed | undefined
@@ -43,7 +43,7 @@ async function strain(): Promise<() => Promise<void>> {
   }
 }
 
-/** From here on the broker leaves pending operations alone, for as long as a test may take. */
+/** From here on the broker leaves pending operations alone for the duration of a test. */
 async function postpone(): Promise<void> {
   await sql(place, `create function queen.later() returns trigger language plpgsql as
     $$ begin new.due_at := new.due_at + interval '55 seconds'; return new; end $$`)
@@ -190,7 +190,7 @@ describe('maintenance', () => {
     await load(page, server.url, ['operations'], { view: 'spool' })
     await flip(page, 'Pops return no messages', 'on')
     await eventually(() => api.pop(queue)).toEqual([])
-    // Somebody else moves it.
+    // Switched by another client.
     await api.post('/api/v1/system/maintenance/pop', { enabled: false })
     const state = () => page.getByRole('switch', { name: 'Pops return no messages' }).getAttribute('aria-checked')
     await noticed(page, state).toBe('false')

@@ -21,24 +21,24 @@ function health(page: Page) {
   return page.locator('header .health')
 }
 
-/** How it is, in one sentence. */
+/** The health summary. */
 function verdict(page: Page) {
   return page.getByRole('region', { name: 'Health' })
 }
 
-/** What a page is told at an address: why the database is away is not the same each time. */
+/** The error of a page at an address: the reason for a database outage varies. */
 function refusals(page: Page, path: string): string[] {
   const told: string[] = []
   page.on('response', async (response) => {
     if (response.status() < 500 || !response.url().includes(path)) return
-    // A page that has moved on meanwhile has read it.
+    // The page may have read it already.
     const body = (await response.json().catch(() => undefined)) as { error: string } | undefined
     if (body) told.push(body.error)
   })
   return told
 }
 
-/** Set on the page that is there; a reload would lose it. */
+/** Set in the current page; a reload would lose it. */
 async function mark(page: Page): Promise<() => Promise<unknown>> {
   await page.evaluate(() => Object.assign(window, { stillHere: true }))
   return async () => expect(await page.evaluate(() => 'stillHere' in window)).toBe(true)
@@ -113,10 +113,10 @@ describe('when the broker is restarted', () => {
     await eventually(() => text(stat(page, 'Backlog'))).toBe('1')
     await server.kill()
     await page.getByRole('alert').waitFor()
-    // From now on nothing asks by itself.
+    // From here on, no automatic requests.
     await page.clock.pauseAt(Date.now() + 5_000)
     await server.again()
-    // One for each part of the page that has asked in vain.
+    // One for each part of the page with a failed request.
     const tries = page.getByRole('button', { name: 'Try again' })
     for (let left = await tries.count(); left > 0; left = await tries.count()) {
       await tries.first().click()

@@ -64,7 +64,7 @@ describe.concurrent('the overview', () => {
   })
 
   test('lists groups that have not read for ten seconds', async ({ page }) => {
-    // A broker of its own: only those are named who are furthest behind.
+    // A separate broker, because only the partitions furthest behind are listed.
     const place = await database()
     const server = await broker(place)
     const own = new Api(server.url)

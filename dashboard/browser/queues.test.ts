@@ -4,7 +4,7 @@ import { address, cell, describe, dialog, eventually, expect, go, heading, injec
 const { url } = inject('shared')
 const api = new Api(url)
 
-/** Of the list of queues, by their names. */
+/** Rows of the list of queues, by name. */
 function row(page: Page, queue: string) {
   return rows(page, 'Queues', queue)
 }
@@ -230,7 +230,7 @@ describe.concurrent('options', () => {
     await eventually(() => page.getByLabel('Retry limit').inputValue()).toBe('7')
     await page.getByLabel('Lease time').fill('90')
     await page.getByLabel('Remove old messages').check()
-    // Set back to what is in force, it is no change.
+    // Reset to the current value, it is not a change.
     await page.getByLabel('Priority').fill('5')
     await page.getByLabel('Priority').fill('0')
     const changes = page.getByRole('group', { name: 'Changes' })

@@ -3,7 +3,7 @@ import type { Broker } from './broker.ts'
 import { broker, database, session, sql } from './brokers.ts'
 import { address, afterAll, beforeAll, cell, describe, eventually, expect, go, heading, load, rows, said, stat, test, text, toast } from './page.ts'
 
-// Two brokers on one database, one of them with settings of its own.
+// Two brokers on one database, one of them with different settings.
 let place: string
 let server: Broker
 let other: Broker
@@ -48,7 +48,7 @@ describe.concurrent('the system', () => {
 
   test('shows statements that are slow, and transactions that stay open', async ({ page }) => {
     const end = await session(place, 'begin; select pg_current_xact_id()')
-    // Only what Queen's own sessions run is shown.
+    // Only statements of Queen's own sessions are shown.
     const slow = session(place, "set application_name = 'queen'; select pg_sleep(5)")
     const running = async () => JSON.stringify((await api.get('/api/v1/analytics/postgres-stats')).activeQueries)
     await eventually(running).toContain('pg_sleep')

@@ -149,12 +149,12 @@ test('undelivered messages take room until they are reported', async () => {
     const buffer = queue.buffer({ ...bound, linger: 0, onError });
     const payload = 'x'.repeat(40);
     const receipts = [await buffer.push(payload), await buffer.push(payload)];
-    // Those who wait are told, too, once nothing is left that could make room.
+    // Waiting pushes fail too once nothing can make room anymore.
     const full = failing('buffer_full', {}, /flush\(\)/);
     await assert.rejects(buffer.push(payload), full);
     await assert.rejects(buffer.push(payload), full);
     assert.equal(told.flatMap((error) => error.undelivered).length, 2);
-    // Who looks at a receipt takes care of it.
+    // Reading a receipt's result takes responsibility for its failure.
     await assert.rejects(receipts[0]!.result, failing('forbidden'));
     await buffer.push(payload);
     await assert.rejects(buffer.flush(), (error: QueenError) => error.undelivered?.length === 2);
@@ -185,7 +185,7 @@ test('a failure that was asked for and is not handled is loud', async () => {
   assert.deepEqual(said, { code: 0, out: ['forbidden'] });
 });
 
-/** Runs code with a queue of a broker in a process of its own. */
+/** Runs code with a queue of a broker in a separate process. */
 async function program(url: string, code: string): Promise<{ code: number; out: string[] }> {
   const head = `import { Queen } from 'queen-client'; const queue = new Queen('${url}').queue('q');`;
   const child = spawn(process.execPath, ['--input-type=module', '-e', head + code], {

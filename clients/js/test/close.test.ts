@@ -38,7 +38,7 @@ test('a handler that still runs while the client closes may push to a buffer', a
   });
   await until(() => running);
   const closed = queen.close();
-  // Nothing that runs on is begun any more: nobody would close it.
+  // No background work can be started anymore, because it would never be closed.
   assert.throws(() => queen.queue('q').buffer(), failing('closed'));
   assert.throws(() => queen.queue('q').consume({}, () => {}), failing('closed'));
   open();
@@ -86,7 +86,7 @@ test('failures in several rounds of closing a buffer are reported as one', async
   const buffer = new Queen(fake.url).queue<number>('q').buffer({ maxMessages: 2, linger: 0, batchMessages: 1 });
   await buffer.push(1);
   await buffer.push(2);
-  // There is room for the first of them only: what was not delivered takes it, too.
+  // There is room for the first of them only: undelivered messages take up room, too.
   const waiting = [3, 4].map((number) => buffer.push(number));
   const ends = Promise.allSettled(waiting);
   const closed = buffer.close();

@@ -8,7 +8,7 @@ import { failing, QUICK, until } from './support/expect.js';
 import { acked, Fake, popped } from './support/fake.js';
 import type { Asked, Reply } from './support/fake.js';
 
-/** A broker with deliveries; when they are gone pops wait until their wait is ended. */
+/** A broker with deliveries; once they are used up, pops wait until their wait is ended. */
 function broker(deliveries: Reply[], more: (asked: Asked) => Reply | undefined = () => undefined) {
   const waits = new Map<string, (reply: Reply) => void>();
   return Fake.start((asked) => {
@@ -65,7 +65,7 @@ test('behind a message that failed nothing of its partition is handled, other pa
   assert.deepEqual(await consumer.done, { handled: 3, failed: 1, batches: 1 });
   assert.deepEqual(seen, [1, 2, 5, 6]);
   assert.equal(errors.length, 1);
-  // `retry` counts if the failure became a dead letter, which does not end the lease.
+  // `retry` counts a failure if the failed message became a dead letter, which does not end the lease.
   const expected = [['a-0', 'completed'], ['a-1', 'failed', 'no'], ['a-2', 'retry'], ['b-0', 'completed'], ['b-1', 'completed']];
   assert.deepEqual(acks(fake), [expected]);
 });
@@ -160,7 +160,7 @@ test('a handler that fails has failed, also with autoAck off', async () => {
   const each = [failed, ['a-1', 'retry'], ['b-0', 'failed', 'no']];
   assert.deepEqual(acks(fake), [each, [failed, ['a-1', 'failed', 'no']]]);
 
-  // Unless it has settled the message itself.
+  // Unless it has acknowledged the message itself.
   fake.asked.length = 0;
   const settled = group(fake).consume({ ...options, batch: 2 }, async (message) => {
     await message.ack();
@@ -179,7 +179,7 @@ test('where an acknowledgement is refused nothing more is handled', async () => 
   const consumer = group(fake).consume({ batch: 4, limit: 3 }, async (message) => {
     seen.push(message.data);
     if (message.data === 2) {
-      // What is done is told once a second.
+      // Completed messages are acknowledged once a second.
       await until(() => acks(fake).length === 1);
       await message.deadLetter();
     }
@@ -335,7 +335,7 @@ test('a lease that was used up is not lost', async () => {
   // Longer than a third of the lease, when it would be renewed.
   const work = 800;
   await using fake = await broker([popped({ a: [1, 2] }, 1.5), popped({ a: [1] }, 1.5)], (asked) => {
-    // As of a broker: everything is acknowledged, so there is no lease.
+    // As a broker responds when everything is acknowledged: there is no lease.
     const gone = { success: acks(fake).length === 0, expiresAt: null, error: null };
     return asked.path.endsWith('/extend') ? { status: 200, body: gone } : undefined;
   });
@@ -379,7 +379,7 @@ test('a refused acknowledgement is reported, and the consumer continues', async 
 
 test('a consumer ends when it was idle for long enough', async () => {
   await using fake = await broker([popped({ a: [1] })], (asked) => {
-    // A pop that waits ends with its time.
+    // A waiting pop ends with the idle time.
     const first = fake.asked.length === 1;
     return asked.method === 'GET' && !first ? { status: 204 } : undefined;
   });

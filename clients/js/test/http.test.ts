@@ -10,7 +10,7 @@ import { failing, gate, QUICK, until } from './support/expect.js';
 import { acked, Fake, popped, pushed } from './support/fake.js';
 import type { Reply } from './support/fake.js';
 
-/** Partitions of the queue `q` that belong to the first of these brokers. */
+/** Partitions of the queue `q` with affinity to the first of these brokers. */
 function partitionsAt(first: string, other: string): [string, ...string[]] {
   const brokers = new Brokers([first, other]);
   const names = Array.from({ length: 100 }, (_, number) => `p${number}`);
@@ -145,7 +145,7 @@ test('a request goes on at another broker at once, and lanes stay where they wer
     await queen.queue('q').partition(`p${number}`).push(number);
   }
   assert.ok(performance.now() - began < 5_000);
-  // Again after a second, should the machine be that slow.
+  // Retried after a second, in case the machine is that slow.
   assert.ok(sick.asked.length >= 1 && sick.asked.length < 5, `${sick.asked.length}`);
   assert.equal(well.asked.length, 20);
 });

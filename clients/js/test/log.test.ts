@@ -17,7 +17,7 @@ function delivering(deliveries: Reply[]): Promise<Fake> {
   return Fake.start((asked) => (asked.method === 'GET' ? (deliveries.shift() ?? { status: 204 }) : acked(asked)));
 }
 
-/** As a handler that was written in a hurry. */
+/** A handler with a bug. */
 function mistaken(): void {
   (undefined as unknown as () => void)();
 }

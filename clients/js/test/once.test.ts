@@ -9,7 +9,7 @@ import type { Reply } from './support/fake.js';
 
 const KEY = { partitionId: 'p', transactionId: 't' };
 
-/** Calls that would do harm if they were carried out twice. */
+/** Calls that would do harm if they were executed twice. */
 const CALLS: Record<string, (queen: Queen) => Promise<unknown>> = {
   'a pop with autoAck': (queen) => queen.queue('q').pop({ autoAck: true }),
   redrive: (queen) => queen.queue('q').deadLetters().redrive(),
@@ -41,7 +41,7 @@ for (const [name, call] of Object.entries(CALLS)) {
     await using fake = await Fake.start(() => replies.shift() ?? DONE);
     const gone = await Fake.start(() => 'close');
     await gone[Symbol.asyncDispose]();
-    // Whichever of the two is asked first.
+    // Whichever of the two is used first.
     for (const urls of [[fake.url], [gone.url, fake.url], [fake.url, gone.url]]) {
       await call(new Queen({ urls, ...QUICK }));
     }

@@ -66,7 +66,7 @@ test('a consumer survives a temporary failure of the token function, and reports
   await using fake = await Fake.start((asked) => (asked.method === 'GET' ? popped({ a: [1] }) : acked(asked)));
   let number = 0;
   const token = async () => {
-    // That of the pop, and that of the acknowledgement.
+    // The token of the pop, and that of the acknowledgement.
     if (++number % 2 === 1) {
       throw new Error('the vault is closed');
     }

@@ -154,7 +154,7 @@ test('a closed client refuses everything', async () => {
   await queen.close();
 });
 
-/** Every verb that takes options, with the ones it is given. */
+/** Every verb with options, and the options it gets. */
 const VERBS: Record<string, (queen: Queen, options: object) => unknown> = {
   queue: (queen, options) => queen.queue('q', options),
   discover: (queen, options) => queen.discover({ task: 't' }, options),

@@ -1,4 +1,4 @@
-//! Buffers in front of a real broker.
+//! Tests of buffers with a real broker.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn a_buffer_that_is_dropped_goes_on_to_deliver() {
     assert_eq!(queue.pop::<u32>().wait(PATIENCE).await.unwrap().len(), 1);
 }
 
-/// What it tells `on_error`: the payloads.
+/// The payloads passed to `on_error`.
 fn listening(buffer: BufferBuilder) -> (BufferBuilder, Arc<Mutex<Vec<String>>>) {
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let hears = heard.clone();
@@ -58,7 +58,7 @@ async fn a_failure_is_reported_even_if_its_receipt_was_dropped() {
     let (buffer, heard) = listening(queen.queue("q").partition("p").buffer());
     let buffer = buffer.start().unwrap();
     let receipt = buffer.push(&1).await.unwrap();
-    // A caller in a hurry, or a request that is dropped.
+    // A caller with a short deadline, or a dropped request.
     let asked = tokio::select! {
         result = receipt.result() => panic!("{result:?}"),
         asked = stub.next() => asked,
@@ -117,7 +117,7 @@ async fn a_buffer_may_linger_for_ever() {
     assert_eq!(receipt.result().await.unwrap().status.word(), "queued");
 }
 
-/// On a runtime that ends, as that of a program does.
+/// On a runtime that ends, like that of a program.
 #[test]
 fn a_buffer_whose_runtime_has_ended_fails_receipts_and_returns_its_messages() {
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -171,7 +171,7 @@ async fn undelivered_messages_are_reported_to_the_listener() {
     let queen = Queen::builder().url(&nobody.url).deadline(Duration::from_millis(100)).build().unwrap();
     let (buffer, heard) = listening(queen.queue("q").partition("p").buffer());
     let buffer = buffer.start().unwrap();
-    // One is waited for, one is forgotten.
+    // One is awaited, one is dropped.
     let watched = buffer.push(&"watched").await.unwrap();
     let error = watched.result().await.unwrap_err();
     assert_eq!((error.kind(), error.undelivered().len()), (ErrorKind::Network, 1));

@@ -1,4 +1,4 @@
-//! The examples and the quickstart of the README: they run, and end by themselves.
+//! The examples and the quickstart of the README run and end by themselves.
 
 use std::process::Output;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn run(name: &str, url: &str, env: &[(&str, &str)]) -> Output {
     timeout(PATIENCE, command.output()).await.expect("it ends by itself").expect("it runs")
 }
 
-/// What it says. It must succeed.
+/// Its output. It must succeed.
 async fn said(name: &str, url: &str, env: &[(&str, &str)]) -> String {
     let output = run(name, url, env).await;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -97,7 +97,7 @@ async fn https_only_trusts_certificates_that_the_system_trusts() {
     assert!(broker.url().starts_with("https://"));
     let out = said("quickstart", broker.url(), &[("SSL_CERT_FILE", &root)]).await;
     assert!(out.contains("1 orders billed"), "{out}");
-    // And that is not tried until the deadline.
+    // Without retries until the deadline.
     let refused = run("quickstart", broker.url(), &[("SSL_CERT_FILE", &other)]).await;
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("not issued by a trusted authority"), "{said}");
@@ -124,7 +124,7 @@ async fn a_self_signed_certificate_is_trusted_if_it_is_named() {
     ask(broker.url(), &both).await.unwrap();
     let said = run("quickstart", broker.url(), &[("SSL_CERT_FILE", &chain)]).await;
     assert!(said.status.success(), "{said:?}");
-    // Not another one for the same name, and not for another name.
+    // Not another certificate for the same name, and not for another name.
     for (url, pem, why) in [
         (broker.url().to_owned(), &twin.certificate, "it is self-signed"),
         (broker.url().replace("127.0.0.1", "localhost"), &own.certificate, "it is for another name"),

@@ -1,4 +1,4 @@
-//! What is logged when nobody listens. The broker is made up.
+//! What is logged without a listener. Uses a fake broker.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::stub::{Asked, Stub};
 use crate::support::PATIENCE;
 
-/// Hears what is logged in this thread.
+/// Captures what is logged in this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
