@@ -29,7 +29,7 @@ it('path encodes what is put in and nothing else', () => {
   expect(path`/${1}/${'x'}`).toBe('/1/x')
   expect(path`/${'...'}`).toBe('/...')
   for (const name of ['.', '..']) {
-    expect(() => path`/queues/q/partitions/${name}/seek`).toThrow('cannot stand in the path')
+    expect(() => path`/queues/q/partitions/${name}/seek`).toThrow('cannot be used in a URL path')
   }
 })
 

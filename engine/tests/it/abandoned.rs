@@ -1,4 +1,4 @@
-//! Calls whose callers went away, at any moment, and statements whose network lost them for a while: nobody else notices.
+//! Calls that are abandoned at any moment, and statements that the network delays: no other call is affected.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -38,7 +38,7 @@ fn narrow(url: &str) -> Config {
     Config { connections: 2, ..config(url) }
 }
 
-/// No session of an engine is in a transaction that nobody will end.
+/// No session of an engine is in a transaction that will never end.
 async fn no_transaction_is_left(sql: &Client) {
     let text = "select count(*) from pg_stat_activity where datname = current_database()
                 and application_name = 'queen' and state like 'idle in transaction%'";
@@ -213,7 +213,7 @@ impl Change {
             }
             Self::Delete => {
                 assert!(broker.queue("q").await.unwrap().is_none());
-                // Its messages are in no memory any more.
+                // Its messages are no longer in memory.
                 (broker.stats().segment_cache.bytes < cached).then_some(())
             }
         })
@@ -502,7 +502,7 @@ async fn a_claim_that_arrives_after_its_retry_leases_nothing() {
     );
 }
 
-/// Replaces a procedure by one whose answer nobody can make sense of. Returns its definition.
+/// Replaces a procedure by one with an invalid result. Returns its definition.
 async fn answers_nonsense(sql: &Client, name: &str, nonsense: &str) -> String {
     let definition = format!("select pg_get_functiondef('queen.{name}'::regproc)");
     let definition: String = sql.query_one(&definition, &[]).await.unwrap().get(0);
@@ -572,7 +572,7 @@ async fn what_comes_behind_a_push_that_panicked_is_not_stored_before_it() {
     push(&broker, "q", "p", 0..1).await;
     let definition = "select pg_get_functiondef('queen.push_unlocked'::regproc)";
     let definition: String = sql.query_one(definition, &[]).await.unwrap().get(0);
-    // The first call answers something that nobody can make sense of, and stores nothing.
+    // The first call returns an invalid result, and stores nothing.
     let (head, body) = definition.split_once("begin\n").expect("PL/pgSQL");
     let nonsense = format!(
         "create sequence calls;

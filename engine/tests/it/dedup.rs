@@ -1,4 +1,4 @@
-//! Deduplication: exact within its window, whoever pushes, and whatever the broker remembers.
+//! Deduplication: exact within its window, for any broker and any state of its caches.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! The doctor on real databases: each finding provoked, and a healthy database left in peace.
+//! The doctor on real databases: each finding is provoked, and a healthy database has none.
 
 use queen_engine::{Config, Examination, Severity, diagnose};
 use queen_testkit::{Cluster, Database, Pooler, cluster_with};

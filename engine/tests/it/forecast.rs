@@ -1,4 +1,4 @@
-//! What a seek would do: told beforehand, exactly, and nothing of it done.
+//! Previews of seeks: exact, and without effect.
 
 use queen_engine::{Engine, Seek, SeekForecast, SeekTo};
 use queen_protocol::{PopRequest, Subscription};

@@ -1,4 +1,4 @@
-//! The past: what brokers did is told minute by minute, adds up, and stays as long as it should.
+//! History: what brokers did is recorded minute by minute, adds up, and stays as long as it should.
 
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ async fn the_past_outlives_the_broker_and_goes_with_its_queue() {
     assert_eq!(number(&sql, "select count(*) from queen.queue_minutes where queue_name = 'q'").await, 0);
     assert_eq!(total(&again, &of("kept")).await.counts.push_messages, 2);
     assert_eq!(total(&again, &HistoryFilter::default()).await.counts.push_messages, 5, "it did happen");
-    // What is told about a queue that is gone is not kept either.
+    // Counts of a deleted queue are not kept either.
     assert!(pop(&again, any("q")).await.is_none());
     total(&again, &of("q")).await;
     assert_eq!(number(&sql, "select count(*) from queen.queue_minutes where queue_name = 'q'").await, 0);

@@ -1,4 +1,4 @@
-//! Pushes from SQL: in the application's own transaction, moved into the log in the order of commits.
+//! Pushes from SQL: in the application's own transaction, moved into the log in commit order.
 
 use std::time::Duration;
 
@@ -255,7 +255,7 @@ async fn a_parked_pop_has_it_within_50_ms_of_the_commit_also_when_the_broker_was
     for waits in &mut waits {
         println!("{waits:?}");
         waits.sort_unstable();
-        // Not the median, on a machine that runs a dozen other tests; without a word nobody would be this quick.
+        // Not the median, on a machine that runs a dozen other tests; without a notification no push would be this quick.
         assert!(waits[0] < Duration::from_millis(50), "{waits:?}");
         // The slow look of a resting broker comes once a second.
         assert!(waits.iter().filter(|wait| **wait > Duration::from_millis(400)).count() <= 1, "{waits:?}");
@@ -517,7 +517,7 @@ async fn deleting_a_queue_takes_its_rows_along_and_a_later_push_makes_it_anew() 
                 0 => "delete from queen.queues where name = 'q'",
                 _ => "select queen.delete_queue('q')",
             };
-            // It may be told that somebody was in its way; whoever deletes by hand tries again.
+            // It may fail because another session was in its way; deletions by hand are retried.
             let _ = deleter.batch_execute(text).await;
         }
     });

@@ -1,4 +1,4 @@
-//! Dead letters told apart by what they failed of, and each kind chosen by that.
+//! Dead letters grouped by their errors, and selected by group.
 
 use queen_engine::{DeadLetterFilter, Engine, LetterShape};
 use queen_protocol::{AckItem, AckStatus};

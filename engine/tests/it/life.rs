@@ -1,4 +1,4 @@
-//! The life of a message: where it is, what every group has made of it, and, if it is traced, what happened when.
+//! The history of a message: where it is, its state in every group, and, if it is traced, what happened when.
 
 use queen_engine::{Engine, MessageLife};
 use queen_protocol::AckStatus::{Completed, Dlq, Failed, Retry};
@@ -229,7 +229,7 @@ async fn an_event_of_a_partition_that_is_gone_does_not_cost_its_neighbours() {
     assert_eq!(told(&life(&broker, pushed[0].partition_id, "x").await), ["delivered __QUEUE_MODE__ 1"]);
 }
 
-/// Whoever applies an acknowledgement that was put aside has not delivered the message.
+/// A broker that executes a deferred acknowledgement has not delivered the message.
 #[tokio::test]
 async fn a_deferred_acknowledgement_is_recorded_when_it_is_executed() {
     let db = database().await;

@@ -1,4 +1,4 @@
-//! Everything at once on few rows: locks are taken in one order, so nobody waits in a circle.
+//! All operations at once on few rows: locks are taken in one order, so there are no deadlocks.
 
 use std::time::Duration;
 
@@ -174,11 +174,11 @@ async fn a_storm_of_all_operations_on_few_partitions_causes_no_deadlock_and_no_e
         failures.len(),
         failures.first()
     );
-    // How many there are depends on the machine; that nobody is left out does not.
+    // Their number depends on the machine; that none is left out does not.
     assert!(least > 0, "of {done} operations one worker has done none");
 }
 
-/// A message may be told to have failed when its partition is deleted again and again; the call is never an error.
+/// A message may fail if its partition is deleted again and again; the call is never an error.
 #[tokio::test]
 async fn pushes_and_pops_beside_deletions_of_their_queue_are_no_errors() {
     let db = database().await;

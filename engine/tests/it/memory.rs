@@ -1,4 +1,4 @@
-//! What an engine remembers is bounded, and forgetting costs time, never correctness.
+//! An engine's memory is bounded, and dropping caches costs time, never correctness.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Pops that wait: what wakes them, how fast, and what they leave behind when their client hangs up.
+//! Waiting pops: what wakes them, how fast, and what they leave behind when their client hangs up.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ async fn an_ack_that_leaves_a_backlog_wakes_the_next_pop_wherever_it_waits() {
     let db = database().await;
     let sql = db.client().await;
     let (a, b) = twins(db.url(), &sql).await;
-    // All are popped at A. In the last case nobody tells B, which has to look for itself.
+    // All are popped at A. In the last case B is not notified, and has to look for itself.
     let cases = [("aa", &a, &a, 1_000), ("ba", &b, &a, 1_000), ("bb", &b, &b, 1_000), ("ab", &a, &b, 2_500)];
     for (queue, acked_at, waits_at, patience_ms) in cases {
         for group in ["by wildcard", "by name"] {
@@ -171,7 +171,7 @@ async fn what_is_pushed_under_a_lease_is_delivered_when_it_ends_whatever_happene
         let held = pop(&broker, PopRequest { lease_seconds: 1, ..leased }).await.unwrap();
         assert!(broker.renew(&held.lease_id, 300).await.unwrap().success);
         if queue == "renewed" {
-            // Its first end passes, and somebody looks.
+            // Its first end passes, and a pop looks.
             assert!(pop(&broker, any(queue).wait(Duration::from_secs(2))).await.is_none());
         }
         push(&broker, queue, "p", 1..2).await;

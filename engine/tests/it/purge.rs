@@ -1,4 +1,4 @@
-//! Dead letters thrown away: those that match, however many, and never one that a replay is about to take.
+//! Purging dead letters: those that match, however many, and never one that a replay is about to take.
 
 use std::time::Duration;
 

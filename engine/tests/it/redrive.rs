@@ -1,4 +1,4 @@
-//! Dead letters replayed, one or many: each once, in order, whoever dies on the way.
+//! Replays of dead letters, one or many: each once, in order, whichever process dies on the way.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Extending leases: through any broker, all partitions of one at once, and only while they live.
+//! Renewing leases: through any broker, all partitions of one at once, and only while they are held.
 
 use std::time::Duration;
 

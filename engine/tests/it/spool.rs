@@ -1,4 +1,4 @@
-//! The spool: pushes are accepted while the database is away, and are in it exactly once and in order afterwards.
+//! The spool: pushes are accepted while the database is unavailable, and stored exactly once and in order afterwards.
 
 use std::path::Path;
 use std::time::Duration;
@@ -273,7 +273,7 @@ async fn a_push_that_may_be_stored_is_not_spooled_as_well() {
     assert_eq!(read(&found.await).data(), [json!(0), json!("the last word")]);
 }
 
-/// What comes behind a part of which nobody knows would overtake it, if the client sent the request again.
+/// Messages behind a part with an unknown outcome would overtake it, if the client sent the request again.
 #[tokio::test]
 async fn a_request_whose_beginning_may_be_stored_is_not_spooled_from_there_on() {
     let db = database().await;

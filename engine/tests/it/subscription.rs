@@ -1,4 +1,4 @@
-//! Where a group starts to read, and that it is settled once, however early it asks.
+//! Where a group starts to read, and that it is decided once, however early the group comes.
 
 use queen_engine::Engine;
 use queen_protocol::{PopRequest, QUEUE_MODE, Subscription};

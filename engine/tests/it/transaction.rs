@@ -315,7 +315,7 @@ async fn what_became_of_a_commit_is_not_asked_by_number_after_a_crash() {
     let broker = engine(proxy.url()).await;
     let held = source(&broker).await;
     proxy.cut_before_reply(Some(b"commit"));
-    // Nobody can be asked before it has crashed.
+    // The crash must not be noticed before.
     proxy.refuse(true);
     let body = moving(&held.messages[0], &[&held.lease_id]);
     let text = body.to_string();

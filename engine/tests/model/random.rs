@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats on any machine. Not for secrets.
+//! Random numbers that are reproducible from a seed on any machine. Not for secrets.
 
 /// SplitMix64: tiny, well mixed, and every seed is a good one.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! `POST /api/v1/ack` and `/ack/batch`: cursors, leases and who may move them.
+//! `POST /api/v1/ack` and `/ack/batch`: cursors, leases and their rules.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The routes about the past: on real data, on nothing, and with bad parameters.
+//! The history routes: on real data, without data, and with bad parameters.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The pages at `/`, as a browser gets them.
+//! The pages at `/`, as a browser receives them.
 
 use reqwest::Method;
 

@@ -1,4 +1,4 @@
-//! `queen doctor` and what brokers say by themselves.
+//! `queen doctor`, and findings that brokers log.
 
 use std::path::Path;
 

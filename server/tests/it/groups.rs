@@ -1,4 +1,4 @@
-//! Consumer groups from outside: forgotten, moved, started over.
+//! Consumer groups through the API: deleting, moving, starting over.
 
 use serde_json::{Value, json};
 

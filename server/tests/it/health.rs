@@ -1,4 +1,4 @@
-//! Alive and ready are two questions.
+//! Health and readiness, which are different questions.
 
 use queen_testkit::Proxy;
 use serde_json::json;

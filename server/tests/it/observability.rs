@@ -1,4 +1,4 @@
-//! The dashboard and the alert rules ask only for what a broker tells.
+//! The Grafana dashboard and the alert rules only use metrics that a broker exposes.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The database goes away in mid-work. What was acknowledged stays, and nothing comes twice.
+//! The database becomes unavailable under traffic. Acknowledged work stays, and nothing is delivered twice.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Server, array, numbers};
 
-/// Pushes until it is told that the message is stored, as a client would.
+/// Pushes until the message is confirmed as stored, as a client would.
 async fn push_until_stored(server: &Server, partition: usize, n: usize) {
     let item = json!({
         "queue": "q", "partition": format!("p{partition}"), "payload": n, "transactionId": format!("{partition}-{n}"),

@@ -1,4 +1,4 @@
-//! `POST /api/v1/configure`, `DELETE /api/v1/resources/queues/:queue`, and what a queue may be called.
+//! `POST /api/v1/configure`, `DELETE /api/v1/resources/queues/:queue`, and valid queue names.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The listener under clients that do not speak HTTP well, or do not want to. Whatever they send, the process lives, others
+//! The listener with clients that speak invalid HTTP, by mistake or on purpose. Whatever they send, the process survives, other clients
 //! are served, and nothing is left behind.
 
 use std::path::Path;
@@ -37,7 +37,7 @@ impl Site {
         let arguments = [&["--database-url", database.url()], flags].concat();
         let broker = Broker::start(Path::new(QUEEN), &arguments, &[]).await.unwrap();
         let address = broker.url().trim_start_matches("http://").to_owned();
-        // It keeps no connections, so that those which are open are somebody else's.
+        // It keeps no connections, so open ones belong to other clients.
         let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
         let mut site = Self { broker, address, http, files: 0, _database: database };
         site.works("before").await;
@@ -75,7 +75,7 @@ impl Site {
         std::fs::read_dir(format!("/proc/{}/fd", self.broker.pid())).unwrap().count()
     }
 
-    /// Nobody is left but the client that asks, and nobody was harmed.
+    /// Only the asking client is left, and no other was affected.
     async fn is_sound(&self) {
         assert_eq!(self.get("/health").await.status(), 200);
         self.works("after").await;
@@ -106,7 +106,7 @@ async fn read_all(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Closed without a word, or told that it is the client's fault; and nothing behind it was served.
+/// Closed silently or with a 4xx; and nothing behind it was processed.
 fn is_refusal(answer: &str) -> bool {
     answer.is_empty() || answer.starts_with("HTTP/1.1 4") && answer.matches("HTTP/1.1 ").count() == 1
 }

@@ -1,4 +1,4 @@
-//! Lists and statistics: they use connections of their own, and none of those for messages.
+//! Lists and statistics use their own connections, and none of those for messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -79,7 +79,7 @@ async fn with_lists() -> (Server, Value, BTreeMap<String, String>) {
         })
         .collect();
     assert!(lists.len() > 30, "{lists:?}");
-    // What this broker has not told the database yet it tells before it lists: here, while it can.
+    // This broker reports pending counts before it lists: here, while it can.
     for (route, path) in &lists {
         assert_eq!(server.get(path).await.status, status_of(route), "{route}");
     }

@@ -311,7 +311,7 @@ async fn groups_of_a_queue_are_listed_with_their_leases_and_holders() {
 #[tokio::test]
 async fn a_lease_that_waits_for_deferred_acknowledgements_tells_its_own_end() {
     let server = Server::start_with(&EASILY_STRAINED).await;
-    // Not due before the test is over: one that has landed holds nothing any more.
+    // Not due before the test is over: an executed one holds nothing anymore.
     server
         .sql(
             "create function queen.later() returns trigger language plpgsql as

@@ -1,4 +1,4 @@
-//! What becomes of a message that failed: redelivered, then dead-lettered, never jumped over.
+//! Failed messages: redelivered, then dead-lettered, never skipped.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Spans arrive at a collector that speaks OTLP, hang together, and a collector that is away costs nobody anything.
+//! Spans reach an OTLP collector and are connected; an unavailable collector does not affect requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -136,7 +136,7 @@ async fn a_message_is_followed_from_its_push_to_its_ack() {
     ] {
         assert_eq!(about.get(key).map(String::as_str), Some(value), "{key}");
     }
-    // What consumers continue from is the broker's span; one that nobody records stays what it was.
+    // Consumers continue from the broker's span; an unrecorded context stays unchanged.
     let delivered: Vec<_> = popped.messages.iter().map(|m| m["traceparent"].as_str().unwrap()).collect();
     assert_eq!(delivered, [&*context(&push), &context(&item), UNSAMPLED]);
     assert_eq!(popped.messages[0]["tracestate"], "a=1");
@@ -194,7 +194,7 @@ async fn an_untraced_push_starts_a_trace_and_a_failure_is_recorded() {
 
 #[tokio::test]
 async fn an_unavailable_or_silent_collector_does_not_affect_requests() {
-    // Nobody listens at the first; the second takes connections and never answers.
+    // There is no listener at the first; the second accepts connections and never responds.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_at = silent.local_addr().unwrap();

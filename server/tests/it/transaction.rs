@@ -129,7 +129,7 @@ async fn a_transaction_that_is_rolled_back_leaves_no_queue_and_no_partition_behi
         let partitions = broker.get("/api/v1/resources/queues/old").await.json();
         assert_eq!(array(partitions["partitions"].clone()).len(), 1, "{partitions}");
     }
-    // Nobody remembers what never was.
+    // What never existed is not remembered.
     let operations = json!({"operations": operations});
     for broker in [&twin, &server] {
         assert_eq!(broker.call("/api/v1/transaction", operations.clone()).await["success"], true);

@@ -1,4 +1,4 @@
-//! The shadow can say no: each broken guarantee is told to it once, beside what looks alike and is allowed.
+//! The shadow detects errors: each guarantee is violated once, next to a similar history that is allowed.
 
 use queen_protocol::AckStatus::{self, Completed, Dlq, Failed};
 

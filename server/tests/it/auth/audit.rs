@@ -1,4 +1,4 @@
-//! The audit log: who changed what, who was refused, and never a secret.
+//! The audit log: changes and refusals with their callers, and never a secret.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -65,7 +65,7 @@ impl Log {
     }
 }
 
-/// Somebody with a name that no other test of this process has.
+/// A caller with a name that no other test of this process uses.
 fn token(name: &str, role: &str) -> String {
     Signer::secret(SECRET).sign(&with(claims(role), "sub", json!(name)))
 }

@@ -1,4 +1,4 @@
-//! Keys that come from an issuer: found, changed, and kept while it is away.
+//! Keys of an issuer: fetched, rotated, and kept while it is unavailable.
 
 use futures_util::future::join_all;
 
@@ -29,7 +29,7 @@ async fn a_new_key_counts_at_once_and_an_old_one_while_the_issuer_is_away() {
 
     keys.set(None);
     assert_eq!(status(&server, &old).await, 200);
-    // A key of that name, but another one; and names that nobody has given.
+    // A different key of that id; and unknown ids.
     assert_eq!(status(&server, &Signer::ed(Some("new"))).await, 401);
     let asked = keys.asked();
     let strangers: Vec<Signer> = (0..20).map(|n| Signer::ed(Some(&format!("made up {n}")))).collect();

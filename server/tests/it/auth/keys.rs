@@ -1,4 +1,4 @@
-//! API keys, made and revoked with the program as people do it.
+//! API keys, created and revoked with the program as an operator would.
 
 use std::process::Output;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is open to those who show nothing.
+//! What is accessible without credentials.
 
 use super::issuer::Signer;
 use super::{Holder, SECRET, claims, granted, send, server};
@@ -8,7 +8,7 @@ use serde_json::json;
 
 const METRICS: &str = "/metrics/prometheus";
 
-/// Once a queue is counted: whether the page names it to whoever holds this.
+/// Once a queue is counted: whether the page names it for this caller.
 async fn names_a_queue(server: &Server, token: Option<&str>) -> bool {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let reply = send(server, authorization.as_deref(), "GET", METRICS, None).await;

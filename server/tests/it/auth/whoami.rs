@@ -1,4 +1,4 @@
-//! `GET /api/v1/whoami`: everybody is told what they may do, and nobody what others may.
+//! `GET /api/v1/whoami`: callers see their own rights, and no others.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! `consume`: following, commands for each message, and leaving without taking anything along.
+//! `consume`: following a queue, running commands, and stopping without losing messages.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -59,7 +59,7 @@ async fn a_command_gets_the_payload_and_its_exit_code_decides() {
     assert_eq!(letters[0]["error"], "exit code 7: first\nno money");
 }
 
-/// A command that says it has begun, and goes on when it is told to.
+/// A command that prints when it has started, and continues on request.
 struct Held {
     dir: TempDir,
 }
@@ -139,7 +139,7 @@ async fn who_is_killed_in_the_middle_of_a_batch_loses_nothing() {
     let left = eventually("it is at 3", async || std::fs::read_to_string(&pid).ok()).await;
     signal(&child, Signal::KILL);
     timeout(PATIENCE, child.wait()).await.expect("it ends").unwrap();
-    // Nobody else does.
+    // No other process does.
     kill_process_group(Pid::from_raw(left.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
     assert_eq!(std::fs::read_to_string(&done).unwrap(), "1\n2\n");
 

@@ -1,4 +1,4 @@
-//! `dlq`: from a failure to its replay, and to being forgotten.
+//! `dlq`: from a failure to its redrive and purge.
 
 use serde_json::{Value, json};
 

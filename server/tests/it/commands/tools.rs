@@ -1,4 +1,4 @@
-//! What all commands share: help, exit codes, tokens, completion; and `top` and `bench`.
+//! Common features of all commands: help, exit codes, tokens, completion; and `top` and `bench`.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use tokio::net::TcpSocket;
 use super::{Said, gone, insist, queen, run, unread};
 use crate::support::{Server, eventually};
 
-/// Where nobody listens. The port is taken for as long as this is kept, so that nobody will.
+/// A URL without a listener. The port stays taken as long as this is kept.
 struct Nobody {
     url: String,
     _port: TcpSocket,
@@ -202,7 +202,7 @@ async fn several_brokers_may_be_named_and_one_of_them_may_be_away() {
     assert_eq!(popped[0]["data"], 1);
 }
 
-/// The first line that a broker's own command prints, with its reader gone afterwards.
+/// The first line that a broker's own command prints; its reader closes afterwards.
 #[tokio::test]
 async fn what_is_long_can_be_cut_short() {
     let mut child = queen("", &["openapi"]).stderr(Stdio::piped()).spawn().unwrap();
