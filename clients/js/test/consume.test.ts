@@ -87,7 +87,7 @@ test('batches succeed or fail as one', async () => {
   assert.deepEqual(acks(fake), [failed, [['a-0', 'completed'], ['a-1', 'completed']]]);
 });
 
-test('a payload that cannot be read is nacked with the reason and never reaches a handler', async () => {
+test('a payload that cannot be decoded is nacked with the reason and never reaches a handler', async () => {
   for (const mode of ['each', 'batches'] as const) {
     await using fake = await broker([popped({ a: [1, 'x', 3], b: [4] })]);
     const seen: unknown[] = [];
@@ -100,7 +100,7 @@ test('a payload that cannot be read is nacked with the reason and never reaches 
     assert.deepEqual(seen, [1, 4]);
     const told = new Map(acks(fake)[0]!.map(([id, ...rest]) => [id, rest]));
     assert.deepEqual(told.get('a-0'), ['completed']);
-    assert.deepEqual(told.get('a-1'), ['failed', 'the payload cannot be read: not a number']);
+    assert.deepEqual(told.get('a-1'), ['failed', 'cannot decode the payload: not a number']);
     assert.deepEqual(told.get('a-2'), ['retry']);
     assert.deepEqual(told.get('b-0'), ['completed']);
   }
@@ -446,15 +446,15 @@ test('nothing of a batch is acknowledged before its handler ends: a dead letter 
     throw new Error('no');
   });
   assert.deepEqual(await consumer.done, { handled: 0, failed: 2, batches: 1 });
-  const unread = ['a-1', 'failed', 'the payload cannot be read: not a number'];
+  const unread = ['a-1', 'failed', 'cannot decode the payload: not a number'];
   assert.deepEqual(acks(fake), [[unread, ['a-0', 'failed', 'no']]]);
 });
 
-test('what cannot be read is nacked, also if its handler would settle for itself', async () => {
+test('a payload that cannot be decoded is nacked even if handlers acknowledge themselves', async () => {
   await using fake = await broker([popped({ a: [1, 'x', 3] })]);
   const consumer = group(fake, numbers).consume({ batch: 3, limit: 2, autoAck: false }, (message) => message.ack());
   await consumer.done;
-  const unread = ['a-1', 'failed', 'the payload cannot be read: not a number'];
+  const unread = ['a-1', 'failed', 'cannot decode the payload: not a number'];
   assert.deepEqual(acks(fake), [[['a-0', 'completed']], [unread, ['a-2', 'retry']]]);
 });
 

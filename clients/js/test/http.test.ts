@@ -67,7 +67,7 @@ test('a wait that would pass the deadline is not begun', async () => {
   assert.equal(fake.asked.length, 1);
 });
 
-test('no answer is a timeout, no broker a network error, and both are tried again until the deadline', async () => {
+test('no response is a timeout, no broker a network error, and both are retried until the deadline', async () => {
   await using fake = await Fake.start(() => 'silence');
   const slow = new Queen({ url: fake.url, requestTimeout: 20, ...QUICK });
   await assert.rejects(slow.queue('q').push(1, { deadline: 1_000 }), (error: QueenError) => {
@@ -238,7 +238,7 @@ test('a pop that waits is given its wait and the time to answer', async () => {
   });
 });
 
-test('a nack whose answer was lost and that is then refused may have happened', async () => {
+test('a nack with a lost response that is then refused may have been executed', async () => {
   const replies: Reply[] = [];
   const refused = { index: 0, transactionId: 'a-0', success: false, error: 'Invalid or expired lease', dlq: false };
   await using fake = await Fake.start((asked) => {

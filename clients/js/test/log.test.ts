@@ -54,7 +54,7 @@ test('what a listener hears is not logged as well', async () => {
   assert.deepEqual(lines, []);
 });
 
-test('a broker that does not answer is reported when that begins and when it ends, however often it is asked', async () => {
+test('an outage of a broker is reported when it starts and when it ends, however many requests fail', async () => {
   let away = 6;
   let wanted: 'close' | undefined = 'close';
   await using fake = await Fake.start((asked) => {
@@ -73,7 +73,7 @@ test('a broker that does not answer is reported when that begins and when it end
   assert.equal(lines.length, 2);
 });
 
-test('a token that cannot be had is reported once, and so is its return', async () => {
+test('a failing token function is reported once, and so is its recovery', async () => {
   await using fake = await delivering([]);
   const { lines, logger } = listening();
   let asked = 0;

@@ -26,17 +26,17 @@ const CALLS: Record<string, (queen: Queen) => Promise<unknown>> = {
 const DONE = { status: 200, body: { replayedAs: {}, messages: [] } };
 
 for (const [name, call] of Object.entries(CALLS)) {
-  test(`${name} is not tried again when it may have happened`, async () => {
+  test(`${name} is not retried once it may have been executed`, async () => {
     const lost: Reply[] = ['close', { status: 500 }, { status: 504 }];
     for (const reply of lost) {
       await using fake = await Fake.start(() => reply);
-      const failed = failing('outcome_unknown', { attempts: 1 }, /it may have happened/);
+      const failed = failing('outcome_unknown', { attempts: 1 }, /it may have been executed/);
       await assert.rejects(call(new Queen({ url: fake.url, ...QUICK })), failed);
       assert.equal(fake.asked.length, 1);
     }
   });
 
-  test(`${name} is tried again when nothing was done`, async () => {
+  test(`${name} is retried when nothing was executed`, async () => {
     const replies: Reply[] = [{ status: 429 }, { status: 503 }];
     await using fake = await Fake.start(() => replies.shift() ?? DONE);
     const gone = await Fake.start(() => 'close');

@@ -44,7 +44,7 @@ test('a consumer that waits for its token is stopped', async () => {
   await queen.close();
 });
 
-test('a token that cannot be had for a moment is asked for again, and no broker is blamed', async () => {
+test('a temporary failure of the token function is retried, and no broker is blamed', async () => {
   await using one = await Fake.start(() => ({ status: 200, body: {} }));
   await using other = await Fake.start(() => ({ status: 200, body: {} }));
   let fail = true;
@@ -76,7 +76,7 @@ test('a consumer survives a temporary failure of the token function, and reports
   const onError = (error: unknown, { during }: { during: string }) => told.push(`${during}: ${(error as Error).message}`);
   const consumer = new Queen({ url: fake.url, token, ...QUICK }).queue('q').consume({ limit: 1, onError }, () => {});
   assert.deepEqual(await consumer.done, { handled: 1, failed: 0, batches: 1 });
-  assert.deepEqual(told, ['pop: there is cannot get a token: the vault is closed']);
+  assert.deepEqual(told, ['pop: cannot get a token: the vault is closed']);
   assert.deepEqual(fake.asked.map(({ path }) => path), ['/api/v1/pop/queue/q', '/api/v1/ack']);
 });
 

@@ -1,4 +1,4 @@
-"""One batch of a consumer: its lease, and what the broker is told when. The broker is made up, and so is the time."""
+"""A batch of a consumer: its lease, and its acknowledgements over time. Broker and clock are fake."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Broker:
-    """Has given a lease of 30 s, and takes nothing behind its end."""
+    """Grants a lease of 30 s, and accepts nothing after its end."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.ends = clock.now + 30
-        #: What it says instead, if it says something.
+        #: A different response, if set.
         self.instead: Callable[[httpx.Request], Any] = lambda request: None
         self.renewals: list[float] = []
         self.acks: list[list[tuple[str, str]]] = []
@@ -59,7 +59,7 @@ class Broker:
 
 
 class Batches:
-    """Handles one batch, and knows what was told."""
+    """Handles one batch, and records its acknowledgements."""
 
     def __init__(self, clock: Clock, **options: Any) -> None:
         self.clock, self.broker = clock, Broker(clock)

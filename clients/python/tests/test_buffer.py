@@ -1,4 +1,4 @@
-"""A buffer: its limits, its order, and that nothing disappears in it. The broker is made up here."""
+"""Buffers: limits, order, and that nothing is lost silently. The broker is fake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def buffer(reply: Callable[[httpx.Request], Any], **limits: Any) -> AsyncBuffer[
 
 
 class Broker:
-    """Notes what was pushed, and holds its answers back while it is told to."""
+    """Records pushes, and holds responses back on request."""
 
     def __init__(self) -> None:
         self.batches: list[list[Any]] = []

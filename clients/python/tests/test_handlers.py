@@ -1,4 +1,4 @@
-"""Handlers of both clients with a real broker: what they may do, and what becomes of their messages."""
+"""Handlers of both clients with a real broker: what they may do, and the outcome of their messages."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_handler_that_raises_fails_its_message_with_any_error_and_auto_a
     await api.do(api.queen.queue(queue).push_many, [1, 2])
 
     def handler(message: Any) -> None:
-        # Half a character, as in names of files.
+        # A lone surrogate, as in file names.
         raise ValueError(f"bad file \udcff {message.data}")
 
     reader = api.queen.queue(queue).group("g")

@@ -1,4 +1,4 @@
-"""One request: its attempts, its end, and what answers mean. The brokers are made up here."""
+"""Requests: attempts, deadlines, and the meaning of responses. The brokers are fake."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_who_was_at_all_brokers_waits_before_the_next_round_whatever_others_find
 
     def reply(request: httpx.Request) -> Reply:
         asked.append((request.url.host, round(clock.now - began)))
-        # Somebody's pops still work there.
+        # A pop of another caller still works there.
         for broker in range(2):
             client.brokers.answered(broker)
         return httpx.Response(503, headers={"retry-after": "7"})

@@ -1,4 +1,4 @@
-"""What a consumer tells the broker about a batch."""
+"""The acknowledgements that a consumer sends for a batch."""
 
 from __future__ import annotations
 
@@ -183,5 +183,5 @@ def test_where_the_broker_refuses_an_acknowledgement_nothing_more_is_handled() -
     ledger.take()
     ledger.refused(a1)
     assert not ledger.is_open(a2) and ledger.is_open(b1)
-    # If it was not for the lease, the rest is free then.
+    # If the lease was not the reason, the rest becomes free then.
     assert due(ledger) == [("a2", "retry")]

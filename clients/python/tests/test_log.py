@@ -1,4 +1,4 @@
-"""What is logged when nobody listens. The broker is made up."""
+"""What is logged without a callback. The broker is fake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def popped(*names: str, lease: float = 60) -> httpx.Response:
 
 
 def queue(*pops: Reply, ack: Callable[[httpx.Request], httpx.Response] = acked, **options: Any) -> AsyncQueue[Any]:
-    """Its broker answers pops like this and then with nothing, and takes acknowledgements."""
+    """Its broker responds to pops like this and then with nothing, and accepts acknowledgements."""
     waiting = list(pops)
 
     def reply(request: httpx.Request) -> Reply:
@@ -40,7 +40,7 @@ async def mistaken(messages: Any) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Levels and texts, without what differs from run to run."""
+    """Levels and texts, without parts that vary between runs."""
     records = [record for record in caplog.records if record.name == "queen_client"]
     return [f"{one.levelname} {re.sub('after [0-9.]+ s', 'after N s', one.getMessage())}" for one in records]
 

@@ -1,4 +1,4 @@
-"""Payloads: what may be pushed, and as what it comes back."""
+"""Payloads: what can be pushed, and its type after a pop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong use is told before anything is sent, and says what to do."""
+"""Wrong use is rejected before anything is sent, with a helpful error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from queen_client import AsyncQueen, BadUse, Closed, NewMessage, Queen
 
-#: Nobody listens there, so that a request would be another error.
+#: There is no listener, so that a request would cause a different error.
 NOWHERE = "http://127.0.0.1:1"
 
 
