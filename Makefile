@@ -150,7 +150,7 @@ bench-nats bench-rabbitmq bench-pgboss: bench-%: setup-run ## compare with anoth
 	cargo build --release --locked -p queen-server
 	bench/peers/run queen $* --json target/peers-$*.json
 
-docs: ## generate pages in docs/
+docs: ## write the generated pages in docs/
 	cargo run -q --locked -p queen-server -- config --markdown > docs/configuration.md
 	cargo run -q --locked -p queen-server -- openapi > docs/openapi.json
 	dashboard/run types

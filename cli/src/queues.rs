@@ -53,12 +53,12 @@ enum Action {
         #[arg(long, default_value_t = 20, value_name = "N")]
         limit: u32,
     },
-    /// Change options of a queue, and create it if needed. Without options, print the current ones.
+    /// Changes options of a queue, and creates it if need be. Without any, prints those of one that exists.
     #[command(after_help = "Examples:
   queen queues configure orders leaseTime=60 retryLimit=5
   queen queues configure orders retentionEnabled=true retentionSeconds=86400 priority=null
 
-docs/http-api.md lists all options. `null` resets an option to its default.")]
+Options and their meaning are in docs/http-api.md. `null` returns one to its default.")]
     Configure {
         queue: String,
         #[arg(value_name = "OPTION=VALUE", value_parser = option)]
@@ -255,7 +255,7 @@ fn in_force(options: &QueueOptions) -> Result<Table> {
     Ok(table)
 }
 
-/// Old brokers ignore options that they do not know; catch typos here.
+/// Earlier brokers ignore options that they do not know; a slip of the pen should not be.
 fn check(options: &[(String, Value)]) -> Result<()> {
     let mut names = options.iter().map(|(name, _)| name);
     names.try_for_each(|name| check_option(name)).map_err(|BadRequest(text)| Refused::usage(text))
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_option_is_wrong_usage() {
+    fn an_option_nobody_knows_is_wrong_usage() {
         assert!(check(&[option("leaseTime=1").unwrap(), option("task=x").unwrap()]).is_ok());
         let error = check(&[option("leasetime=1").unwrap()]).unwrap_err();
         assert_eq!(Exit::of(&error), Exit::Usage);

@@ -11,10 +11,10 @@ import { afterAll, beforeAll, context, describe, eventually, expect, heading, in
 const { url, pid } = inject('shared')
 
 const WEIGHT_BYTES = 150_000
-/** An unoptimized broker takes several times as long. */
+/** An unoptimised broker takes several times as long for the same answers. */
 const INTERACTIVE_MS = DEBUG_BUILD ? 3_000 : 1_000
 const SHARE_OF_A_CORE = DEBUG_BUILD ? 0.06 : 0.01
-/** Other test suites may be using the CPU. */
+/** Beside other test suites nobody has a processor to themselves. */
 const SLOW_FRAMES = DEBUG_BUILD ? 0.5 : 0.05
 const SEARCH_MS = DEBUG_BUILD ? 1_000 : 200
 const FRAME_MS = 50

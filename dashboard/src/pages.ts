@@ -1,4 +1,4 @@
-// Maps addresses to pages. Each page is loaded when first opened, and handles the addresses below it (`#/queues/orders`).
+// Which page an address shows. Each is fetched when it is first opened; what lies below it (`#/queues/orders`) it shows itself.
 
 import type { Component } from 'svelte'
 
@@ -21,7 +21,7 @@ export const login: Load = () => import('./pages/Login.svelte')
 
 const missing: Load = () => import('./pages/Missing.svelte')
 
-/** `name`: first segment of the address. */
+/** `name`: the first segment of the address. */
 export function pageOf(name: string | undefined): Load {
   return name === 'login' ? login : (PAGES.get(name ?? '') ?? missing)
 }

@@ -66,7 +66,7 @@ fn the_fuzzer_knows_every_target() {
     }
 }
 
-/// A few of: a byte changed, removed or doubled, a piece of another case inserted, the end cut off.
+/// A few of: a byte changed, removed, doubled, a piece of another case put in, the end cut off.
 fn mutated(case: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
     const AWKWARD: &[u8] = b"\0\"\\{}[],:.%@?='+-0\n\xfe\xff";
     let mut data = case.to_vec();

@@ -391,7 +391,7 @@ export class MaintenanceSwitches extends Part {
   }
 }
 
-/** Checked here because old brokers ignore options that they do not know. */
+/** Here, because the broker passes over what it does not know. */
 function checkQueueOptions(options: types.QueueOptions): void {
   const { leaseTime, retryLimit, delayedProcessing, windowBuffer, deadLetterQueue, dlqAfterMaxRetries, ...more } = options;
   const { retentionEnabled, retentionSeconds, completedRetentionSeconds, maxWaitTimeSeconds, ...others } = more;

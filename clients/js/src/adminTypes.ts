@@ -1,6 +1,6 @@
 /** Types of the admin API, with the field names of the HTTP API. Times are ISO 8601 texts, durations are seconds. */
 
-/** Options of a queue. Times are in seconds; `null` resets an option to its default. */
+/** Of a queue. Seconds where it is a time; `null` returns an option to its default. */
 export interface QueueOptions {
   leaseTime?: number | null;
   retryLimit?: number | null;
@@ -15,7 +15,7 @@ export interface QueueOptions {
   dedupWindowSeconds?: number | null;
   encryptionEnabled?: boolean | null;
   priority?: number | null;
-  /** Without effect, like the next three. */
+  /** Without effect, as are the next three. */
   retryDelay?: number | null;
   ttl?: number | null;
   maxSize?: number | null;

@@ -1,17 +1,17 @@
-// Entries of the navigation, and the rights they need.
+// What the navigation lists, and for whom.
 
 import { href } from '../router.svelte'
 import type { Right } from '../rights'
 
 export interface Entry {
-  /** First segment of the address. */
+  /** The first segment of its address. */
   id: string
   label: string
-  /** The right, on all queues, that the page needs; `some`: on any queue. */
+  /** Which right, over all queues, it makes sense with; `some`: over any of them. */
   needs: Right | 'some'
 }
 
-/** In groups, separated by a gap. */
+/** In groups, with a little space between them. */
 export const ENTRIES: Entry[][] = [
   [{ id: '', label: 'Overview', needs: 'some' }],
   [
@@ -31,7 +31,7 @@ export const ENTRIES: Entry[][] = [
   ],
 ]
 
-/** In the bottom bar of a phone; the rest is one tap away. */
+/** Always within reach of a thumb; the others are behind one more press. */
 export const FIRST = ['', 'queues', 'messages', 'dead-letters']
 
 export function link(entry: Entry): string {

@@ -94,12 +94,12 @@ end $$;
 -- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (to the end), p_time timestamptz (otherwise: to
 --         the first message younger than this), p_create boolean (also if it does
 --         not read the queue so far; for the whole queue it is registered then)
--- out:    bigint: the number of partitions it was moved in; null: it does not read the queue, and was not created
--- locks:  partitions rows in id order, so that no row of the group is added concurrently; heads rows and deferred rows of
+-- out:    bigint: the partitions in which it now stands there; null: it does not read the queue, and was not created
+-- locks:  partitions rows in id order, so that nobody adds a row of the group meanwhile; heads rows and deferred rows of
 --         deferred acks; consumers rows in (partition_id, consumer_group) order; then groups, consumer_watermarks,
 --         queue_counts and group_counts
 -- raises: never
--- Creation is explicit because a cursor holds back retention, so a mistyped name must not create one.
+-- A cursor holds back completed retention, so a mistyped name must not make one.
 create or replace function queen.seek_group(
     p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz, p_create boolean)
 returns bigint language plpgsql set enable_sort = on set jit = off as $$
@@ -117,7 +117,7 @@ begin
                           where q.name = p_queue and (p_partition is null or p.name = p_partition)
                           order by p.id
                           for no key update of p);
-    -- Acknowledgements that were accepted earlier must not move the group afterwards.
+    -- Acknowledgements that were accepted before this must not move the group on after it.
     perform queen.lock_heads(array(select d.partition_id from queen.open_acks(p_group, p_queue, p_partition) d));
     v_acks := array(select d.id from queen.deferred d
                     where d.id = any (array(select o.id from queen.open_acks(p_group, p_queue, p_partition) o))

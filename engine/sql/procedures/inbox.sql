@@ -1,5 +1,5 @@
--- Pushes from SQL. An application calls queen.push in its own transaction; the row waits in queen.inbox, invisible until the commit and
--- gone after a rollback. One broker moves committed rows into the log (engine/src/jobs/inbox.rs).
+-- Pushes from SQL. An application calls queen.push in its own transaction; the row waits in queen.inbox, invisible until
+-- the commit and gone with a rollback. One broker moves what is committed into the log (engine/src/jobs/inbox.rs).
 --
 -- How the broker learns of commits: while there is traffic it looks every 10 ms, by transaction number like discover.sql, so a look costs
 -- what was committed since the last one, however many old rows a forgotten transaction keeps in the table. After a second without

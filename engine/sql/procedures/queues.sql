@@ -5,8 +5,8 @@
 -- out:    one row: id uuid, namespace text, task text, then all options in force; no row if the maximum number of queues
 --         exists (queen.queue_limit), and this is not one of them
 -- locks:  queen.queues_refused, one queues row
--- raises: never: names and values are validated by the broker
--- The merge happens in the update itself, on the newest row: concurrent callers do not lose each other's changes.
+-- raises: never: names and values are checked at the door
+-- The merge happens in the update itself, on the newest row: two callers at once lose neither's change.
 create or replace function queen.configure(
     p_queue text, p_namespace text, p_task text, p_changes jsonb, p_replace boolean)
 returns table (id uuid, namespace text, task text, lease_time int, retry_limit int, retry_delay int, ttl int,

@@ -1,5 +1,5 @@
--- Redrives: the snapshots of dead letters are pushed again, each message once however many groups gave up on it. The broker does the push
--- (engine/src/admin/redrive.rs); these procedures read the letters, and delete them in its transaction.
+-- Replaying dead letters: their snapshots are pushed again, each message once however many groups gave up on it. The push
+-- itself is the broker's (engine/src/admin/redrive.rs); these read the letters, and delete them in its transaction.
 
 -- queen.letters_of: the dead letters of one message, for a replay.
 -- in:     p_partition uuid, p_transaction text

@@ -59,7 +59,7 @@ pub struct Wake {
 
 struct Seen {
     position: Position,
-    /// Life of the server that these transaction numbers belong to; empty before the first look.
+    /// Of the server whose transaction numbers these are; empty before the first look.
     life: String,
     look: u64,
 }

@@ -239,7 +239,7 @@ async fn where_encryption_is_required_nothing_is_stored_readable_without_a_key()
     let ask = Configure::parse(br#"{"queue":"new","options":{"encryptionEnabled":true}}"#).unwrap();
     assert!(matches!(broker.configure(&ask).await, Err(Error::KeyRequired(queue)) if queue == "new"));
     configure(&broker, "new", json!({"encryptionEnabled": false})).await;
-    // Known to require no encryption, it is spooled; of an unknown queue this cannot be known.
+    // Known to ask for nothing, it goes on in the spool; of a queue that is not known nobody can tell.
     send(&broker, &json!([{"queue": "probe", "payload": 1}])).await.unwrap();
     cut_off(&proxy);
     buffered(&broker).await;

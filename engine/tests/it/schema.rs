@@ -1,4 +1,4 @@
-//! The tables after all migrations, compared with the snapshot in `engine/sql`.
+//! The tables as they are after all migrations, compared with what a reader of `engine/sql` is shown.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -22,7 +22,7 @@ _BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class QueueOptions(TypedDict, total=False):
-    """Options of a queue; times are in seconds. None resets an option to its default."""
+    """Options of a queue, in seconds where they are times. None returns one to its default."""
 
     lease_time: int | None
     retry_limit: int | None

@@ -8,58 +8,58 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::wire::{self, Query};
 
-/// Options of a queue. `None` leaves an option unchanged. Times are in seconds unless the name says otherwise.
+/// Options of a queue. What is `None` stays as it is. In seconds, unless the name says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueOptions {
-    /// Lease time for pops that do not set one. Default 300.
+    /// Length of a lease if the pop does not say, 300.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_time: Option<u32>,
-    /// How often a failed batch is redelivered before it is dead-lettered. Default 3.
+    /// How often a failed batch is delivered again, 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_limit: Option<u32>,
-    /// Deliver messages only once they are this old.
+    /// A message is delivered once it is this old.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delayed_processing: Option<u32>,
-    /// Hold back a partition until it has a full batch, or its oldest message is this old.
+    /// A partition is held back until it has a full batch, or its oldest message is this old.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_buffer: Option<u32>,
-    /// Keep messages that a group gave up on as dead letters.
+    /// Keeps what was given up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_queue: Option<bool>,
-    /// Enable the next two options. Without it, messages are kept forever.
+    /// Without it the next two have no effect, and messages are kept for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_enabled: Option<bool>,
-    /// Remove messages older than this, read or unread.
+    /// Messages older than this go, read or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_seconds: Option<u32>,
-    /// Remove messages older than this once all groups have read them.
+    /// Messages older than this go once every group has passed them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_retention_seconds: Option<u32>,
-    /// Remove messages that a group has not read within this time.
+    /// Messages still unread by some group at this age go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait_time_seconds: Option<u32>,
-    /// How long transaction ids are remembered. Default 3,600; 0 turns deduplication off.
+    /// How long a transaction id is remembered, 3,600. 0 turns deduplication off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedup_window_seconds: Option<u32>,
-    /// Order of queues for a pop by label, highest first.
+    /// Which queue a pop by label asks first: the highest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Label for pops by namespace.
+    /// A label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Label for pops by task.
+    /// A label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Store payloads encrypted from here on, if the broker has a key.
+    /// Payloads pushed from now on are stored encrypted, if the broker has a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encryption_enabled: Option<bool>,
-    /// Other options, by the broker's names.
+    /// Any other option, by the broker's name for it.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// The result of configuring a queue.
+/// A queue that was configured.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
