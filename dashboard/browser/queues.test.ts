@@ -247,7 +247,7 @@ describe.concurrent('options', () => {
     const queue = named('default')
     await api.post('/api/v1/configure', { queue, options: { leaseTime: 60, retryLimit: 7 } })
     await detail(page, queue, 'options')
-    await page.getByRole('button', { name: 'reset Lease time' }).click()
+    await page.getByRole('button', { name: 'go back to it for Lease time' }).click()
     const asked = page.waitForRequest('**/api/v1/configure')
     await page.getByRole('button', { name: 'Save changes' }).click()
     expect((await asked).postDataJSON()).toEqual({ queue, options: { leaseTime: null } })
