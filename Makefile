@@ -1,24 +1,24 @@
-# Everything a newcomer needs. Each target installs what it is missing.
+# Build, test and benchmark targets. Each installs the tools it needs.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
-# PostgreSQL refuses to run as root and runs as another user, who must be able to reach its folder.
+# PostgreSQL refuses to run as root. It then runs as another user, who must be able to enter its folder.
 DATA ?= $(if $(filter 0,$(shell id -u)),/var/lib/queen,$(CURDIR)/data)
 
-# What `make bench-compare` compares with: the strongest broker on PostgreSQL before this one.
+# The broker that `make bench-compare` compares with by default.
 PEER ?= target/peer/bin/queen
 
-# Where `make chaos` starts; each run takes the next one.
+# First seed of `make chaos`; each run uses the next one.
 SEED ?= 1
 
-help: ## this list
+help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: setup-run dashboard ## build and start Queen with its own PostgreSQL, in ./data (as root: /var/lib/queen)
 	cargo run --profile quick --locked -p queen-server -- serve --data-dir $(DATA)
 
 test: export TMPDIR := $(shell scripts/scratch)
-test: setup-test dashboard ## all tests: units, engine and server on a real PostgreSQL, all clients, their packages, the dashboard in a browser
+test: setup-test dashboard ## all tests: unit tests, engine and server on a real PostgreSQL, clients, their packages, the dashboard
 	$(MAKE) test-rust
 	$(MAKE) -j5 --output-sync=target test-pages test-js test-python test-published test-package test-dashboard
 
@@ -26,11 +26,11 @@ test-rust:
 	cargo build --locked --workspace --all-targets
 	target/debug/queen-testkit --template 'target/debug/queen migrate' cargo nextest run --locked --workspace
 
-# What the tests of clients run against.
+# The broker that client tests run against.
 test-broker: dashboard
 	cargo build --locked -p queen-testkit -p queen-server
 
-# Most of their time is waiting, for leases that end and brokers that come back.
+# They mostly wait, for leases to expire and brokers to restart.
 test-package:
 	cargo test --locked --doc -p queen-client
 	cargo package --locked -p queen-client
@@ -38,10 +38,10 @@ test-package:
 test-dashboard:
 	dashboard/run
 
-test-steady: ## all tests 10 times (RUNS) beside busy cores, or some suites (ONLY='rust js …'), with a table of their times
+test-steady: ## all tests 10 times (RUNS) on busy cores, or some suites (ONLY='rust js …'), with a table of durations
 	scripts/steady
 
-test-browser: setup-test dashboard ## the dashboard in a real browser with real brokers, three minutes
+test-browser: setup-test dashboard ## the dashboard in a real browser against real brokers, three minutes
 	cargo build --locked -p queen-server
 	$(MAKE) test-pages
 
@@ -51,21 +51,21 @@ test-pages:
 test-js test-python test-published: test-%:
 	clients/$*/run
 
-dashboard: ## the pages that the broker shows, in dashboard/dist/page; the next build of the broker takes them in
+dashboard: ## build the dashboard to dashboard/dist/page; the next build of the broker includes it
 	dashboard/run build
 
 check: ## formatting and lint
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-tidy: ## where a reviewer may want to look: the longest files and functions, words that need a plainer one
+tidy: ## hints for reviewers: the longest files and functions, wording habits
 	@scripts/tidy
 
-deny: ## licences, duplicates and sources of all crates, and known holes where the list of them can be reached
+deny: ## licenses, duplicates and sources of all crates, and known vulnerabilities if the list is reachable
 	@scripts/setup deny
 	scripts/deny
 
-fuzz: ## a million made-up inputs for everything that reads bytes from outside (RUNS, TARGETS), about ten minutes
+fuzz: ## fuzz every parser of external input with a million inputs (RUNS, TARGETS), about ten minutes
 	@scripts/setup fuzz
 	fuzz/run $(TARGETS)
 
@@ -73,7 +73,7 @@ bench: setup-run ## the benchmark, about four minutes; see docs/benchmarks.md
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench run --queen target/release/queen --json target/bench.json
 
-bench-quick: setup-chaos ## a short run of every scenario and of every other command, so that none rots
+bench-quick: setup-chaos ## a short run of every benchmark command, to check that they work
 	scripts/last-release
 	cargo build --locked --workspace --all-targets
 	$(MAKE) -j3 --output-sync=target quick-chaos quick-loads quick-others
@@ -98,47 +98,47 @@ quick-others:
 	node --test bench/peers/harness/
 	QUEEN_BIN=$(CURDIR)/target/debug/queen bench/peers/run queen pgboss --quick
 
-chaos: setup-chaos ## everything breaks around two brokers, 50 runs of a minute, then 10 failovers; see docs/reliability.md
+chaos: setup-chaos ## two brokers under injected faults, 50 runs of a minute, then 10 failovers; see docs/reliability.md
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 50 \
 		--json target/chaos.json --markdown target/chaos.md
 	target/release/queen-bench chaos --queen target/release/queen --seed $(SEED) --runs 10 --failover \
 		--json target/failover.json --markdown target/failover.md
 
-upgrade: setup-chaos ## the last release and this one side by side under load, with every promise accounted for
+upgrade: setup-chaos ## previous and current release side by side under load, with all guarantees checked
 	before=$$(scripts/last-release --release) && cargo build --release --locked -p queen-server -p queen-bench && \
 		target/release/queen-bench chaos --queen target/release/queen --upgrade-from $$before
 
-bench-ceiling: setup-run ## what part of PostgreSQL's own speed is left behind the broker, about half an hour
+bench-ceiling: setup-run ## broker throughput relative to bare PostgreSQL, about half an hour
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench ceiling --queen target/release/queen \
 		--json target/ceiling.json --markdown target/ceiling.md
 
-bench-growth: setup-run ## what an operation costs as partitions, groups, backlog, parked pops or payloads grow
+bench-growth: setup-run ## cost per operation as partitions, groups, backlog, parked pops or payloads grow
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench growth --queen target/release/queen \
 		--json target/growth.json --markdown target/growth.md
 
-bench-pinned: setup-run ## five minutes without and five beside a transaction held open
+bench-pinned: setup-run ## throughput for five minutes without and five with a long-running transaction
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench pinned --queen target/release/queen \
 		--json target/pinned.json --markdown target/pinned.md
 
-bench-admin: setup-run ## the admin plane of a queue with 100,000 partitions under load, and what its statistics cost
+bench-admin: setup-run ## admin requests on a queue with 100,000 partitions under load, and the cost of statistics
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench admin --queen target/release/queen \
 		--json target/admin.json --markdown target/admin.md
 
-bench-client: setup-run ## what a message costs the Rust client beside the broker, a minute
+bench-client: setup-run ## CPU cost per message of the Rust client compared with the broker, a minute
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench client --queen target/release/queen \
 		--json target/client.json --markdown target/client.md
 
-soak: setup-run ## half an hour below the peak, then half an hour beside a transaction held open: does anything grow?
+soak: setup-run ## half an hour below peak load, then half an hour with a long-running transaction, to find leaks
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench soak --queen target/release/queen --json target/soak.json --markdown target/soak.md
 
-bench-compare: setup-run $(filter target/peer/%,$(PEER)) ## our broker beside another (PEER='COMMAND'), three runs each
+bench-compare: setup-run $(filter target/peer/%,$(PEER)) ## compare with another broker (PEER='COMMAND'), three runs each
 	cargo build --release --locked -p queen-server -p queen-bench
 	target/release/queen-bench compare --queen target/release/queen --peer '$(PEER)' \
 		--json target/compare.json --markdown target/compare.md --plots target/compare
@@ -146,7 +146,7 @@ bench-compare: setup-run $(filter target/peer/%,$(PEER)) ## our broker beside an
 target/peer/bin/queen:
 	cargo install --locked --quiet --root target/peer --version 1.3.0 queen-engine
 
-bench-nats bench-rabbitmq bench-pgboss: bench-%: setup-run ## Queen beside another queue; see bench/peers/README.md
+bench-nats bench-rabbitmq bench-pgboss: bench-%: setup-run ## compare with another queue; see bench/peers/README.md
 	cargo build --release --locked -p queen-server
 	bench/peers/run queen $* --json target/peers-$*.json
 

@@ -1,17 +1,17 @@
-// Compresses once what would otherwise be compressed for every viewer, and refuses a page that has become too heavy.
+// Build step: compresses static files once, so that the broker does not compress per request, and limits the size of the first page.
 
 import { gzipSync, brotliCompressSync, constants } from 'node:zlib'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Plugin, Rolldown } from 'vite'
 
-/** Below that, headers weigh more than what is saved. */
+/** Smaller files are not worth the extra headers. */
 const WORTH_BYTES = 1_000
 
-/** What the first page may weigh, compressed with gzip, as plain HTTP has it. */
+/** Limit of the first page, compressed with gzip. */
 const FIRST_LOAD_BYTES_MAX = 80_000
 
-/** `first`: how the source of the first page ends. */
+/** `first`: end of the source path of the first page. */
 export function compress(first: string): Plugin {
   return {
     name: 'queen-compress',
@@ -38,7 +38,7 @@ export function compress(first: string): Plugin {
   }
 }
 
-/** All files that the entry and the first page load before they show something. */
+/** All files that the entry and the first page load before they show anything. */
 function firstLoad(bundle: Rolldown.OutputBundle, first: string): string[] {
   const files = new Set(Object.keys(bundle).filter((file) => file.endsWith('.css')))
   const add = (name: string) => {

@@ -2,7 +2,7 @@ import { svelte } from '@sveltejs/vite-plugin-svelte'
 import { defineConfig } from 'vitest/config'
 import { compress } from './compress.ts'
 
-// `npm run dev` shows the pages of this folder with the data of a broker: QUEEN_URL=http://localhost:6632
+// `npm run dev` serves these pages with the data of a running broker: QUEEN_URL=http://localhost:6632
 const broker = process.env.QUEEN_URL ?? 'http://localhost:6632'
 
 export default defineConfig({
@@ -10,14 +10,14 @@ export default defineConfig({
   base: '/',
   build: {
     target: 'es2022',
-    // Where server/build.rs looks.
+    // server/build.rs reads it from here.
     outDir: 'dist/page',
     assetsDir: 'assets',
-    // Images and fonts as data: addresses would need a weaker Content-Security-Policy.
+    // Images and fonts are inlined: external ones would need a weaker Content-Security-Policy.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
-    // A few files instead of dozens of tiny ones: one for the looks, one for what most pages share, one for each page.
+    // A few files instead of dozens of tiny ones: one for styles, one for shared code, one per page.
     cssCodeSplit: false,
     rolldownOptions: {
       output: {

@@ -1,4 +1,4 @@
-// The command line: which peers, how long, and where the numbers go. Knows no peer's protocol.
+// The command line: which peers, how long, and where results go. Knows no peer's protocol.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
@@ -43,7 +43,7 @@ if (values.help || !valid) {
 for (const signal of ["SIGINT", "SIGTERM"]) {
   process.once(signal, () => cleanUp().finally(() => process.exit(130)));
 }
-// Of a consumer, which nobody waits for until the end.
+// Errors of a consumer, which is only awaited at the end.
 process.once("uncaughtException", (error) => {
   console.error(error);
   cleanUp().finally(() => process.exit(1));
@@ -66,10 +66,10 @@ try {
 } finally {
   await cleanUp();
 }
-// A client library that keeps a timer must not keep us.
+// A client library that keeps a timer must not keep the process alive.
 process.exit();
 
-/** All workloads in turn, then all again: a slow minute of the machine should not hit one of them only. */
+/** All workloads in turn, then all again, so that a slow minute of the machine does not affect only one of them. */
 async function measure({ name, version, durability, ordering, ordered, start }) {
   console.error(`${name}: ${version}, starting`);
   const server = await start();

@@ -1,4 +1,4 @@
-// NATS JetStream: streams in files, a subject and a consumer for each lane.
+// NATS JetStream: file streams, with a subject and a consumer per lane.
 
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -11,7 +11,7 @@ import { account, folder, freePort, output, start } from "./harness/processes.js
 import { until } from "./harness/until.js";
 
 const PREFETCH = 100;
-/** A stream syncs one message after the other; several do it side by side, about twice as fast. */
+/** A stream syncs messages one after the other; several streams in parallel are about twice as fast. */
 const SYNCS = [
   {
     sync: "default",
@@ -24,7 +24,7 @@ const SYNCS = [
     durability: "fsync of each message before its confirmation (sync_interval: always); acks are not confirmed",
   },
 ];
-/** The first version that knows `sync_interval`. */
+/** The first version with `sync_interval`. */
 const SYNC_SINCE = [2, 10];
 
 export const peer = {
@@ -33,7 +33,7 @@ export const peer = {
     const version = output(binary, ["--version"]).replace(/^.*v/, "");
     const [major, minor] = version.split(".").map(Number);
     const canSync = major > SYNC_SINCE[0] || (major === SYNC_SINCE[0] && minor >= SYNC_SINCE[1]);
-    if (!canSync) console.error(`nats: ${version} cannot fsync each message; NATS_SERVER may name one that can`);
+    if (!canSync) console.error(`nats: ${version} cannot fsync each message; set NATS_SERVER to one that can`);
     return SYNCS.filter(({ sync }) => canSync || sync === "default").map(({ sync, streams, durability }) => ({
       name: `nats sync ${sync}`,
       version,
@@ -59,7 +59,7 @@ async function startNats(binary, sync, count) {
   if (sync !== "default") settings.push(`  sync_interval: ${sync}`);
   const config = join(place.path, "nats.conf");
   writeFileSync(config, `${settings.join("\n")}\n}\n`);
-  // Without a stack trace for each publish the client is cheaper.
+  // Without a stack trace per publish the client is cheaper.
   const client = { servers: `127.0.0.1:${port}`, maxReconnectAttempts: 0, noAsyncTraces: true };
   const connect = () => nats.connect(client);
   const control = await start("nats", binary, ["-c", config], { owner, place, ready: connect });
@@ -82,7 +82,7 @@ async function startNats(binary, sync, count) {
         await consumers.add(streamOf(topic, lane), { durable_name, filter_subject, ack_policy });
       }
     },
-    // Acks are not confirmed; the last ones may still be on their way.
+    // Acks are not confirmed; the last ones may still be in transit.
     left: (topic) => until(() => held(topic), (messages) => messages === 0),
     remove: (topic) => each(topic, (stream) => streams.delete(stream)),
     publisher: async (topic) => publisher(await connect(), (lane) => subjectOf(topic, lane)),

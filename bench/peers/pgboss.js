@@ -1,4 +1,4 @@
-// pg-boss: jobs in a table of PostgreSQL, claimed with SKIP LOCKED.
+// pg-boss: jobs in a PostgreSQL table, claimed with SKIP LOCKED.
 
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -10,7 +10,7 @@ import { startPostgres } from "./harness/postgres.js";
 /** As many as there are workers. */
 const CONNECTIONS = 16;
 const BATCH = 100;
-/** `work` polls twice a second at most. A loop around `fetch` may ask more often, and so do we. */
+/** `work` polls at most twice a second. A loop around `fetch` can poll more often, so it is used here. */
 const EMPTY_WAIT_MS = 10;
 
 export const peer = {
@@ -35,7 +35,7 @@ async function startBoss() {
   return {
     pipelined: false,
     create: (queue) => boss.createQueue(queue),
-    // Completed jobs stay for hours and forbid to delete their queue. Each has a table of its own.
+    // Completed jobs stay for hours and prevent deleting their queue. Each queue has its own table.
     remove() {},
     left: (queue) => boss.getQueueSize(queue, { before: "completed" }),
     publisher: (queue) => publisher(boss, queue),

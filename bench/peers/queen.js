@@ -1,4 +1,4 @@
-// Queen, over a plain HTTP client like that of any application.
+// Queen, through a plain HTTP client as any application could use.
 
 import http from "node:http";
 import { fileURLToPath } from "node:url";
@@ -61,7 +61,7 @@ function publisher(request, queue) {
       const items = messages.map((payload) => ({ queue, partition: String(lane), payload }));
       const pushed = await request("POST", "/api/v1/push", [201], { items });
       const taken = pushed.filter((item) => item.status === "queued").length;
-      if (taken !== messages.length) throw new Error(`push took ${taken} of ${messages.length}`);
+      if (taken !== messages.length) throw new Error(`push accepted ${taken} of ${messages.length}`);
     },
     close() {},
   };
@@ -81,7 +81,7 @@ function consumer(request, queue, handler) {
       });
       const acked = await request("POST", "/api/v1/ack/batch", [200], { acknowledgments });
       const taken = acked.filter((item) => item.success).length;
-      if (taken !== messages.length) throw new Error(`ack took ${taken} of ${messages.length}`);
+      if (taken !== messages.length) throw new Error(`ack accepted ${taken} of ${messages.length}`);
       handler.acked(taken);
     }
   })();
@@ -93,7 +93,7 @@ function consumer(request, queue, handler) {
   };
 }
 
-/** What answers with another status than expected is an error. */
+/** Any status other than the expected one is an error. */
 function requester(agent, port) {
   return (method, path, expected, body) =>
     new Promise((resolve, reject) => {
@@ -106,7 +106,7 @@ function requester(agent, port) {
         response.on("end", () => {
           const text = Buffer.concat(chunks).toString();
           const status = response.statusCode;
-          if (!expected.includes(status)) reject(new Error(`${method} ${path} answered ${status}: ${text}`));
+          if (!expected.includes(status)) reject(new Error(`${method} ${path} returned ${status}: ${text}`));
           else resolve(text ? JSON.parse(text) : undefined);
         });
       });

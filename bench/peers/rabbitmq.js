@@ -1,4 +1,4 @@
-// RabbitMQ: a quorum queue for each lane, publisher confirms, consumers with a prefetch.
+// RabbitMQ: a quorum queue per lane, publisher confirms, consumers with a prefetch.
 
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";

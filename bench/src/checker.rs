@@ -1,16 +1,16 @@
-//! Tells whether every message pushed was received once and in order. Pure: it sees stamps, no broker.
+//! Checks that every pushed message was received once and in order. Pure: it sees stamps, no broker.
 
 use std::collections::HashMap;
 
 use crate::wire::{Stamp, partition_name};
 
-/// Above this a sequence number is garbage, not a message of ours: no run sends as many to one partition.
+/// A higher sequence number is garbage: no run sends as many messages to one partition.
 const SEQ_MAX: u32 = 50_000_000;
 
 /// # Invariants
-/// - A violation is reported for each message that was answered as queued and never received, received
-///   twice, received after a later one of its (producer, partition), or never sent.
-/// - A message whose push failed may be received or not: its fate is unknown to the sender.
+/// - A violation is reported for each message that was answered as queued and never received, received twice, received after a
+///   later one of its (producer, partition), or never sent.
+/// - A message whose push failed may or may not be received: the sender does not know.
 #[derive(Debug, Default)]
 pub struct Checker {
     producers_left: usize,
@@ -49,14 +49,14 @@ impl Checker {
         Checker { producers_left: producers, ..Checker::default() }
     }
 
-    /// `queued`: the broker answered that it stored the message.
+    /// `queued`: the broker responded that it stored the message.
     pub fn sent(&mut self, producer: u32, partition: u32, seq: u32, queued: bool) {
         let fate = self.streams.entry((producer, partition)).or_default().at(seq);
         fate.sent = true;
         fate.queued = queued;
         if queued {
             self.queued += 1;
-            // A consumer may be faster than the answer to the producer.
+            // A consumer may be faster than the response to the producer.
             self.matched += u64::from(fate.received);
         }
     }
@@ -65,7 +65,7 @@ impl Checker {
         self.producers_left = self.producers_left.saturating_sub(1);
     }
 
-    /// Call in the order of receipt, before the acknowledgement lets the partition's next batch go out.
+    /// Call in the order of receipt, before the acknowledgement allows the partition's next batch.
     pub fn receive(&mut self, partition: &str, stamp: Option<Stamp>) {
         self.received += 1;
         let Some(stamp) = stamp.filter(|stamp| stamp.seq < SEQ_MAX) else {
@@ -92,7 +92,7 @@ impl Checker {
         self.producers_left == 0
     }
 
-    /// Nothing more is owed to the consumers.
+    /// Consumers have received everything.
     pub fn complete(&self) -> bool {
         self.producers_done() && self.matched == self.queued
     }
@@ -105,7 +105,7 @@ impl Checker {
         self.received
     }
 
-    /// One line for each kind of violation; empty when all is well.
+    /// One line per kind of violation; empty if there is none.
     pub fn violations(&self) -> Vec<String> {
         let mut lost = Finding::default();
         let mut unknown = Finding { count: self.unknown.count, first: self.unknown.first.clone() };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_nobody_sent_is_unknown() {
+    fn a_message_that_was_never_sent_is_unknown() {
         assert!(only_violation(&after(&[0, 1, 2, 7])).contains("never sent"));
         let mut foreign = after(&[0, 1, 2]);
         foreign.receive("p2", None);

@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection to the broker. Knows no routes and no JSON.
 //!
-//! Written for a load generator that shares its cores with the broker: a request is one write, an answer
-//! usually one read, and no other task has a part in it.
+//! Made for a load generator that shares its cores with the broker: a request is one write, a response usually one read, and no
+//! other task is involved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,12 @@ use tokio::net::TcpStream;
 
 use crate::http::{self, Length};
 
-/// Longer than any answer but a long poll may take. A hung broker ends a run instead of hanging it.
+/// Longer than any response except a long poll takes, so that a hung broker ends a run instead of hanging it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Room for most answers, so that most are read at once.
+/// Enough for most responses, so that they need one read.
 const READ_BYTES: usize = 16 << 10;
 
-/// The broker's address, and how many requests went there.
+/// The broker's address, and the number of requests sent to it.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// `host:port`
@@ -52,8 +52,8 @@ pub struct Reply {
 }
 
 /// # Invariants
-/// - At most one request is under way.
-/// - After any error the connection is dropped; the next request opens a new one. Nothing is sent twice.
+/// - At most one request is in progress.
+/// - After an error the connection is dropped; the next request opens a new one. Nothing is sent twice.
 pub struct Client {
     target: Target,
     link: Option<Link>,
@@ -97,14 +97,14 @@ impl Client {
         if self.link.is_none() {
             self.connect().await?;
         }
-        // Taken out, so that a failed or cancelled call leaves no half-used connection behind.
+        // Taken out, so that a failed or canceled call leaves no half-used connection behind.
         let mut link = self.link.take().expect("connected above");
         self.target.requests.fetch_add(1, Ordering::Relaxed);
         write_request(&mut self.request, &self.target.address, method, path, body);
         let answer = tokio::time::timeout(self.answer_timeout, link.exchange(&self.request)).await;
         let (reply, keep_alive) = match answer {
             Ok(answer) => answer.with_context(|| format!("{method} {path} failed"))?,
-            Err(_) => bail!("{method} {path} got no answer in {:?}", self.answer_timeout),
+            Err(_) => bail!("{method} {path} got no response within {:?}", self.answer_timeout),
         };
         if keep_alive {
             self.link = Some(link);
@@ -127,10 +127,10 @@ fn write_request(request: &mut Vec<u8>, host: &str, method: &str, path: &str, bo
 }
 
 impl Link {
-    /// The answer, and whether the connection may be used again.
+    /// The response, and whether the connection can be reused.
     async fn exchange(&mut self, request: &[u8]) -> Result<(Reply, bool)> {
         if !self.buffer.is_empty() {
-            bail!("the broker answered more than it was asked");
+            bail!("the broker sent more than one response");
         }
         self.stream.write_all(request).await?;
         let head = loop {
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(request, b"GET /pop HTTP/1.1\r\nhost: h:1\r\n\r\n");
     }
 
-    /// Answers one connection after the other, each with its pieces, and closes it.
+    /// Accepts connections one after the other, responds with the pieces of each, and closes it.
     async fn server(connections: &'static [&'static [&'static str]]) -> (Target, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target::from_url(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
@@ -203,7 +203,7 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = [0; 1024];
                 for piece in *pieces {
-                    // A piece that begins an answer waits for its request.
+                    // A piece that starts a response waits for its request.
                     if piece.starts_with("HTTP") {
                         let _ = stream.read(&mut request).await.unwrap();
                     }

@@ -1,4 +1,4 @@
-//! A consumer that checks what it gets: pop, check, acknowledge, until nothing is owed any more.
+//! A consumer that checks its messages: pop, check, acknowledge, until everything was received.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::harness::{Flow, Operation, Recorder, Worker};
 use crate::setup::{ACK, SharedChecker, with_checker};
 use crate::wire::{ack_body, check_acked, group_query, popped};
 
-/// Pause after an empty pop that did not wait: others hold the rest.
+/// Pause after an empty pop that did not wait: other workers hold the rest.
 const EMPTY_PAUSE: Duration = Duration::from_millis(2);
 
 pub struct Consumer {
@@ -18,13 +18,13 @@ pub struct Consumer {
     checker: SharedChecker,
     timing: Timing,
     stall: Duration,
-    /// How many messages all consumers had when that last changed, and when.
+    /// Number of messages received by all consumers, and when it last changed.
     progress: (u64, Instant),
 }
 
 #[derive(Clone, Copy)]
 pub enum Timing {
-    /// Each pop that brings messages.
+    /// Each pop that returns messages.
     Pop,
     /// Each message, from its `sent` time since this instant.
     Delivery(Instant),
@@ -51,7 +51,7 @@ impl Consumer {
         }
     }
 
-    /// All received, or nothing for so long that the rest counts as lost.
+    /// All received, or no progress for so long that the rest counts as lost.
     fn is_finished(&mut self) -> bool {
         let (complete, producers_done, received) = with_checker(&self.checker, |checker| {
             (checker.complete(), checker.producers_done(), checker.received())
@@ -102,7 +102,7 @@ impl Worker for Consumer {
     }
 }
 
-/// Once all is received, the broker must have nothing more: what it has is a repetition or an invention.
+/// Once everything was received, further messages are repeated or invented.
 pub async fn check_nothing_left(
     client: &mut Client,
     queue: &str,

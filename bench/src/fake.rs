@@ -1,4 +1,4 @@
-//! An in-memory broker for tests, honest or with one fault. Only what the scenarios call, and no time limits.
+//! An in-memory broker for tests, correct or with one fault. Only what the scenarios call, without time limits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -25,23 +25,23 @@ use crate::setup::Setup;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// Answers "queued" and forgets the message.
+    /// Responds "queued" and drops the message.
     Lose,
     /// Stores a message twice.
     Duplicate,
     /// Stores the last two messages of a request in the wrong order.
     Reorder,
-    /// Answers 500.
+    /// Responds with 500.
     Refuse,
 }
 
-/// One push request in so many is treated wrongly.
+/// One push request out of this many is treated wrongly.
 const FAULT_EVERY: u64 = 5;
 
 #[derive(Default)]
 struct Partition {
     log: Vec<(String, Value)>,
-    /// Position and end of the lease by consumer group.
+    /// Position and end of the lease, by consumer group.
     cursors: HashMap<String, (usize, Option<usize>)>,
 }
 
@@ -52,7 +52,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// Serves until the returned set is dropped.
+    /// Runs until the returned set is dropped.
     async fn start(fault: Fault) -> (Arc<Fake>, Target, JoinSet<()>) {
         let fake = Arc::new(Fake { fault, pushes: Mutex::default(), queues: Mutex::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -209,7 +209,7 @@ struct TestCli {
     options: Options,
 }
 
-/// A busy machine may finish hardly a request in a short window: then a longer one, until the outcome tells something.
+/// On a busy machine, a short window may have hardly any requests; then the window is extended.
 async fn run_until(fault: Fault, scenario: Scenario, tells: impl Fn(&Outcome) -> bool) -> Outcome {
     for seconds in ["0.2", "2"] {
         let outcome = run_for(seconds, fault, scenario).await;

@@ -1,4 +1,4 @@
-//! Runs workers against the broker and counts what they did. Knows no scenario.
+//! Runs workers against the broker and records their results. Knows no scenario.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::client::Client;
 use crate::measure::Usage;
 use crate::setup::Setup;
 
-/// After an error a worker pauses, so that a broker that is down is not hammered.
+/// Pause after an error, so that a broker that is down is not flooded.
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
 const ERROR_TEXTS_MAX: usize = 3;
 pub const TENTHS: usize = 10;
 
 /// One connection's work, step by step.
 pub trait Worker: Send + 'static {
-    /// Sends a request or a few that belong together and records them. An error is counted, and the
-    /// worker goes on: it must answer `Done` by itself once its time is over.
+    /// Sends a request, or a few that belong together, and records them. An error is counted, and the worker continues; it returns
+    /// `Done` once its time is over.
     fn step(
         &mut self,
         client: &mut Client,
@@ -37,7 +37,7 @@ pub enum Operation {
     Push,
     Pop,
     Ack,
-    /// From the sending of a message to its receipt.
+    /// From sending a message to its receipt.
     Delivery,
 }
 
@@ -54,13 +54,13 @@ impl Operation {
     }
 }
 
-/// From where a latency counts.
+/// When a latency starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// From the moment of sending, in a loop that waits for its answers: a slow broker is asked less often,
-    /// so these flatter it.
+    /// When the request is sent, in a loop that waits for responses. A slow broker gets fewer requests, so these latencies look
+    /// better than they are.
     Service,
-    /// From the moment at which the schedule wanted to send.
+    /// When the schedule wanted to send.
     Response,
 }
 
@@ -73,7 +73,7 @@ impl Clock {
     }
 }
 
-/// What is measured of the workers' time.
+/// Which part of the workers' time is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     warmup: Duration,
@@ -91,7 +91,7 @@ impl Plan {
         Plan { warmup: Duration::ZERO, limit: None, metered: true }
     }
 
-    /// Preparation: nobody asks what it cost.
+    /// Preparation, whose cost does not matter.
     pub fn unmetered(self) -> Plan {
         Plan { metered: false, ..self }
     }
@@ -106,7 +106,7 @@ pub async fn run_workers<W: Worker>(setup: &Setup, workers: Vec<W>, plan: Plan) 
         crew.push((worker, client));
     }
     let Plan { warmup, limit, metered } = plan;
-    // Counters that must settle cannot be read in the middle of the load: then it counts from its beginning.
+    // Counters that must settle cannot be read under load, so they are read before it starts.
     let warmup = if metered && setup.meter.settles { Duration::ZERO } else { warmup };
     let mut before = None;
     if metered && warmup.is_zero() {
@@ -148,14 +148,14 @@ async fn work<W: Worker>(mut worker: W, mut client: Client, mut recorder: Record
     }
 }
 
-/// What a set of workers did.
+/// Combined results of a set of workers.
 pub struct Phase {
     pub seconds: f64,
     pub usage: Usage,
     pub tallies: [Tally; 4],
     pub errors: u64,
     pub error_texts: Vec<String>,
-    /// Requests went out by the clock and not by the broker's answers.
+    /// Requests were sent by the clock and not after responses.
     pub open_loop: bool,
 }
 
@@ -169,9 +169,9 @@ impl Phase {
 pub struct Tally {
     pub requests: u64,
     pub messages: u64,
-    /// With those that were late for the window but have been paid for.
+    /// Including those that finished after the window but were paid for.
     pub metered_messages: u64,
-    /// The messages of each tenth of a window of fixed length, so that a decay shows.
+    /// Messages in each tenth of a window of fixed length, to show a decline.
     pub tenths: [u64; TENTHS],
     pub latency_us: Histogram<u64>,
 }
@@ -204,8 +204,8 @@ impl Recorder {
         Recorder { window, tallies: Default::default(), errors: 0, error_texts: Vec::new() }
     }
 
-    /// Work finished inside the window counts as throughput. A latency counts if it began in the window,
-    /// however late it ends: leaving out what was still under way would hide the slowest.
+    /// Work finished inside the window counts as throughput. A latency counts if it started in the window, however late it ends:
+    /// omitting unfinished requests would hide the slowest.
     pub fn record(&mut self, operation: Operation, started: Instant, finished: Instant, messages: usize) {
         let tally = &mut self.tallies[operation as usize];
         if self.window.contains(finished) {
@@ -250,7 +250,7 @@ impl Recorder {
     }
 }
 
-/// The time that is measured: from the end of the warm-up to the limit or the first call of `stop`.
+/// The measured time: from the end of the warm-up to the limit or the first call of `stop`.
 pub struct Window {
     pub from: Instant,
     pub until: Option<Instant>,
@@ -263,7 +263,7 @@ impl Window {
         Window { from, until: limit.map(|limit| from + limit), stopped: OnceLock::new() }
     }
 
-    /// Ends the window for everyone: what there was to measure is used up.
+    /// Ends the window for all workers: there is nothing left to measure.
     pub fn stop(&self) {
         self.stopped.get_or_init(Instant::now);
     }
@@ -280,7 +280,7 @@ impl Window {
         }
     }
 
-    /// None before the window, and of one that ends by itself.
+    /// None before the window starts, and for one without a fixed end.
     fn tenth(&self, instant: Instant) -> Option<usize> {
         let length = self.until?.duration_since(self.from);
         let part = instant.checked_duration_since(self.from)?.div_duration_f64(length);

@@ -1,4 +1,4 @@
-//! HTTP/1.1 answers, read from bytes. Pure: it owns no connection.
+//! Parses HTTP/1.1 responses from bytes. Pure: it owns no connection.
 
 use anyhow::{Result, anyhow, bail};
 use httparse::Status;
@@ -6,14 +6,14 @@ use httparse::Status;
 /// More than any broker sends.
 const HEADERS_MAX: usize = 32;
 
-/// The head of an answer: all that is needed to find its end.
+/// The head of a response: everything needed to find its end.
 #[derive(Debug, PartialEq)]
 pub struct Head {
     pub status: u16,
     /// Bytes of the head itself; the body follows.
     pub bytes: usize,
     pub length: Length,
-    /// The broker takes another request on this connection.
+    /// The connection can be reused.
     pub keep_alive: bool,
 }
 
@@ -28,7 +28,7 @@ pub fn head(buffer: &[u8]) -> Result<Option<Head>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let Status::Complete(bytes) = response.parse(buffer)? else { return Ok(None) };
-    let status = response.code.ok_or_else(|| anyhow!("an answer without a status"))?;
+    let status = response.code.ok_or_else(|| anyhow!("a response without a status"))?;
     let mut length = (status == 204 || status == 304).then_some(Length::Known(0));
     let mut keep_alive = response.version == Some(1);
     for header in response.headers.iter() {
@@ -37,19 +37,19 @@ pub fn head(buffer: &[u8]) -> Result<Option<Head>> {
             length = Some(Length::Known(text.trim().parse()?));
         } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
             if !header.value.eq_ignore_ascii_case(b"chunked") {
-                bail!("an answer in an unknown encoding");
+                bail!("a response in an unknown encoding");
             }
             length = Some(Length::Chunked);
         } else if header.name.eq_ignore_ascii_case("connection") {
             keep_alive = !header.value.eq_ignore_ascii_case(b"close");
         }
     }
-    let length = length.ok_or_else(|| anyhow!("an answer of unknown length"))?;
+    let length = length.ok_or_else(|| anyhow!("a response of unknown length"))?;
     Ok(Some(Head { status, bytes, length, keep_alive }))
 }
 
-/// The body, and how many bytes it took; none while it is incomplete. Starts over each time it is called:
-/// long chunked answers are no part of any scenario.
+/// The body, and how many bytes it took; none while it is incomplete. Starts over with each call: no scenario has long chunked
+/// responses.
 pub fn chunked(buffer: &[u8]) -> Result<Option<(Vec<u8>, usize)>> {
     let mut body = Vec::new();
     let mut at = 0;
@@ -59,7 +59,7 @@ pub fn chunked(buffer: &[u8]) -> Result<Option<(Vec<u8>, usize)>> {
         let start = at + line_bytes;
         let end = start + usize::try_from(chunk_bytes)?;
         let Some(chunk) = buffer.get(start..end + 2) else { return Ok(None) };
-        // The last chunk is empty. Trailers, which nobody sends, would show here.
+        // The last chunk is empty. Trailers, which brokers do not send, would fail here.
         if !chunk.ends_with(b"\r\n") {
             bail!("a chunk of another length than announced");
         }

@@ -1,4 +1,4 @@
-//! Load generator for Queen: runs scenarios against brokers, checks what they promise, measures and compares.
+//! Load generator for Queen: runs scenarios against brokers, verifies their results, measures and compares.
 
 mod checker;
 mod client;
@@ -32,11 +32,11 @@ use crate::options::{
     PinnedOptions, RunOptions, SoakOptions,
 };
 
-// The broker's own, so that a client and its broker are compared with the same.
+// The broker's allocator, so that a client and its broker are compared fairly.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Room for the 20,000 parked connections of `growth`.
+/// Enough for the 20,000 parked connections of `growth`.
 const OPEN_FILES: u64 = 65_536;
 
 #[derive(Parser)]
@@ -48,23 +48,23 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Runs scenarios and prints tables. Fails on any broken promise and any unexpected answer.
+    /// Run scenarios and print tables. Fails on any violation and any unexpected response.
     Run(RunOptions),
-    /// Runs scenarios on our broker and another in turn, and holds ours to its goals.
+    /// Run scenarios on our broker and another one in turn, and check our goals.
     Compare(CompareOptions),
-    /// Runs scenarios as bare calls of the broker's own SQL and through our broker, and tells which part is left.
+    /// Run scenarios as direct calls of the broker's SQL and through our broker, and show the remaining share.
     Ceiling(CeilingOptions),
-    /// Tells what an operation costs as partitions, groups, backlog, parked pops or payloads grow.
+    /// Measure the cost of an operation as partitions, groups, backlog, parked pops or payloads grow.
     Growth(GrowthOptions),
-    /// Runs end-to-end without and beside a transaction that is held open all the time.
+    /// Run end-to-end with and without a transaction that is held open the whole time.
     Pinned(PinnedOptions),
-    /// Asks the admin plane of a large queue under load, and tells what its statistics cost.
+    /// Query the admin API of a large queue under load, and measure the cost of its statistics.
     Admin(AdminOptions),
-    /// Tells what a message costs the Rust client, beside what it costs the broker.
+    /// Measure the CPU cost per message of the Rust client compared with the broker.
     Client(ClientOptions),
-    /// Keeps a broker busy for long, with retention, and tells whether anything grows or slows down.
+    /// Keep a broker under load for a long time, with retention, and check that nothing grows or slows down.
     Soak(SoakOptions),
-    /// Breaks everything around two brokers under load, and accounts for every promise they made.
+    /// Inject faults around two brokers under load, and verify all guarantees.
     Chaos(ChaosOptions),
 }
 
@@ -73,7 +73,7 @@ fn main() -> Result<ExitCode> {
     raise_open_files_limit();
     let runtime = action.runtime()?;
     let clean = runtime.block_on(async {
-        // Brokers and clusters of ours are stopped by being dropped.
+        // Our brokers and clusters are stopped by being dropped.
         tokio::select! {
             clean = action.run() => clean,
             signal = interrupted() => bail!("interrupted by {}", signal?),
@@ -120,10 +120,10 @@ impl Action {
     }
 }
 
-/// The usual 1,024 files are fewer than the parked scenario's connections. A broker started here inherits it.
+/// The usual limit of 1,024 files is too low for the parked scenario. Brokers started here inherit it.
 fn raise_open_files_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Only some may go beyond the maximum.
+    // Only privileged users may exceed the maximum.
     let beyond = limit.maximum.map(|maximum| maximum.max(OPEN_FILES));
     for maximum in [beyond, limit.maximum] {
         if setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok() {

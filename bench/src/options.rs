@@ -1,4 +1,4 @@
-//! The command line, once.
+//! The command line options of all subcommands.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use tokio::runtime::{Builder, Runtime};
 /// One broker.
 #[derive(Args, Clone, Debug)]
 pub struct RunOptions {
-    /// Broker to load.
+    /// URL of the broker to load.
     #[arg(long, default_value = "http://127.0.0.1:6632", conflicts_with = "queen")]
     pub url: String,
     /// Queen binary to start on a fresh PostgreSQL instead.
     #[arg(long)]
     pub queen: Option<PathBuf>,
-    /// Process of a broker not started here, for its CPU time and memory.
+    /// Process id of a broker that was not started here, for its CPU time and memory.
     #[arg(long, conflicts_with = "queen")]
     pub broker_pid: Option<u32>,
-    /// Postmaster of a broker not started here, for its CPU time.
+    /// Postmaster of a broker that was not started here, for its CPU time.
     #[arg(long, conflicts_with = "queen")]
     pub postgres_pid: Option<u32>,
     #[command(flatten)]
@@ -32,10 +32,10 @@ pub struct CompareOptions {
     /// Our binary.
     #[arg(long)]
     pub queen: PathBuf,
-    /// The other broker: a command to start it, or `http://…` of one that runs.
+    /// The other broker: a command to start it, or the `http://…` URL of a running one.
     #[arg(long)]
     pub peer: String,
-    /// Folder for a picture of each family of scenarios.
+    /// Folder for a chart of each scenario family.
     #[arg(long)]
     pub plots: Option<PathBuf>,
     /// File for the tables as Markdown.
@@ -51,7 +51,7 @@ pub struct CeilingOptions {
     /// Our binary.
     #[arg(long)]
     pub queen: PathBuf,
-    /// Reads the messages back as well, which a broker does for what is no longer in its cache.
+    /// Also read the messages back, which a broker does for those that are not in its cache.
     #[arg(long)]
     pub fetch: bool,
     /// File for the table as Markdown.
@@ -67,10 +67,10 @@ pub struct GrowthOptions {
     /// Our binary.
     #[arg(long)]
     pub queen: PathBuf,
-    /// What grows, separated by commas [default: all of them].
+    /// What grows, separated by commas [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub axis: Vec<Axis>,
-    /// Sizes along it instead of the usual ones, separated by commas.
+    /// Sizes to use instead of the usual ones, separated by commas.
     #[arg(long, value_delimiter = ',', requires = "axis")]
     pub points: Vec<u32>,
     /// Measured time of each operation [default: 5, quick: 0.2].
@@ -90,7 +90,7 @@ pub struct GrowthOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Axis {
-    /// That exist, of which 64 are in use.
+    /// Existing partitions, of which 64 are in use.
     Partitions,
     /// Consumer groups that read everything.
     Groups,
@@ -98,11 +98,11 @@ pub enum Axis {
     Backlog,
     /// Long polls of another queue.
     Parked,
-    /// Bytes of a message.
+    /// Payload size in bytes.
     Payload,
 }
 
-/// One broker without and one beside a transaction that stays open.
+/// One broker without and one with a transaction that stays open.
 #[derive(Args, Clone, Debug)]
 pub struct PinnedOptions {
     /// Our binary.
@@ -122,25 +122,25 @@ pub struct PinnedOptions {
     pub markdown: Option<PathBuf>,
 }
 
-/// One broker for a long time below its peak, then once more beside a transaction that stays open.
+/// One broker for a long time below its peak, then again with a transaction that stays open.
 #[derive(Args, Clone, Debug)]
 pub struct SoakOptions {
     /// Our binary.
     #[arg(long)]
     pub queen: PathBuf,
-    /// How long, without the transaction and again with it [default: 1800, quick: 3].
+    /// Duration, without the transaction and again with it [default: 1800, quick: 3].
     #[arg(long, value_parser = seconds)]
     pub seconds: Option<Duration>,
-    /// How long with it, if that is to be another time.
+    /// Duration with the transaction, if different.
     #[arg(long, value_parser = seconds)]
     pub pinned_seconds: Option<Duration>,
     /// Share of the peak, which is measured first.
     #[arg(long, default_value_t = 0.7)]
     pub load: f64,
-    /// Seconds after which messages are removed [default: 60, quick: 1].
+    /// Retention of messages in seconds [default: 60, quick: 1].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: Option<u32>,
-    /// A short time, for a smoke test that has no goals.
+    /// A short time, for a smoke test without goals.
     #[arg(long)]
     pub quick: bool,
     /// File for the full results.
@@ -157,7 +157,7 @@ pub struct ClientOptions {
     /// Our binary.
     #[arg(long)]
     pub queen: PathBuf,
-    /// Messages of each load; a tenth of them one a request [default: 400000, quick: 2000].
+    /// Messages of each load; a tenth of them for loads with one per request [default: 400000, quick: 2000].
     #[arg(long, value_parser = clap::value_parser!(u64).range(2_000..))]
     pub messages: Option<u64>,
     /// Few messages, for a smoke test.
@@ -183,19 +183,19 @@ pub struct AdminOptions {
     /// Messages in each of them.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub messages: u32,
-    /// Small queues beside it [default: 500, quick: 50].
+    /// Number of small queues [default: 500, quick: 50].
     #[arg(long)]
     pub queues: Option<u32>,
-    /// Messages pushed a second, and delivered to each of two groups a second, while questions are asked.
+    /// Messages pushed per second, and delivered to each of two groups per second, during the queries.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(10..))]
     pub rate: u32,
-    /// Time for each question [default: 5, quick: 0.3].
+    /// Duration of each query [default: 5, quick: 0.3].
     #[arg(long, value_parser = seconds)]
     pub seconds: Option<Duration>,
     /// Pairs of runs, one with and one without statistics [default: 8, quick: 1].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub pairs: Option<u32>,
-    /// A small queue and short times, for a smoke test that has no goals.
+    /// A small queue and short times, for a smoke test without goals.
     #[arg(long)]
     pub quick: bool,
     /// File for the full results.
@@ -206,28 +206,28 @@ pub struct AdminOptions {
     pub markdown: Option<PathBuf>,
 }
 
-/// Two brokers, and everything that may happen to them.
+/// Two brokers under injected faults.
 #[derive(Args, Clone, Debug)]
 pub struct ChaosOptions {
     /// Our binary.
     #[arg(long)]
     pub queen: PathBuf,
-    /// Decides on the faults and on what the workers do [default: a new one].
+    /// Determines the faults and the workers' actions [default: random].
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Runs, each with the seed after the last one's.
+    /// Number of runs, each with the next seed.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
     /// Time under load of each run [default: 60, quick: 14; with a failover or an upgrade: 20, quick: 6].
     #[arg(long, value_parser = seconds)]
     pub seconds: Option<Duration>,
-    /// Keeps the logs of brokers and PostgreSQL, which a run without a violation removes.
+    /// Keep the logs of brokers and PostgreSQL; by default they are removed after a run without violations.
     #[arg(long)]
     pub keep_logs: bool,
-    /// Instead of the faults: the primary is killed, and its synchronous standby promoted.
+    /// Instead of other faults: kill the primary and promote its synchronous standby.
     #[arg(long)]
     pub failover: bool,
-    /// Instead of the faults: both brokers are this earlier release at first, and replaced one after the other.
+    /// Instead of other faults: start both brokers from this earlier release, and replace them one after the other.
     #[arg(long, value_name = "BINARY", conflicts_with = "failover")]
     pub upgrade_from: Option<PathBuf>,
     /// Short faults and a short run, for a smoke test.
@@ -250,23 +250,23 @@ pub struct Options {
     /// Measured time of each timed scenario [default: 5, quick: 0.5].
     #[arg(long, value_parser = seconds)]
     pub seconds: Option<Duration>,
-    /// Time before it that is not measured [default: 1, quick: 0.1].
+    /// Warm-up before it [default: 1, quick: 0.1].
     #[arg(long, value_parser = seconds)]
     pub warmup: Option<Duration>,
     /// Closed-loop workers, one connection each.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,
-    /// Partitions of a queue, where the scenario does not say otherwise.
+    /// Partitions of a queue, unless the scenario determines them.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(10..))]
     pub partitions: u32,
-    /// Bytes of a payload as JSON text; about 70 are its own bookkeeping.
+    /// Payload size as JSON text in bytes; about 70 of them are bookkeeping.
     #[arg(long, default_value_t = 256)]
     pub payload: usize,
-    /// Repetitions of everything, each on a fresh PostgreSQL; the tables show medians [default: 1, of a
-    /// comparison: 3, quick: 1].
+    /// Number of runs, each on a fresh PostgreSQL; the tables show medians [default: 1, for a comparison: 3,
+    /// quick: 1].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: Option<u32>,
-    /// Once more for the costs that PostgreSQL tells late: waits 11 s before and after each scenario.
+    /// Add a pass for costs that PostgreSQL reports late: waits 11 s before and after each scenario.
     #[arg(long)]
     pub budget: bool,
     /// Short times and small counts, for a smoke test.
@@ -281,7 +281,7 @@ pub struct Options {
     /// Long polls of the parked scenario [default: 2000, quick: 200].
     #[arg(long)]
     pub parked: Option<u32>,
-    /// Most messages loaded ahead of a pop scenario.
+    /// Maximum messages loaded ahead of a pop scenario.
     #[arg(long, default_value_t = 500_000)]
     pub preload_max: u32,
     /// Give up on missing messages after this long without any.
@@ -293,7 +293,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// All defaults, for commands that decide on the load themselves.
+    /// All defaults, for commands that determine the load themselves.
     pub fn standard() -> Options {
         #[derive(Parser)]
         struct Defaults {

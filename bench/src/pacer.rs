@@ -1,7 +1,7 @@
-//! A schedule that does not wait for answers: so many send times a second, handed out in order.
+//! A schedule that does not wait for responses: a fixed number of send times per second, assigned in order.
 //!
-//! Tokio's timer is late by up to a millisecond, which would count as the broker's. The kernel's wakes us
-//! within a tenth of that, and one read tells how many times have come.
+//! Tokio's timer is late by up to a millisecond, which would count as the broker's latency. The kernel's timer is ten times more
+//! precise, and one read returns how many times have come.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Begins with the first call of `next`. Hands out nothing more once dropped.
+/// Starts with the first call of `next`. Assigns nothing more once dropped.
 pub struct Pacer {
     period: Duration,
     tickets: AtomicU32,
@@ -27,7 +27,7 @@ pub struct Pacer {
 
 struct Shared {
     timer: AsyncFd<OwnedFd>,
-    /// One for each send time that has come.
+    /// One permit for each send time that has come.
     due: Semaphore,
 }
 
@@ -49,8 +49,7 @@ impl Pacer {
         })
     }
 
-    /// Waits for the next send time that nobody else has taken and answers it; none when it is not before
-    /// `until`.
+    /// Waits for the next unassigned send time and returns it; none if it is not before `until`.
     pub async fn next(&self, until: Option<Instant>) -> Result<Option<Instant>> {
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
         let intended = self.start()? + self.period * ticket;
@@ -88,7 +87,7 @@ async fn drive(shared: Arc<Shared>) {
         let mut count = [0; 8];
         let read = ready.try_io(|timer| Ok(rustix::io::read(timer, &mut count)?));
         if let Ok(Ok(_)) = read {
-            // Sooner or later every send time is given out, however late we are.
+            // Every send time is eventually assigned, however late.
             shared.due.add_permits(u64::from_ne_bytes(count) as usize);
         }
     }

@@ -1,4 +1,4 @@
-//! All selected scenarios once, on a broker that is started for it and stopped after it.
+//! Runs all selected scenarios once, on a broker that is started before and stopped afterwards.
 
 use anyhow::Result;
 
@@ -11,22 +11,22 @@ use crate::setup::Setup;
 #[derive(Default)]
 pub struct Series {
     pub outcome: Outcome,
-    /// Of the broker, when all was done.
+    /// Memory of the broker at the end.
     pub memory: Option<Memory>,
     pub broker_version: Option<String>,
     pub postgres_version: Option<String>,
 }
 
-/// What a series is for.
+/// The purpose of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     Timed,
-    /// For the costs that PostgreSQL tells late.
+    /// For the costs that PostgreSQL reports late.
     Budget,
 }
 
-/// Opens a site, runs the series, closes it. Only a site that cannot be had is an error: all else is told
-/// in the outcome, since the others may still tell something.
+/// Opens a site, runs the series, closes the site. Only a missing site is an error; everything else is part of the outcome, because
+/// other scenarios may still be useful.
 pub async fn run(source: &Source, options: &Options, selected: &[Scenario], pass: Pass) -> Result<Series> {
     let site = Site::open(source).await?;
     let series = run_on(&site, options, selected, pass).await;

@@ -1,4 +1,4 @@
-//! What every scenario needs: where the broker is, a queue of its own, and messages in it.
+//! What every scenario needs: the broker's address, a queue of its own, and messages in it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -22,11 +22,11 @@ pub struct Setup {
     pub target: Target,
     pub options: Options,
     pub meter: Meter,
-    /// Zero of the `sent` times in payloads.
+    /// Origin of the `sent` times in payloads.
     pub epoch: Instant,
 }
 
-/// Shared by the workers of a scenario; held only between two requests, never across one.
+/// Shared by the workers of a scenario; held only between requests.
 pub type SharedChecker = Arc<Mutex<Checker>>;
 
 pub fn shared(checker: Checker) -> SharedChecker {
@@ -63,7 +63,7 @@ impl Setup {
         expect_status("delete queue", &reply, 200)
     }
 
-    /// Pushes `each` messages to every partition and tells the checker, which must expect one producer.
+    /// Pushes `each` messages to every partition and informs the checker, which must expect one producer.
     pub async fn preload(
         &self,
         queue: &str,

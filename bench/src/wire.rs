@@ -1,4 +1,4 @@
-//! Request bodies and the parts of answers that are checked. Pure: it sends nothing.
+//! Request bodies, and the parts of responses that are checked. Pure: it sends nothing.
 
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::client::Reply;
 
-/// What each payload carries, so that a receiver can tell loss, repetition and disorder.
+/// Contents of each payload, with which a receiver detects loss, repetition and disorder.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub struct Stamp {
     pub producer: u32,
@@ -28,14 +28,13 @@ pub fn partition_name(partition: u32) -> String {
     format!("p{partition}")
 }
 
-/// The part of a pop's query that names its group. The start is told, since brokers differ in what they take
-/// when it is not: some begin with what is pushed from now on.
+/// The part of a pop's query that names its group. The start is explicit because brokers have different defaults: some start with
+/// new messages.
 pub fn group_query(group: &str) -> String {
     format!("&consumerGroup={group}&subscriptionMode=all")
 }
 
-/// Writes payloads that carry a stamp and are filled up to their size, and the transaction ids that go with
-/// them: fresh version 7 UUIDs, as the published clients send.
+/// Writes payloads with a stamp, padded to their size, and their transaction ids: version 7 UUIDs, as the published clients send.
 pub struct Payloads {
     bytes: usize,
     random: Random,
@@ -50,7 +49,7 @@ impl Payloads {
         Payloads { bytes, random, pad, unix_ms: 0 }
     }
 
-    /// The ids that follow are of this moment: to look once for each request is enough.
+    /// Sets the time of the following ids; once per request is enough.
     pub fn look_at_clock(&mut self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
         self.unix_ms = now.as_millis() as u64;
@@ -106,7 +105,7 @@ impl PushBody {
         self.items
     }
 
-    /// What is added next begins a new request in the same memory.
+    /// Starts a new request in the same memory.
     pub fn finish(&mut self) -> &[u8] {
         self.body.extend_from_slice(b"]}");
         self.items = 0;
@@ -127,21 +126,21 @@ pub fn check_pushed(reply: &Reply, items: usize) -> Result<()> {
         status: &'a str,
     }
     expect_status("push", reply, 201)?;
-    // Nothing else in an answer looks like these, and to count is far cheaper than to parse.
+    // Nothing else in a response looks like these, and counting is far cheaper than parsing.
     if [QUEUED, STATUS].iter().all(|word| count(&reply.body, word) == items) {
         return Ok(());
     }
-    let pushed: Vec<Pushed<'_>> = serde_json::from_slice(&reply.body).context("push answer")?;
+    let pushed: Vec<Pushed<'_>> = serde_json::from_slice(&reply.body).context("push response")?;
     if pushed.len() != items {
-        bail!("push of {items} answered {} entries", pushed.len());
+        bail!("push of {items} returned {} entries", pushed.len());
     }
     match pushed.iter().find(|item| item.status != "queued") {
-        Some(item) => bail!("push answered an item with status `{}`", item.status),
+        Some(item) => bail!("push returned an item with status `{}`", item.status),
         None => Ok(()),
     }
 }
 
-/// Ids stay raw JSON: they are only ever sent back as they came.
+/// Ids stay raw JSON: they are sent back unchanged.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message<'a> {
@@ -157,7 +156,7 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// None when the payload is not one of ours.
+    /// None if the payload is not one of ours.
     pub fn stamp(&self) -> Option<Stamp> {
         serde_json::from_str(self.data.get()).ok()
     }
@@ -174,21 +173,21 @@ pub fn popped(reply: &Reply) -> Result<Vec<Message<'_>>> {
         return Ok(Vec::new());
     }
     expect_status("pop", reply, 200)?;
-    let popped: Popped<'_> = serde_json::from_slice(&reply.body).context("pop answer")?;
+    let popped: Popped<'_> = serde_json::from_slice(&reply.body).context("pop response")?;
     if popped.messages.is_empty() {
-        bail!("pop answered 200 without messages");
+        bail!("pop returned 200 without messages");
     }
     Ok(popped.messages)
 }
 
-/// How many messages a pop brought. Payloads of ours do not look like one.
+/// The number of messages of a pop. Our payloads do not look like one.
 pub fn count_popped(reply: &Reply) -> Result<usize> {
     if reply.status == 204 {
         return Ok(0);
     }
     expect_status("pop", reply, 200)?;
     match count(&reply.body, TRANSACTION_ID) {
-        0 => bail!("pop answered 200 without messages"),
+        0 => bail!("pop returned 200 without messages"),
         messages => Ok(messages),
     }
 }
@@ -221,7 +220,7 @@ pub fn ack_body(messages: &[Message<'_>], group: Option<&str>) -> Vec<u8> {
     body
 }
 
-/// Fails unless every one of `items` acknowledgements was taken.
+/// Fails unless every one of `items` acknowledgements was accepted.
 pub fn check_acked(reply: &Reply, items: usize) -> Result<()> {
     #[derive(Deserialize)]
     struct Acked {

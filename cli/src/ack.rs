@@ -1,4 +1,4 @@
-//! `queen ack`: says what became of messages that `queen pop` has taken.
+//! `queen ack`: reports the outcome of messages that `queen pop` has leased.
 
 use std::io::{self, BufRead, IsTerminal};
 
@@ -11,50 +11,50 @@ use super::connect::Connect;
 use super::exit::{Exit, Refused};
 use super::output::{Cell, Table, remark};
 
-/// Says what became of messages: done, failed, to be delivered again, or given up.
+/// Acknowledge messages: completed, failed, retry, or dead letter.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen pop orders --group billing --batch 10 --json | queen ack
   queen ack order-1002 --partition-id 01a1dee1-745d-7538-917b-da0024957600 --group billing \
     --lease 01a1dee1-7491-7579-b829-c9b1758f133e.1.2 --status failed --error 'no money'")]
 pub struct Ack {
-    /// The message's transaction id. Without one, lines of `queen pop --json` are read from standard input.
+    /// Transaction id of the message. If omitted, lines of `queen pop --json` are read from standard input.
     #[arg(value_name = "TRANSACTION", requires = "partition_id")]
     transaction: Option<String>,
-    /// The message's id. Without it, the first message with this transaction id in the lease is meant.
+    /// Message id. If omitted, the first message of the lease with this transaction id is acknowledged.
     #[arg(long, value_name = "ID", requires = "transaction")]
     message_id: Option<String>,
-    /// The broker's id of its partition.
+    /// Partition id, as the broker returned it.
     #[arg(long, value_name = "ID", requires = "transaction")]
     partition_id: Option<String>,
-    /// The lease it was delivered under. Without it the lease is not checked; with access control on, it is required while the
-    /// partition is leased.
+    /// Lease the message was delivered under. If omitted, the lease is not checked. With access control, it is required while
+    /// the partition is leased.
     #[arg(long, value_name = "ID", requires = "transaction")]
     lease: Option<String>,
-    /// Consumer group that took it, if it was one.
+    /// Consumer group that popped the message, if any.
     #[arg(long, short, requires = "transaction")]
     group: Option<String>,
-    /// What became of it.
+    /// Outcome of the message.
     #[arg(long, value_enum, default_value_t = Status::Completed)]
     status: Status,
-    /// Why it failed.
+    /// Reason for the failure.
     #[arg(long, value_name = "TEXT", default_value = "")]
     error: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Status {
-    /// Done, and with it everything delivered before it in its partition.
+    /// Done, together with everything delivered before it in its partition.
     Completed,
-    /// Comes again as long as the queue's retries last.
+    /// Failed: delivered again until the queue's retry limit.
     Failed,
-    /// Comes again, at no cost.
+    /// Delivered again, without counting as a failure.
     Retry,
-    /// Becomes a dead letter now.
+    /// Moved to the dead letters now.
     DeadLetter,
 }
 
-/// A line of `queen pop --json`, or of the broker itself.
+/// A line of `queen pop --json`, or a message as the broker returned it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -92,7 +92,7 @@ pub async fn run(ack: Ack, connect: &Connect) -> Result<Exit> {
         ("error", "ERROR"),
     ]);
     let mut refused = None;
-    // A request is for one group.
+    // A request names one group.
     for lines in lines.chunk_by(|one, other| one.consumer_group == other.consumer_group) {
         let messages: Vec<Message<()>> = lines.iter().map(|line| message(&queen, line)).collect();
         for result in messages.iter().fold(queen.acks(), |acks, each| ack.add(acks, each)).await? {
@@ -132,14 +132,15 @@ fn message(queen: &Queen, line: &Line) -> Message<()> {
 
 fn read(input: impl BufRead) -> Result<Vec<Line>> {
     if io::stdin().is_terminal() {
-        remark("reading lines of `queen pop --json`; ctrl-d ends");
+        remark("reading lines of `queen pop --json`; end with ctrl-d");
     }
     let mut lines = Vec::new();
     for (number, line) in (1..).zip(input.lines()) {
         let line = line.context("cannot read standard input")?;
         if !line.trim().is_empty() {
-            let wrong =
-                |error| Refused::usage(format!("line {number} is none of `queen pop --json`: {error}"));
+            let wrong = |error| {
+                Refused::usage(format!("line {number} is not a message of `queen pop --json`: {error}"))
+            };
             lines.push(serde_json::from_str(&line).map_err(wrong)?);
         }
     }

@@ -1,4 +1,4 @@
-//! `queen bench`: a short load on a queue of its own, which it deletes. For what a broker can do, see `queen-bench`.
+//! `queen bench`: a short load on a temporary queue. To measure a broker's limits, see `queen-bench`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,15 +23,15 @@ use super::output::{Card, Cell, note};
 use queen_protocol::units::some_seconds;
 
 const GROUP: &str = "bench";
-/// What is still unread when the producers stop is read within this time, or is lost.
+/// After the producers stop, consumers have this long to read what is left. The rest counts as lost.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// A minute; nothing that takes longer is worth a number.
+/// Upper bound of the latency histograms: one minute.
 const LATENCY_MAX_US: u64 = 60_000_000;
-/// A consumer takes from so many partitions at once.
+/// How many partitions a consumer leases at once.
 const POP_PARTITIONS: u32 = 10;
 
-/// Pushes and consumes for a moment, and says how fast that was.
+/// Run a short load and report throughput and latency.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen bench
@@ -40,19 +40,19 @@ pub struct Bench {
     /// How long to push.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = some_seconds)]
     time: Duration,
-    /// How many push at once.
+    /// Number of concurrent producers.
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = some(1_000))]
     producers: u64,
-    /// How many consume at once.
+    /// Number of concurrent consumers.
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = some(1_000))]
     consumers: u64,
-    /// Messages in a request.
+    /// Messages per request.
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = some(10_000))]
     batch: u64,
-    /// Partitions of the queue.
+    /// Number of partitions.
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = some(100_000))]
     partitions: u64,
-    /// Bytes of a message, about.
+    /// Approximate payload size in bytes.
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = some(1_000_000))]
     bytes: u64,
 }
@@ -63,12 +63,12 @@ fn some(most: u64) -> RangedU64ValueParser {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Load {
-    /// Microseconds since the bench began.
+    /// Microseconds since the start.
     at: u64,
     fill: String,
 }
 
-/// What producers and consumers note.
+/// What producers and consumers record.
 struct Notes {
     began: Instant,
     pushed: AtomicU64,
@@ -105,7 +105,7 @@ pub async fn run(bench: Bench, connect: &Connect) -> Result<Exit> {
     let (queen, output) = (connect.client()?, connect.output());
     let queue = queen.queue(format!("queen-bench-{}", Uuid::now_v7().simple()));
     may_tidy(&queen, &queue).await?;
-    // Until here there is nothing to put in order.
+    // An interrupt needs no cleanup up to here.
     let mut interrupt = Interrupt::listen()?;
     let interrupted = || Refused::error(Exit::Interrupted, "interrupted");
     let made = interrupt.or(queen.admin().configure(queue.name(), &QueueOptions::default())).await;
@@ -133,11 +133,11 @@ pub async fn run(bench: Bench, connect: &Connect) -> Result<Exit> {
     }
 }
 
-/// Deletes the queue before there is one: whoever may not do that could not do it in the end either.
+/// Deletes the queue before it exists: a token that may not do that could not clean up at the end either.
 async fn may_tidy(queen: &Queen, queue: &Queue) -> Result<()> {
     queen.admin().delete_queue(queue.name()).await.map_err(|error| match error.kind() {
         ErrorKind::Forbidden => anyhow::Error::new(error)
-            .context("a bench deletes its queue in the end, which this token may not do"),
+            .context("the bench deletes its queue at the end, and this token may not delete queues"),
         _ => error.into(),
     })?;
     Ok(())
@@ -149,7 +149,7 @@ async fn tidy(queen: &Queen, queue: &Queue, interrupt: &mut Interrupt) {
         Some(Err(error)) => error.to_string(),
         None => "interrupted".to_owned(),
     };
-    note(format!("the queue {} is left behind: {why}", queue.name()));
+    note(format!("queue {} was not deleted: {why}", queue.name()));
 }
 
 async fn measure(bench: &Bench, queue: &Queue) -> Result<Arc<Notes>> {
@@ -189,7 +189,7 @@ async fn measure(bench: &Bench, queue: &Queue) -> Result<Arc<Notes>> {
             sleep(LOOK_EVERY).await;
         }
     };
-    // What is missing is told with the numbers.
+    // Lost messages are reported with the results.
     _ = timeout(DRAIN_MAX, all_read).await;
     consumer.stop().await?;
     Ok(notes)
@@ -205,7 +205,7 @@ struct Producer {
 }
 
 impl Producer {
-    /// A request is for one partition, as those of most producers are.
+    /// One partition per request, as most producers do.
     async fn run(self, time: Duration) -> Result<(), Error> {
         let mut turn = self.number;
         while self.notes.began.elapsed() < time {
@@ -229,13 +229,17 @@ fn report(notes: &Notes, time: Duration) -> Card {
         |histogram: &Histogram<u64>, part: f64| Cell::Decimal(histogram.value_at_quantile(part) as f64 / 1e3);
     Card::default()
         .field("pushed", "pushed", Cell::Number(pushed))
-        .field("pushedPerSecond", "  a second", per_second(pushed, time.as_secs_f64()))
-        .field("pushP50Ms", "  ms a request, median", ms(&pushes, 0.5))
-        .field("pushP99Ms", "  ms, 99 of 100", ms(&pushes, 0.99))
-        .field("pushMaxMs", "  ms, slowest", ms(&pushes, 1.0))
+        .field("pushedPerSecond", "  per second", per_second(pushed, time.as_secs_f64()))
+        .field("pushP50Ms", "  request ms, median", ms(&pushes, 0.5))
+        .field("pushP99Ms", "  request ms, 99th percentile", ms(&pushes, 0.99))
+        .field("pushMaxMs", "  request ms, maximum", ms(&pushes, 1.0))
         .field("consumed", "consumed", Cell::Number(consumed))
-        .field("consumedPerSecond", "  a second", per_second(consumed, notes.last.load(Relaxed) as f64 / 1e6))
-        .field("deliveryP50Ms", "  ms from push, median", ms(&deliveries, 0.5))
-        .field("deliveryP99Ms", "  ms, 99 of 100", ms(&deliveries, 0.99))
-        .field("deliveryMaxMs", "  ms, slowest", ms(&deliveries, 1.0))
+        .field(
+            "consumedPerSecond",
+            "  per second",
+            per_second(consumed, notes.last.load(Relaxed) as f64 / 1e6),
+        )
+        .field("deliveryP50Ms", "  delivery ms, median", ms(&deliveries, 0.5))
+        .field("deliveryP99Ms", "  delivery ms, 99th percentile", ms(&deliveries, 0.99))
+        .field("deliveryMaxMs", "  delivery ms, maximum", ms(&deliveries, 1.0))
 }

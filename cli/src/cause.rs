@@ -1,4 +1,4 @@
-//! Why a consumer ends before anybody has told it to.
+//! Why a consumer stops by itself, before it is interrupted.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Cause(Arc<Mutex<Option<anyhow::Error>>>);
 
 impl Cause {
-    /// The first one counts.
+    /// Keeps the first cause.
     pub fn note(&self, error: impl Into<anyhow::Error>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.into());
     }

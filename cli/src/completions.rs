@@ -1,4 +1,4 @@
-//! `queen completions`: what a shell needs to complete commands and flags.
+//! `queen completions`: shell completion scripts.
 
 use clap::{Command, ValueEnum};
 

@@ -1,4 +1,4 @@
-//! Where the broker is, who asks, and how patient to be: flags that all commands of clients share.
+//! Flags that all client commands share: the broker's URL, credentials and timeouts.
 
 use std::fmt;
 use std::io;
@@ -14,50 +14,50 @@ use super::output::Output;
 use queen_protocol::units::some_seconds;
 
 const HEADING: &str = "Connection";
-/// A broker that has not answered by then will not; with more time left another try is worth more.
+/// Limit of a single attempt. A broker that has not responded by then rarely will; another attempt is a better use of the time.
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 
-/// How a certificate in a PEM file begins.
+/// First line of a certificate in a PEM file.
 const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
-/// Who looks at several brokers does not wait long for one of them.
+/// Limit of a request when several brokers are polled, so that one of them does not hold up the display.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Args)]
 pub struct Connect {
-    /// Where the broker is. Several on the same database: with commas in between, or repeated.
+    /// Broker URL. For several brokers on one database, separate with commas or repeat the flag.
     #[arg(long, env = "QUEEN_URL", value_name = "URL", default_value = "http://localhost:6632", value_delimiter = ',',
           help_heading = HEADING)]
     pub url: Vec<String>,
-    /// Token or API key, if the broker asks for one.
+    /// Token or API key, if the broker requires one.
     #[arg(long, env = "QUEEN_TOKEN", value_name = "TOKEN", help_heading = HEADING)]
     pub token: Option<String>,
-    /// Path of a file that contains `QUEEN_TOKEN`, read again for every request.
+    /// File that contains `QUEEN_TOKEN`, read again for every request.
     #[arg(long, env = "QUEEN_TOKEN_FILE", value_name = "FILE", help_heading = HEADING)]
     pub token_file: Option<PathBuf>,
     /// PEM file of certificates to trust for HTTPS instead of the system's.
     #[arg(long, env = "QUEEN_CACERT", value_name = "FILE", help_heading = HEADING)]
     pub cacert: Option<PathBuf>,
-    /// How long a request may take with all its retries. Waiting for messages comes on top.
+    /// Time limit of a request, retries included. Time spent waiting for messages is added.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_seconds, help_heading = HEADING)]
     pub timeout: Duration,
-    /// Prints JSON: one document, or a line for each message.
+    /// Print JSON: one document, or one line per message.
     #[arg(long, help_heading = HEADING)]
     pub json: bool,
 }
 
 impl Connect {
-    /// A client of all the brokers.
+    /// One client for all brokers.
     pub fn client(&self) -> Result<Queen> {
         Ok(self.builder(self.timeout)?.urls(&self.url).build()?)
     }
 
-    /// One that is patient with each request beyond `--timeout`: a message is worth more than an answer in time.
+    /// A client without an overall limit per request, for commands that must not give up on a message.
     pub fn patient_client(&self) -> Result<Queen> {
         Ok(self.builder(self.timeout.max(ATTEMPT_MAX))?.urls(&self.url).build()?)
     }
 
-    /// A client for each of the brokers, for who wants to know about all of them, and soon.
+    /// One client per broker, for commands that show each of them. Requests fail fast.
     pub fn each(&self) -> Result<Vec<(String, Queen)>> {
         let timeout = self.timeout.min(LOOK_MAX);
         let one = |url: &String| {
@@ -84,12 +84,10 @@ impl Connect {
         }
         Ok(match (&self.token_file, &self.token) {
             (Some(_), Some(_)) => {
-                return Err(Refused::usage(
-                    "QUEEN_TOKEN and QUEEN_TOKEN_FILE are both given; only one may be",
-                ));
+                return Err(Refused::usage("QUEEN_TOKEN and QUEEN_TOKEN_FILE are both set; use only one"));
             }
             (Some(file), None) => {
-                // Better now than as a refusal without end.
+                // Fail now rather than with an endless series of 401s.
                 token_in(file).map_err(|error| Refused::usage(format!("QUEEN_TOKEN_FILE: {error}")))?;
                 let file = file.clone();
                 builder.token_with(move || std::future::ready(token_in(&file)))
@@ -138,7 +136,7 @@ mod tests {
         let (good, empty) = (file("good", "t\n"), file("empty", "\n"));
         assert!(client(&["--token-file", &good]).is_ok() && client(&["--token", "t"]).is_ok());
         for (flags, said) in [
-            (&["--token", "t", "--token-file", &good][..], "QUEEN_TOKEN and QUEEN_TOKEN_FILE are both given"),
+            (&["--token", "t", "--token-file", &good][..], "QUEEN_TOKEN and QUEEN_TOKEN_FILE are both set"),
             (&["--token-file", &empty], "QUEEN_TOKEN_FILE: "),
             (&["--token-file", &empty], "is empty"),
             (&["--token-file", "/nowhere"], "QUEEN_TOKEN_FILE: /nowhere cannot be read"),

@@ -1,5 +1,5 @@
-//! `queen consume`: prints messages as they come, or runs a command for each. A message is acknowledged once it is written, or
-//! once its command has succeeded.
+//! `queen consume`: prints messages as they arrive, or runs a command for each. A message is acknowledged once it is written,
+//! or once its command has succeeded.
 
 use std::io;
 use std::pin::pin;
@@ -23,53 +23,53 @@ use super::reader::Reader;
 use super::source::{Source, Start};
 use queen_protocol::units::some_seconds;
 
-/// What is printed in a moment; a crash repeats no more than this.
+/// How much is printed between acknowledgements; after a crash, at most this much is printed again.
 const PRINT_BATCH: u32 = 100;
-/// A command may take as long as it needs. Who cannot wait for it says so with a second signal.
+/// A stop waits for running commands however long they take. A second signal stops at once.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Follows a queue: prints messages as they come, or runs a command for each, until ctrl-c.
+/// Follow a queue: print messages as they arrive, or run a command for each, until ctrl-c.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  queen consume orders --watch                            look on, and take nothing away from anybody
-  queen consume orders --group billing --limit 3          three messages and no more
-  queen consume orders --group billing --exec './bill'    the payload is on its standard input; exit code 0 acknowledges,
-                                                          any other fails with the end of standard error as the reason
+  queen consume orders --watch                            watch, without affecting other consumers
+  queen consume orders --group billing --limit 3          stop after three messages
+  queen consume orders --group billing --exec './bill'    payload on standard input; exit code 0 acknowledges,
+                                                          any other is a failure, with the end of standard error
 
-What was written counts as handled, and a pipe takes some 64 KiB that nobody has read yet: after `queen consume orders | head -1` more than one
-message may be gone. Who wants so many and no more says --limit; who wants to know that a message was dealt with uses --exec.
+A message counts as handled once it is written, and a pipe buffers about 64 KiB: after `queen consume orders | head -1` more than one
+message may be acknowledged. To read an exact number, use --limit; to acknowledge only what was processed, use --exec.
 
-The command of --exec finds QUEEN_QUEUE, QUEEN_PARTITION, QUEEN_GROUP, QUEEN_TRANSACTION_ID, QUEEN_MESSAGE_ID, QUEEN_PARTITION_ID,
-QUEEN_LEASE_ID, QUEEN_CREATED_AT, QUEEN_RETRY_COUNT, QUEEN_TRACEPARENT and QUEEN_URL in its environment. If it cannot be run (exit code 126
-or 127) no message is to blame: they are given back, and it ends.")]
+The environment of the --exec command has QUEEN_QUEUE, QUEEN_PARTITION, QUEEN_GROUP, QUEEN_TRANSACTION_ID, QUEEN_MESSAGE_ID, QUEEN_PARTITION_ID,
+QUEEN_LEASE_ID, QUEEN_CREATED_AT, QUEEN_RETRY_COUNT, QUEEN_TRACEPARENT and QUEEN_URL. If the command cannot be run (exit code 126
+or 127), messages are given back without counting a failure, and `queen consume` exits.")]
 pub struct Consume {
     #[command(flatten)]
     source: Source,
-    /// Runs this with `sh -c` for each message.
+    /// Run this command with `sh -c` for each message.
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
-    /// How many commands run side by side. A partition's messages go one after the other.
+    /// Number of commands to run concurrently. Messages of one partition run one after another.
     #[arg(long, default_value_t = 1, value_name = "N", requires = "exec")]
     concurrency: usize,
-    /// Most messages to take at once; 1 with --exec, 100 without.
+    /// Maximum messages per request; 1 with --exec, 100 without.
     #[arg(long, value_name = "N")]
     batch: Option<u32>,
-    /// Ends after so many messages.
+    /// Exit after this many messages.
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<u64>,
-    /// Ends after so long without a message.
+    /// Exit after this long without a message.
     #[arg(long, value_name = "TIME", value_parser = some_seconds)]
     idle: Option<Duration>,
-    /// Looks on from now on, as a group of its own that is deleted in the end. The token must be good for that.
+    /// Watch new messages as a temporary group, which is deleted at the end. The token must allow that.
     #[arg(long, requires = "queue", conflicts_with_all = ["group", "exec"])]
     watch: bool,
 }
 
-/// How it came to its end.
+/// How consuming ended.
 enum End {
     ByItself(Summary),
     Stopped(Summary),
-    /// Somebody could not wait for it.
+    /// Interrupted a second time.
     AtOnce,
 }
 
@@ -84,14 +84,14 @@ pub async fn run(mut consume: Consume, connect: &Connect) -> Result<Exit> {
         consume.source.group = Some(guest.name().to_owned());
         consume.source.from = Some(Start::New);
     }
-    // Until here there is nothing to put in order.
+    // An interrupt needs no cleanup up to here.
     let mut interrupt = Interrupt::listen()?;
     let (reader, cause) = (Arc::new(Reader::of_stdout()), Cause::default());
     let consumer = start(&consume, connect, &queen, &reader, &cause)?;
     let end = follow(&consumer, &mut interrupt, &reader, &cause).await;
     if let Some(guest) = guest {
         match end {
-            Ok(End::AtOnce) => guest.abandon("there was no time"),
+            Ok(End::AtOnce) => guest.abandon("interrupted"),
             _ => guest.leave(&queen, &mut interrupt).await,
         }
     }
@@ -107,7 +107,8 @@ pub async fn run(mut consume: Consume, connect: &Connect) -> Result<Exit> {
     Ok(if exit == Exit::Done && summary.failed > 0 { Exit::Failed } else { exit })
 }
 
-/// A consumer waits for a broker that goes away and comes back. One that was never there is more likely a mistake.
+/// Checks that the broker is there. Once running, a consumer waits for a broker that goes away; one that was never reachable is
+/// more likely a wrong URL.
 async fn reachable(connect: &Connect) -> Result<()> {
     let mut last = None;
     for (_, queen) in connect.each()? {
@@ -120,7 +121,7 @@ async fn reachable(connect: &Connect) -> Result<()> {
 }
 
 impl Consume {
-    /// How long a stop waits for what is being done. Printing takes no time, unless the reader is gone.
+    /// How long a stop waits for unfinished work. Printing takes no time, unless the reader is gone.
     fn stop_timeout(&self) -> Duration {
         if self.exec.is_some() { FOR_EVER } else { Duration::ZERO }
     }
@@ -143,7 +144,7 @@ fn start(
     }
     let noted = cause.clone();
     let consuming = consuming.stop_timeout(consume.stop_timeout()).on_error(move |error| {
-        // A message that `Exec` has given back took its lease along: that its neighbours cannot give it back again is no news.
+        // When `Exec` gives a message back, its lease ends; that its neighbors cannot be given back again is expected.
         if error.kind() != ErrorKind::Refused || !noted.is_noted() {
             note(error.to_string());
         }
@@ -153,7 +154,7 @@ fn start(
         Some(command) => {
             let exec = Exec::new(command.clone(), connect.url.join(","), reader.clone(), cause);
             let exec = Arc::new(exec);
-            // It acknowledges what it has done.
+            // The consumer acknowledges what is finished.
             consuming.auto_ack(false).each(move |message: Raw, context| {
                 let exec = exec.clone();
                 async move { exec.handle(&message, &context).await }
@@ -167,7 +168,7 @@ fn start(
     Ok(consuming.start()?)
 }
 
-/// Whoever reads what we print may go at any time. What could not be written then is not handled, so that it is given back.
+/// The reader of our output may leave at any time. What could not be written is not handled, and is given back.
 async fn print(output: Output, message: Raw, context: Context, cause: Cause) -> Result<(), String> {
     if let Err(error) = block_in_place(|| delivery::print(output, &message)) {
         cause.note(error);
@@ -177,7 +178,7 @@ async fn print(output: Output, message: Raw, context: Context, cause: Cause) -> 
     Ok(())
 }
 
-/// Until it ends by itself, or nobody reads what comes of it, or somebody ends it: gracefully, or by a second signal at once.
+/// Runs until it ends by itself, its reader leaves, or it is interrupted: gracefully at first, at once by a second signal.
 async fn follow(
     consumer: &Consumer,
     interrupt: &mut Interrupt,
@@ -200,7 +201,7 @@ async fn follow(
                     return Ok(End::AtOnce);
                 }
                 stopped = true;
-                remark("stopping: what is not done is given back; again to end at once");
+                remark("stopping: unfinished messages are given back; interrupt again to exit at once");
             }
         }
         consumer.stopper().stop();
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_has_all_the_time_it_needs_and_a_reader_who_is_gone_has_none() {
+    fn stopping_waits_for_commands_but_not_for_a_reader_that_is_gone() {
         assert!(of(&["--exec", "./nightly-report"]).stop_timeout() >= Duration::from_secs(24 * 60 * 60));
         assert_eq!(of(&["--watch"]).stop_timeout(), Duration::ZERO);
     }

@@ -1,4 +1,4 @@
-//! Messages as they are printed: the payload alone for pipes, with its lane and age for people, all of it as JSON.
+//! How messages are printed: the payload alone for pipes, with partition and age at a terminal, everything as JSON with `--json`.
 
 use std::borrow::Cow;
 use std::io;
@@ -13,7 +13,7 @@ use super::times;
 
 pub type Raw = Message<Box<RawValue>>;
 
-/// With the broker's names for everything, so that `queen ack` and others can read it.
+/// Uses the broker's field names, so that `queen ack` and other programs can read it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line<'a> {
@@ -35,7 +35,7 @@ struct Line<'a> {
     data: &'a RawValue,
 }
 
-/// One line, at once.
+/// One line, flushed at once.
 pub fn print(output: Output, message: &Raw) -> io::Result<()> {
     if output.json {
         return output.line(&Line {
@@ -61,7 +61,7 @@ pub fn print(output: Output, message: &Raw) -> io::Result<()> {
     output.write(&format!("{}  {}\n", output.dim(&about), clean(&payload(message))))
 }
 
-/// On one line, whatever its sender made of it: who reads messages from a pipe reads lines.
+/// On one line, whatever line breaks its producer used: readers of a pipe expect one message per line.
 pub fn payload(message: &Raw) -> Cow<'_, str> {
     one_line(message.data.get())
 }

@@ -1,4 +1,4 @@
-//! `queen dlq`: what consumers gave up on.
+//! `queen dlq`: dead letters, the messages that a group gave up on.
 
 use std::time::SystemTime;
 
@@ -16,7 +16,7 @@ use super::redrive::{self, Replay};
 use super::text::thousands;
 use super::{pages, queues, times};
 
-/// Lists dead letters, pushes them again, and forgets them.
+/// List, redrive and purge dead letters.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen dlq list orders --group billing
@@ -28,24 +28,24 @@ pub struct Dlq {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists dead letters, the newest failure first.
+    /// List dead letters, newest failure first.
     #[command(after_help = "Examples:
   queen dlq list orders --since 1h
   queen dlq list orders --group billing --json | jq '.[].data'")]
     List {
         #[command(flatten)]
         chosen: Chosen,
-        /// With this text in the error.
+        /// Only with this text in the error.
         #[arg(long, value_name = "TEXT")]
         error: Option<String>,
-        /// Most of them.
+        /// Maximum number to list.
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: u32,
-        /// Leaves out so many.
+        /// Number to skip.
         #[arg(long, default_value_t = 0, value_name = "N")]
         offset: u64,
     },
-    /// Pushes dead letters again, at a pace, and waits until that is done.
+    /// Push dead letters again, at a limited rate, and wait until it is done.
     #[command(after_help = "Examples:
   queen dlq redrive orders --group billing --rate 50
   queen dlq redrive orders --error timeout --dry-run")]
@@ -55,16 +55,16 @@ enum Action {
         #[command(flatten)]
         replay: Replay,
     },
-    /// Lists redrives, the newest first, or ends one.
+    /// List redrives, newest first, or cancel one.
     #[command(after_help = "Examples:
   queen dlq redrives
   queen dlq redrives --cancel 01a1dee1-7461-7d02-8a4b-3f1c5f2b8e01")]
     Redrives {
-        /// Ends this one. What it has not pushed yet stays a dead letter.
+        /// Cancel this redrive. What it has not pushed yet stays a dead letter.
         #[arg(long, value_name = "ID")]
         cancel: Option<String>,
     },
-    /// Forgets dead letters for good.
+    /// Delete dead letters permanently.
     #[command(after_help = "Examples:
   queen dlq purge orders --group billing
   queen dlq purge orders --until 30d --yes")]
@@ -83,13 +83,13 @@ pub struct Chosen {
     /// Only of this partition.
     #[arg(long, short)]
     partition: Option<String>,
-    /// Only what this consumer group gave up on.
+    /// Only of this consumer group.
     #[arg(long, short)]
     group: Option<String>,
-    /// Failed after this time, or at most so long ago (`2h`).
+    /// Failed after this time, or at most this long ago (`2h`).
     #[arg(long, value_name = "TIME", value_parser = times::point)]
     since: Option<SystemTime>,
-    /// Failed before this time, or at least so long ago.
+    /// Failed before this time, or at least this long ago.
     #[arg(long, value_name = "TIME", value_parser = times::point)]
     until: Option<SystemTime>,
 }
@@ -127,7 +127,7 @@ pub async fn run(dlq: Dlq, connect: &Connect) -> Result<Exit> {
             let shown = letters.len() as u64 + offset;
             output.table(&listed(letters))?;
             if shown < total {
-                note(format!("{} more; --offset {shown} goes on", thousands(total - shown)));
+                note(format!("{} more; continue with --offset {shown}", thousands(total - shown)));
             }
             Ok(Exit::Done)
         }
@@ -141,9 +141,9 @@ pub async fn run(dlq: Dlq, connect: &Connect) -> Result<Exit> {
             let letters = chosen.letters(&queen);
             let page: DeadLetterPage<Box<RawValue>> = letters.list().limit(1).await?;
             let total = thousands(page.total);
-            confirm.ask(&format!("forgets {total} dead letters of queue {}", chosen.queue), &chosen.queue)?;
+            confirm.ask(&format!("deletes {total} dead letters of queue {}", chosen.queue), &chosen.queue)?;
             let purged = letters.purge().await?;
-            let text = format!("{} dead letters of {} are gone", thousands(purged), chosen.queue);
+            let text = format!("deleted {} dead letters of {}", thousands(purged), chosen.queue);
             output.done(&json!({"queue": chosen.queue, "purged": purged}), &text)?;
             Ok(Exit::Done)
         }

@@ -1,5 +1,5 @@
-//! A command that is run for a message: the payload on its standard input, what is known about the message in its environment.
-//! It has a process group of its own, so that ctrl-c ends us and lets it finish.
+//! Runs a command for a message: the payload on standard input, the message's properties in the environment. The command has
+//! a process group of its own, so that ctrl-c reaches only `queen` and the command can finish.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -20,30 +20,30 @@ use super::exit::{Exit, Refused};
 use super::output::note;
 use super::reader::Reader;
 
-/// What a dead letter keeps of what a command said: enough for the last lines of a stack trace.
+/// How much of a command's standard error a dead letter keeps: enough for the last lines of a stack trace.
 const TAIL_BYTES: usize = 2_000;
-/// A child that was left behind may keep standard error open. What it says is not the command's.
+/// How long to read standard error after the command has exited; a background child may keep it open.
 const STDERR_PATIENCE: Duration = Duration::from_millis(500);
-/// That the reader has left is told about as soon as that a command has died of it, and not in any order.
+/// A command that dies of a broken pipe and the broken pipe itself are noticed in either order, within this time.
 const READER_PATIENCE: Duration = Duration::from_millis(100);
-/// What a shell ends with if it cannot run a command, or cannot find it.
+/// Exit codes of a shell that cannot run a command, or cannot find it.
 const NOT_RUN: [i32; 2] = [126, 127];
 
 #[derive(Debug)]
 pub struct Exec {
     command: String,
     urls: String,
-    /// Of what commands print.
+    /// Where the commands' output goes.
     reader: Arc<Reader>,
     cause: Cause,
 }
 
-/// Why a message is not done.
+/// Why a message was not processed.
 #[derive(Debug, PartialEq, Eq)]
 enum Trouble {
-    /// Its command has failed. `unheard`: as one that could not write what it had to say.
+    /// The command failed. `unheard`: in a way that a closed standard output would cause.
     Failed { why: String, unheard: bool },
-    /// The command could not be run, which would be the same for every other message.
+    /// The command could not be run, and would fail for every other message too.
     NotRun(String),
 }
 
@@ -54,20 +54,20 @@ impl Trouble {
 }
 
 impl Exec {
-    /// `urls`: for commands that talk to the same broker. `cause`: where to say why no further command makes sense.
+    /// `urls` are passed to commands. `cause` receives the reason why running more commands makes no sense.
     pub fn new(command: String, urls: String, reader: Arc<Reader>, cause: Cause) -> Self {
         Self { command, urls, reader, cause }
     }
 
-    /// Acknowledges the message if its command succeeds: every one by itself, so that whoever kills us has no command done
-    /// twice but the one that runs. An error is what the message fails with.
+    /// Acknowledges the message if its command succeeds, each by itself, so that after a kill only the running command is
+    /// repeated. An error becomes the message's failure.
     ///
     /// # Cancel safety
-    /// The command is killed, with all that it has started.
+    /// The command and everything it started is killed.
     pub async fn handle(&self, message: &Raw, context: &Context) -> Result<(), String> {
         let trouble = match self.run(message, context).await {
             Ok(()) => {
-                // If it is not told it comes again, and that is all.
+                // If the ack is lost, the message is delivered again.
                 if let Err(error) = message.ack().await {
                     note(error.to_string());
                 }
@@ -77,7 +77,7 @@ impl Exec {
         };
         let (why, cause) = match trouble {
             Trouble::NotRun(why) => {
-                let text = format!("the command cannot be run ({why}); its message was given back");
+                let text = format!("cannot run the command ({why}); its message was given back");
                 (why, Refused::error(Exit::Failed, text))
             }
             Trouble::Failed { why, unheard } => {
@@ -91,7 +91,7 @@ impl Exec {
         };
         self.cause.note(cause);
         context.stop();
-        // It is not the message's fault, so it comes again at no cost.
+        // Not a failure of the message: it is delivered again without counting a retry.
         if let Err(error) = message.retry().await {
             note(error.to_string());
         }
@@ -125,7 +125,7 @@ impl Exec {
         family.release();
         match status {
             Ok(status) => judged(status, &tail),
-            Err(error) => Err(Trouble::failed(format!("the command cannot be waited for: {error}"))),
+            Err(error) => Err(Trouble::failed(format!("cannot wait for the command: {error}"))),
         }
     }
 
@@ -154,14 +154,14 @@ impl Exec {
     }
 }
 
-/// A command need not read what it is given.
+/// A command need not read its input.
 async fn feed(stdin: Option<ChildStdin>, payload: &[u8]) {
     let Some(mut stdin) = stdin else { return };
     _ = stdin.write_all(payload).await;
     _ = stdin.write_all(b"\n").await;
 }
 
-/// Passes on what it says, and keeps the end of it.
+/// Passes standard error through, and keeps its end.
 async fn read(said: Option<impl AsyncRead + Unpin>, tail: &mut Vec<u8>) {
     let Some(mut said) = said else { return };
     let (mut ours, mut piece) = (stderr(), [0; 4096]);
@@ -174,14 +174,14 @@ async fn read(said: Option<impl AsyncRead + Unpin>, tail: &mut Vec<u8>) {
     }
 }
 
-/// What the end of a command says about its message.
+/// The failure that the exit of a command means for its message.
 fn judged(status: ExitStatus, tail: &[u8]) -> Result<(), Trouble> {
     let why = reason(status, tail);
     let pipe = Signal::PIPE.as_raw();
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(()),
         (Some(code), _) if NOT_RUN.contains(&code) => Err(Trouble::NotRun(why)),
-        // A shell ends with such a code if one of its commands was killed.
+        // A shell exits with this code if one of its commands was killed.
         (Some(code), _) => Err(Trouble::Failed { why, unheard: code == 128 + pipe }),
         (None, signal) => Err(Trouble::Failed { why, unheard: signal == Some(pipe) }),
     }
@@ -191,9 +191,9 @@ fn reason(status: ExitStatus, tail: &[u8]) -> String {
     let ended = match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("killed by signal {signal}"),
-        (None, None) => "it ended in an unknown way".to_owned(),
+        (None, None) => "unknown exit status".to_owned(),
     };
-    // The first character may have been cut in two.
+    // The kept end may begin inside a character.
     let text = String::from_utf8_lossy(tail);
     match text.trim_start_matches('\u{fffd}').trim() {
         "" => ended,
@@ -201,7 +201,7 @@ fn reason(status: ExitStatus, tail: &[u8]) -> String {
     }
 }
 
-/// A process group that ends with the future it belongs to. If we are killed (-9) it goes on: nobody is left to end it.
+/// A process group that is killed when its future is dropped. It outlives a kill -9 of `queen`.
 struct Family(Option<Pid>);
 
 impl Family {
@@ -209,7 +209,7 @@ impl Family {
         Self(child.id().and_then(|id| Pid::from_raw(id.cast_signed())))
     }
 
-    /// It has ended by itself; its number may soon be somebody else's.
+    /// It has exited; its id may be reused.
     fn release(&mut self) {
         self.0 = None;
     }
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_told_with_its_code_and_the_end_of_what_was_said() {
+    fn a_failure_has_the_exit_code_and_the_end_of_standard_error() {
         let status = ExitStatus::from_raw(3 << 8);
         assert_eq!(reason(status, b" no such customer\n"), "exit code 3: no such customer");
         assert_eq!(reason(status, b""), "exit code 3");

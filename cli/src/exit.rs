@@ -1,4 +1,4 @@
-//! How a command ends: what scripts can tell apart, and what people are told.
+//! Exit codes and error messages.
 
 use std::error::Error;
 use std::fmt;
@@ -21,11 +21,11 @@ pub enum Exit {
 impl Exit {
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Done, "done"),
-        (Self::Failed, "failed: the broker said no, or something went wrong"),
-        (Self::Usage, "wrong usage: nothing was done"),
-        (Self::Nothing, "nothing there: no message, or no such queue, group or operation"),
-        (Self::Unreachable, "the broker cannot be reached, or does not answer in time"),
-        (Self::Forbidden, "not allowed: no token, or not enough of one"),
+        (Self::Failed, "failed: the broker refused, or an error occurred"),
+        (Self::Usage, "wrong usage: nothing was changed"),
+        (Self::Nothing, "nothing found: no message, or no such queue, group or operation"),
+        (Self::Unreachable, "the broker is unreachable, or did not respond in time"),
+        (Self::Forbidden, "not allowed: the token is missing or lacks a permission"),
         (Self::Interrupted, "interrupted by ctrl-c or a signal"),
     ];
 
@@ -49,7 +49,7 @@ impl Exit {
         )
     }
 
-    /// Of a command that failed. A reader who has had enough (`| head`) is no failure.
+    /// The exit code for an error. A reader that closes its pipe (`| head`) is not an error.
     pub fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
             if let Some(refused) = cause.downcast_ref::<Refused>() {
@@ -76,7 +76,7 @@ impl Exit {
     }
 }
 
-/// What people are told about a failure. The client's errors say all about their causes themselves.
+/// The error message for people. Errors of the client already include their causes.
 pub fn told(error: &anyhow::Error) -> Option<String> {
     let mut parts = Vec::new();
     for cause in error.chain() {
@@ -94,13 +94,13 @@ pub fn told(error: &anyhow::Error) -> Option<String> {
     Some(parts.join(": "))
 }
 
-/// What to try when a broker cannot be reached. One whose certificate is refused is running.
+/// What to try when a broker cannot be reached. One whose certificate is not trusted is running.
 fn advice(error: &queen_client::Error) -> Option<&'static str> {
     match refused_by_tls(error) {
-        None => Some("is it running there? `queen serve` starts one, --url says where it is"),
+        None => Some("start one with `queen serve`, or set --url"),
         Some(rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::Other(_),
-        )) => Some("use --cacert to trust it"),
+        )) => Some("trust it with --cacert"),
         Some(_) => None,
     }
 }
@@ -111,7 +111,7 @@ fn refused_by_tls(error: &queen_client::Error) -> Option<&rustls::Error> {
         if let Some(refused) = error.downcast_ref() {
             return Some(refused);
         }
-        // An error of I/O hides what it is about from those who ask for its source.
+        // The source of an I/O error repeats its text without context.
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
     }
@@ -122,7 +122,7 @@ fn is_closed_pipe(cause: &(dyn Error + 'static)) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A failure of ours, with its exit code.
+/// An error of a command, with its exit code.
 #[derive(Debug)]
 pub struct Refused {
     exit: Exit,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_has_had_enough_is_told_nothing() {
+    fn a_broken_pipe_has_no_error_message() {
         let closed: Result<(), _> = Err(io::Error::from(io::ErrorKind::BrokenPipe));
         let error = closed.context("cannot write").unwrap_err();
         assert_eq!((Exit::of(&error), told(&error)), (Exit::Done, None));

@@ -1,4 +1,4 @@
-//! `queen groups`: who reads what, how far each is, and forgetting them.
+//! `queen groups`: consumer groups, their position in each queue, and deleting them.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::output::{Card, Cell, Table, note, remark};
 use super::pages;
 use super::text::thousands;
 
-/// Lists, shows and deletes consumer groups.
+/// List, show and delete consumer groups.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen groups list --queue orders
@@ -24,21 +24,21 @@ pub struct Groups {
     action: Action,
 }
 
-/// A broker tells no more of them, and has no further page.
+/// The most partitions the broker returns; the list has no further page.
 const PARTITIONS_MAX: i64 = 1_000;
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists groups, with a line for each queue they read.
+    /// List groups, one line per queue they read.
     #[command(after_help = "Examples:
   queen groups list
   queen groups list --queue orders --json | jq '.[] | select(.lag > 1000).group'")]
     List {
-        /// Only those that read this queue.
+        /// Only groups that read this queue.
         #[arg(long)]
         queue: Option<String>,
     },
-    /// Shows where a group stands, by partition.
+    /// Show a group's position in each partition.
     #[command(after_help = "Examples:
   queen groups show billing
   queen groups show billing --queue orders --json")]
@@ -47,11 +47,11 @@ enum Action {
         /// Only in this queue.
         #[arg(long)]
         queue: Option<String>,
-        /// Most partitions of a queue.
+        /// Maximum partitions per queue.
         #[arg(long, default_value_t = 200, value_name = "N", value_parser = value_parser!(u32).range(1..=PARTITIONS_MAX))]
         limit: u32,
     },
-    /// Forgets where a group stands; it would start afresh.
+    /// Delete a group's positions. It starts over when it reads again.
     #[command(after_help = "Examples:
   queen groups delete billing
   queen groups delete billing --queue orders --yes")]
@@ -73,7 +73,7 @@ pub async fn run(groups: Groups, connect: &Connect) -> Result<Exit> {
                 |group: &GroupSummary| queue.as_ref().is_none_or(|queue| group.queue_name == *queue);
             let table = listed(all(&admin, queue.as_deref()).await?.into_iter().filter(of_queue));
             if table.is_empty() {
-                remark("nobody reads there");
+                remark("there are no groups");
             }
             output.table(&table)?;
         }
@@ -82,21 +82,22 @@ pub async fn run(groups: Groups, connect: &Connect) -> Result<Exit> {
         }
         Action::Delete { group, queue, confirm } => {
             stands(&admin, &group, queue.as_deref()).await?;
-            let place = queue.as_ref().map_or("everywhere".to_owned(), |queue| format!("in queue {queue}"));
-            confirm.ask(&format!("forgets where group {group} stands {place}"), &group)?;
+            let place =
+                queue.as_ref().map_or("in all queues".to_owned(), |queue| format!("in queue {queue}"));
+            confirm.ask(&format!("deletes the positions of group {group} {place}"), &group)?;
             let partitions = match &queue {
                 Some(queue) => admin.delete_group_in(&group, queue).await?,
                 None => admin.delete_group(&group).await?,
             };
             let document = json!({"group": group, "queue": queue, "partitions": partitions});
-            output.done(&document, &format!("{group} is forgotten in {partitions} partition(s)"))?;
+            output.done(&document, &format!("deleted {group} in {partitions} partition(s)"))?;
         }
     }
     Ok(Exit::Done)
 }
 
-/// Groups, with an entry for each queue they read. It is asked for no more than is wanted: a token that is limited to some
-/// queues may only ask for one of them. A broker may answer with more all the same.
+/// Groups, with an entry for each queue they read. The request names the queue if there is one, because a token may be limited
+/// to it. Brokers may return more than that.
 pub async fn all(admin: &Admin, queue: Option<&str>) -> Result<Vec<GroupSummary>> {
     let page = async |limit, offset| {
         let page = admin.groups().limit(limit).offset(offset);
@@ -108,7 +109,7 @@ pub async fn all(admin: &Admin, queue: Option<&str>) -> Result<Vec<GroupSummary>
     pages::all(page).await
 }
 
-/// Where a group stands, in one queue or in all.
+/// A group's position, in one queue or in all.
 async fn standing(
     admin: &Admin,
     group: &str,
@@ -122,7 +123,7 @@ async fn standing(
     })
 }
 
-/// That the group reads something, or this queue.
+/// Fails unless the group reads something, or reads this queue.
 pub async fn stands(admin: &Admin, group: &str, queue: Option<&str>) -> Result<()> {
     if group.is_empty() {
         return Err(Refused::usage("the name of a group must not be empty"));
@@ -131,7 +132,7 @@ pub async fn stands(admin: &Admin, group: &str, queue: Option<&str>) -> Result<(
     if standing(admin, group, queue, 1).await?.keys().any(|name| wanted(name)) {
         return Ok(());
     }
-    // Of a group that reads many queues the broker names only some there.
+    // For a group of many queues, the broker lists only some of them there.
     if all(admin, queue).await?.iter().any(|each| each.name == group && wanted(&each.queue_name)) {
         return Ok(());
     }
@@ -186,7 +187,7 @@ async fn shown(admin: &Admin, group: &str, queue: Option<&str>, limit: u32) -> R
     };
     let unseen: u64 = summaries.iter().map(unseen).sum();
     if unseen > 0 {
-        note(format!("{} partitions are not shown; --limit shows more of a queue", thousands(unseen)));
+        note(format!("{} partitions are not shown; raise --limit to see more per queue", thousands(unseen)));
     }
     let mut queues: Vec<_> = queues.into_iter().collect();
     queues.sort_by(|(one, _), (other, _)| one.cmp(other));

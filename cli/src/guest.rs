@@ -1,4 +1,4 @@
-//! The group of who only looks on. It is nobody's afterwards, and would hold back the removal of completed messages for ever.
+//! The temporary group of `--watch`. If it stayed, it would hold back the removal of completed messages for good.
 
 use anyhow::{Error, Result};
 use queen_client::{ErrorKind, Queen};
@@ -14,12 +14,12 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Deletes it before it has come: whoever may not do that could not do it in the end either.
+    /// Deletes the group before it exists: a token that may not do that could not clean up at the end either.
     pub async fn announce(queen: &Queen, queue: &str) -> Result<Self> {
         let name = format!("watch-{}", Uuid::now_v7().simple());
         queen.admin().delete_group_in(&name, queue).await.map_err(|error| match error.kind() {
             ErrorKind::Forbidden => Error::new(error).context(
-                "--watch deletes its group in the end, which this token may not do; name a --group instead",
+                "--watch deletes its group at the end, and this token may not delete groups; use --group instead",
             ),
             _ => error.into(),
         })?;
@@ -39,6 +39,6 @@ impl Guest {
     }
 
     pub fn abandon(self, why: &str) {
-        note(format!("the group {} is left behind: {why}", self.name));
+        note(format!("group {} was not deleted: {why}", self.name));
     }
 }

@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP (its terminal was closed) for commands that have something to put in order before they end. Others
-//! simply die of them.
+//! Ctrl-C, SIGTERM and SIGHUP (terminal closed), for commands that have to clean up before they exit. They end other commands
+//! at once.
 
 use std::fs;
 use std::future::pending;
@@ -11,15 +11,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub struct Interrupt {
     terminate: Signal,
     interrupt: Signal,
-    /// `None`: whoever started us wants them ignored, as `nohup` does.
+    /// `None` if the signal is ignored, as under `nohup`.
     hangup: Option<Signal>,
 }
 
 impl Interrupt {
-    /// From now on none of them ends the process by itself.
+    /// From here on, none of these signals ends the process by itself.
     pub fn listen() -> io::Result<Self> {
         let hangup = SignalKind::hangup();
-        // Where there is no such file nobody can tell.
+        // Unknown on systems without this file.
         let ignored = fs::read_to_string("/proc/self/status").is_ok_and(|status| is_ignored(&status, hangup));
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -29,7 +29,7 @@ impl Interrupt {
     }
 
     /// # Cancel safety
-    /// A signal that came meanwhile is seen the next time.
+    /// A signal that arrives between calls is seen by the next one.
     pub async fn next(&mut self) {
         let Self { terminate, interrupt, hangup } = self;
         let hangup = async {
@@ -45,7 +45,7 @@ impl Interrupt {
         }
     }
 
-    /// Does something for as long as nobody interrupts it. `None`: somebody has.
+    /// Runs a future until it completes or a signal arrives; `None` after a signal.
     pub async fn or<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),
@@ -54,7 +54,7 @@ impl Interrupt {
     }
 }
 
-/// By `SigIgn` in the kernel's account of a process, in which each signal has a bit.
+/// Reads the `SigIgn` mask in `/proc/self/status`, which has one bit per signal.
 fn is_ignored(status: &str, signal: SignalKind) -> bool {
     let bits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let bits = bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());

@@ -1,4 +1,4 @@
-//! What the command line does as a client of a broker. It knows no SQL and no HTTP: everything goes through `queen-client`.
+//! The commands that are clients of a broker. No SQL and no HTTP here: everything goes through `queen-client`.
 
 mod ack;
 mod bench;
@@ -37,7 +37,7 @@ pub use completions::Shell;
 pub use connect::Connect;
 pub use exit::{Exit, told};
 
-/// What may still be going on when a command is done is a read of a terminal that nobody types in.
+/// How long to wait at exit for background work; all that can be left is a blocked read from the terminal.
 const END_PATIENCE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Subcommand)]
@@ -55,7 +55,7 @@ pub enum Action {
     Bench(bench::Bench),
 }
 
-/// Runs a command to its end. More than one thread, so that leases are renewed while somebody is slow to read what we write.
+/// Runs a command to completion, on two threads, so that leases are renewed while writing to a slow reader.
 pub fn run(action: Action, connect: &Connect) -> Result<Exit> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime =

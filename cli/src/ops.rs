@@ -1,4 +1,4 @@
-//! `queen ops`: operations that brokers have accepted and put off.
+//! `queen ops`: deferred operations, which brokers have accepted and not executed yet.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::output::{Card, Cell, Table, note, remark};
 use super::pages;
 use queen_protocol::units::some_seconds;
 
-/// Lists, shows, retries and cancels deferred operations.
+/// List, show, retry and cancel deferred operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen ops list --status failed
@@ -26,7 +26,7 @@ pub struct Ops {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists operations, the oldest first.
+    /// List operations, oldest first.
     #[command(after_help = "Examples:
   queen ops list --status failed
   queen ops list --queue orders --older-than 5m --json")]
@@ -34,29 +34,29 @@ enum Action {
         /// `pending`, `processing`, `completed`, `failed` or `cancelled`.
         #[arg(long, value_parser = ["pending", "processing", "completed", "failed", "cancelled"])]
         status: Option<String>,
-        /// About this queue.
+        /// Only of this queue.
         #[arg(long)]
         queue: Option<String>,
-        /// Accepted at least so long ago.
+        /// Accepted at least this long ago.
         #[arg(long, value_name = "TIME", value_parser = some_seconds)]
         older_than: Option<Duration>,
-        /// Most of them.
+        /// Maximum number to list.
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: u32,
     },
-    /// Shows what became of an operation.
+    /// Show an operation.
     #[command(after_help = "Examples:
   queen ops show 01a1dee1-7461-7d02-8a4b-3f1c5f2b8e01")]
     Show { id: String },
-    /// Tries a failed operation again, behind all that was accepted since.
+    /// Retry a failed operation, behind everything accepted since.
     #[command(after_help = "Examples:
   queen ops retry 01a1dee1-7461-7d02-8a4b-3f1c5f2b8e01")]
     Retry { id: String },
-    /// Takes back an operation that nobody works on yet, or gives up one that has failed.
+    /// Cancel an operation that is pending or has failed.
     #[command(after_help = "Examples:
   queen ops cancel 01a1dee1-7461-7d02-8a4b-3f1c5f2b8e01")]
     Cancel { id: String },
-    /// Counts operations, and says how loaded the broker is.
+    /// Show counts of operations and the broker's load.
     #[command(after_help = "Examples:
   queen ops stats
   queen ops stats --json | jq .queueDepth")]
@@ -77,11 +77,11 @@ pub async fn run(ops: Ops, connect: &Connect) -> Result<Exit> {
             let (operations, more) = pages::up_to(u64::from(limit), page).await?;
             let table = listed(operations);
             if table.is_empty() {
-                remark("there are none");
+                remark("there are no operations");
             }
             output.table(&table)?;
             if more {
-                note("there are more; --limit shows them");
+                note("there are more; raise --limit to see them");
             }
         }
         Action::Show { id } => {
@@ -90,11 +90,11 @@ pub async fn run(ops: Ops, connect: &Connect) -> Result<Exit> {
         }
         Action::Retry { id } => {
             admin.retry_operation(&id).await.map_err(|error| known(&id, error))?;
-            output.done(&json!({"id": id, "status": "pending"}), "it is tried again")?;
+            output.done(&json!({"id": id, "status": "pending"}), "operation is pending again")?;
         }
         Action::Cancel { id } => {
             admin.cancel_operation(&id).await.map_err(|error| known(&id, error))?;
-            output.done(&json!({"id": id, "status": "cancelled"}), "it is cancelled")?;
+            output.done(&json!({"id": id, "status": "cancelled"}), "operation is cancelled")?;
         }
         Action::Stats => output.card(&counted(admin.operation_stats().await?))?,
     }
@@ -104,7 +104,7 @@ pub async fn run(ops: Ops, connect: &Connect) -> Result<Exit> {
 fn known(id: &str, error: queen_client::Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::NotFound => {
-            Refused::nothing(format!("there is no operation {id}, or it was done long ago"))
+            Refused::nothing(format!("no operation {id}; completed ones are removed after a while"))
         }
         _ => error.into(),
     }
@@ -173,8 +173,8 @@ fn counted(stats: OperationStats) -> Card {
     Card::default()
         .field("queueDepth", "open", Cell::Number(health.queue_depth))
         .field("oldestSeconds", "oldest", Cell::Seconds(health.oldest_age_seconds))
-        .field("drainRate", "done a second", Cell::Decimal(health.drain_rate))
-        .field("poolUtilization", "pool in use", Cell::Decimal(health.pool_utilization))
+        .field("drainRate", "completed per second", Cell::Decimal(health.drain_rate))
+        .field("poolUtilization", "pool utilization", Cell::Decimal(health.pool_utilization))
         .field("poolWaiting", "pool waiting", Cell::Number(health.pool_waiting))
         .table("operations", "Operations", table)
 }

@@ -1,5 +1,5 @@
-//! What goes to standard output: tables and cards for people, plain text for pipes, JSON for programs. One description of the
-//! data serves all three, so they cannot tell different things. Notes for people go to standard error.
+//! Standard output: tables and cards at a terminal, plain text in pipes, JSON with `--json`. One description of the data serves
+//! all three, so they always agree. Remarks go to standard error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -14,24 +14,24 @@ const BOLD: &str = "\u{1b}[1m";
 const DIM: &str = "\u{1b}[2m";
 const PLAIN: &str = "\u{1b}[0m";
 const GAP: &str = "  ";
-/// What a table is cut to where nobody knows how wide the terminal is.
+/// Width of a table if the terminal's width is unknown.
 const WIDTH_DEFAULT: usize = 100;
-/// However narrow it is, so much of the last column is shown.
+/// Minimum width of the last column.
 const LAST_COLUMN_MIN: usize = 20;
 
-/// One value, with its meaning.
+/// One value, and how to format it.
 #[derive(Debug, Clone)]
 pub enum Cell {
     Text(String),
     Number(u64),
-    /// Of something that may be a fraction: rates, milliseconds.
+    /// A number that may have decimals: rates, milliseconds.
     Decimal(f64),
-    /// ISO 8601, as brokers tell it.
+    /// An ISO 8601 time, as brokers return it.
     Time(String),
     Seconds(f64),
     Yes(bool),
     Payload(Box<RawValue>),
-    /// Not known, or none.
+    /// Unknown, or none.
     None,
 }
 
@@ -52,7 +52,7 @@ impl Cell {
         matches!(self, Self::Number(_) | Self::Decimal(_) | Self::Seconds(_) | Self::None)
     }
 
-    /// For people: shortened where a program would want all of it.
+    /// Text for people, shortened; programs get all of it.
     fn shown(&self, people: bool) -> String {
         match self {
             Self::Text(text) => clean(text).into_owned(),
@@ -83,8 +83,7 @@ impl Serialize for Cell {
     }
 }
 
-/// Rows of the same columns. Each column has a name for programs and a title for people; without a title it is for programs
-/// only.
+/// Rows of the same columns. A column has a name for programs and a title for people; without a title it is for programs only.
 #[derive(Debug)]
 pub struct Table {
     columns: &'static [(&'static str, &'static str)],
@@ -105,7 +104,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Lines without their ends, the title first. `width`: the last column is cut to it.
+    /// Lines without line breaks, the titles first. The last column is cut to `width`.
     fn lines(&self, people: bool, width: Option<usize>) -> Vec<String> {
         let shown: Vec<usize> =
             (0..self.columns.len()).filter(|&index| !self.columns[index].1.is_empty()).collect();
@@ -161,7 +160,7 @@ impl Serialize for Row<'_> {
     }
 }
 
-/// One thing: its fields, and tables of what belongs to it.
+/// One object: its fields, and tables of what belongs to it.
 #[derive(Debug, Default)]
 pub struct Card {
     fields: Vec<(&'static str, &'static str, Cell)>,
@@ -169,7 +168,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// `name` for programs, `label` for people.
+    /// `name` is for programs, `label` for people.
     pub fn field(mut self, name: &'static str, label: &'static str, cell: Cell) -> Self {
         self.fields.push((name, label, cell));
         self
@@ -194,11 +193,11 @@ impl Serialize for Card {
     }
 }
 
-/// How to write, decided once for a command.
+/// How to write, decided once per command.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     pub json: bool,
-    /// Somebody looks at it.
+    /// Standard output is a terminal.
     pub people: bool,
     colour: bool,
 }
@@ -236,7 +235,7 @@ impl Output {
         self.write(&text)
     }
 
-    /// A line of JSON, at once. Payloads in it are as their sender wrote them, but for line breaks.
+    /// A line of JSON, flushed at once. Payloads are as their producer sent them, without line breaks.
     pub fn line(&self, value: &impl Serialize) -> io::Result<()> {
         self.write(&format!("{}\n", one_line(&serde_json::to_string(value)?)))
     }
@@ -247,7 +246,7 @@ impl Output {
         self.bytes(&document)
     }
 
-    /// Something was done: a document for programs, a word for people.
+    /// The result of a change: a document for programs, a sentence for people.
     pub fn done(&self, document: &Value, text: &str) -> io::Result<()> {
         match self.json {
             true => self.document(document),
@@ -288,13 +287,13 @@ impl Output {
     }
 }
 
-/// Something for people, beside the data. Who cannot hear it need not.
+/// A note on standard error. A failure to write it is ignored.
 pub fn note(text: impl AsRef<str>) {
-    // In one piece, so that nothing of what others write there comes in between.
+    // One write, so that other processes' output does not get in between.
     _ = io::stderr().write_all(format!("queen: {}\n", text.as_ref()).as_bytes());
 }
 
-/// The same for who sits at a terminal; a log has no use for it.
+/// A note that is only useful at a terminal, and not in a log.
 pub fn remark(text: impl AsRef<str>) {
     if io::stderr().is_terminal() {
         note(text);

@@ -1,12 +1,12 @@
-//! Lists that brokers hand out page by page.
+//! Reads paged lists of the broker.
 
 use anyhow::Result;
 
-/// No list of a broker gives less at once, if it has so much.
+/// Page size; no list of the broker returns less if it has as much.
 const PAGE: u64 = 1_000;
 
-/// At most so many entries, and whether there are more. `page` is asked for so many, from there on; in a list that changes
-/// meanwhile one may be missed, or come twice.
+/// At most `limit` entries, and whether there are more. `page` fetches one page. If the list changes meanwhile, an entry may be
+/// missed or returned twice.
 pub async fn up_to<T>(
     most: u64,
     mut page: impl AsyncFnMut(u32, u64) -> Result<Vec<T>>,
@@ -14,7 +14,7 @@ pub async fn up_to<T>(
     let mut entries = Vec::new();
     loop {
         let have = entries.len() as u64;
-        // One more than wanted, which tells whether there are more.
+        // One more than wanted shows whether there are more.
         let wanted = most.saturating_add(1).saturating_sub(have).min(PAGE);
         if wanted == 0 {
             break;
@@ -40,7 +40,7 @@ pub async fn all<T>(page: impl AsyncFnMut(u32, u64) -> Result<Vec<T>>) -> Result
 mod tests {
     use super::*;
 
-    /// Of a list this long: how many come, whether there are more, and what was asked for.
+    /// For a list of this length: how many are returned, whether there are more, and what was requested.
     async fn asked(long: u64, most: u64) -> (usize, bool, Vec<(u32, u64)>) {
         let mut asked = Vec::new();
         let page = async |limit: u32, offset: u64| {
@@ -48,7 +48,7 @@ mod tests {
             Ok((offset..long.min(offset + u64::from(limit))).collect())
         };
         let (entries, more) = up_to(most, page).await.unwrap();
-        assert!(entries.iter().copied().eq(0..entries.len() as u64), "in order, and each once");
+        assert!(entries.iter().copied().eq(0..entries.len() as u64), "in order, each once");
         (entries.len(), more, asked)
     }
 

@@ -1,4 +1,4 @@
-//! `queen pop`: takes messages once and leaves.
+//! `queen pop`: takes messages once and exits.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::source::Source;
 use super::text::{clean, quoted};
 use queen_protocol::units::some_seconds;
 
-/// Takes messages from a queue and prints them.
+/// Take messages from a queue and print them.
 ///
-/// They stay ours until `queen ack`, or until the lease ends. Who wants to acknowledge them needs --json, or what is said on
-/// standard error.
+/// The messages are leased until `queen ack`, or until the lease ends. To acknowledge them, use --json, or the command printed
+/// on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen pop orders --group billing
@@ -26,13 +26,13 @@ use queen_protocol::units::some_seconds;
 pub struct Pop {
     #[command(flatten)]
     source: Source,
-    /// Most messages.
+    /// Maximum number of messages.
     #[arg(long, short = 'n', default_value_t = 1, value_name = "N")]
     batch: u32,
-    /// Waits until there is a message, for at most this long.
+    /// Wait for a message, at most this long.
     #[arg(long, value_name = "TIME", value_parser = some_seconds)]
     wait: Option<Duration>,
-    /// Acknowledges at delivery: no lease, at most once.
+    /// Acknowledge at delivery: no lease, at-most-once.
     #[arg(long)]
     auto_ack: bool,
 }
@@ -48,7 +48,7 @@ pub async fn run(pop: Pop, connect: &Connect) -> Result<Exit> {
     }
     let messages: Vec<Raw> = asking.await?;
     if messages.is_empty() {
-        return Err(Refused::nothing(format!("there is no message in {}", pop.source.name())));
+        return Err(Refused::nothing(format!("no messages in {}", pop.source.name())));
     }
     let printed = messages.iter().try_for_each(|message| delivery::print(output, message));
     if printed.is_err() && !pop.auto_ack {
@@ -61,12 +61,12 @@ pub async fn run(pop: Pop, connect: &Connect) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// By partition, in their order.
+/// Grouped by partition, in order.
 fn partitions(messages: &[Raw]) -> impl Iterator<Item = &[Raw]> {
     messages.chunk_by(|one, other| one.partition_id() == other.partition_id())
 }
 
-/// What could not be printed nobody can acknowledge.
+/// Gives back what could not be printed, because then it cannot be acknowledged.
 async fn give_back(queen: &Queen, messages: &[Raw]) {
     let acks = partitions(messages).filter_map(<[Raw]>::first).fold(queen.acks(), Acks::retry);
     let refused = match acks.await {
@@ -76,23 +76,23 @@ async fn give_back(queen: &Queen, messages: &[Raw]) {
         Err(error) => Some(error.to_string()),
     };
     if let Some(why) = refused {
-        note(format!("the messages could not be given back, and stay leased until the lease ends: {why}"));
+        note(format!("cannot give the messages back, they stay leased until the lease ends: {why}"));
     }
 }
 
-/// They are blocked for others, and whoever has only their payloads cannot change that.
+/// Other consumers cannot take these messages meanwhile, and the payload alone is not enough to acknowledge them.
 fn leased(messages: &[Raw]) -> String {
-    let mut text = "leased to you until the lease ends; --json prints what `queen ack` reads".to_owned();
+    let mut text = "leased until the lease ends; `queen ack` reads the output of --json".to_owned();
     let acks: Vec<String> = partitions(messages).filter_map(<[Raw]>::last).filter_map(ack).collect();
     if !acks.is_empty() {
-        text.push_str(", and this acknowledges them:");
+        text.push_str(", or acknowledge with:");
     }
     acks.iter().for_each(|ack| text.push_str(&format!("\n  {ack}")));
     text
 }
 
-/// The command that acknowledges it, and all before it in its partition. Others have made up its names: `None` if there is
-/// something in them that one had better not copy.
+/// The command that acknowledges the message and those before it in its partition. The names come from other people: `None` if
+/// one of them is not safe to paste into a shell.
 fn ack<T>(message: &Message<T>) -> Option<String> {
     let (transaction, group) = (message.transaction_id(), message.group());
     if clean(transaction) != transaction || clean(group) != group {

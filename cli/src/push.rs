@@ -1,4 +1,4 @@
-//! `queen push`: messages from arguments, files or standard input, in their order.
+//! `queen push`: pushes messages from arguments, files or standard input, in order.
 
 mod results;
 
@@ -21,33 +21,33 @@ use super::exit::{Exit, Refused, told};
 use super::output::{note, remark};
 use results::Results;
 
-/// As many as are under way at once: what the client's buffer holds.
+/// Size of the client's buffer, and so the most messages in progress at once.
 const RECEIPTS_MAX: usize = 10_000;
 
-/// Stores messages in a queue: from arguments, files or standard input.
+/// Push messages to a queue: from arguments, files or standard input.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen push orders '{\"total\":10}' '{\"total\":20}' --partition customer-42
   queen push orders --partition-from customer --id-from order < orders.jsonl")]
 pub struct Push {
-    /// Queue to push to. It comes into being with its first message.
+    /// Queue to push to. The first message creates it.
     queue: String,
     /// Payloads, each a JSON value. Without any, every line of standard input is one.
     #[arg(value_name = "PAYLOAD", allow_negative_numbers = true)]
     payloads: Vec<String>,
-    /// Every line of this file is a payload; `-` is standard input. May be repeated.
+    /// Push every line of this file; `-` is standard input. May be repeated.
     #[arg(long, short, value_name = "FILE", conflicts_with = "payloads")]
     file: Vec<PathBuf>,
-    /// Ordered lane of the messages; `Default` if none is named.
+    /// Partition of the messages; `Default` if omitted.
     #[arg(long, short)]
     partition: Option<String>,
-    /// Field of the payload that names its lane.
+    /// Field of the payload that contains the partition's name.
     #[arg(long, value_name = "FIELD", conflicts_with = "partition")]
     partition_from: Option<String>,
-    /// Your id of the message: pushed again, it is stored once. For a single payload.
+    /// Your id of the message, for deduplication. For a single payload.
     #[arg(long, value_name = "ID", requires = "payloads")]
     transaction_id: Option<String>,
-    /// Field of the payload that is its id.
+    /// Field of the payload that contains the transaction id.
     #[arg(long, value_name = "FIELD", conflicts_with = "transaction_id")]
     id_from: Option<String>,
     /// Payloads are plain text: each becomes a JSON string.
@@ -63,7 +63,7 @@ pub async fn run(push: Push, connect: &Connect) -> Result<Exit> {
     let (queen, output) = (connect.client()?, connect.output());
     let buffer = queen.queue(&push.queue).buffer().start()?;
     if push.sources().iter().any(|source| source == Path::new("-")) && io::stdin().is_terminal() {
-        remark("every line is a message; ctrl-d ends");
+        remark("every line is a message; end with ctrl-d");
     }
     let bar = push.progress();
     let (receipts, taken) = mpsc::channel(RECEIPTS_MAX);
@@ -89,7 +89,7 @@ pub async fn run(push: Push, connect: &Connect) -> Result<Exit> {
 }
 
 impl Push {
-    /// Those that are given as arguments. All are looked at before any is sent, so that a slip of the pen does nothing.
+    /// Pushes payloads given as arguments. All are parsed before any is sent, so that a typo changes nothing.
     fn arguments(&self) -> Result<Vec<Item>> {
         let item = |(number, payload): (u32, &String)| {
             self.item(payload).with_context(|| format!("payload {number}"))
@@ -97,8 +97,8 @@ impl Push {
         (1..).zip(&self.payloads).map(item).collect()
     }
 
-    /// Hands all messages to the buffer, as fast as it takes them, until there are no more or it is `enough`. For each that is in
-    /// it there is a receipt.
+    /// Adds messages to the buffer as fast as it accepts them, until there are no more or `enough` is set. Each message in the
+    /// buffer has a receipt.
     async fn feed(
         &self,
         items: Vec<Item>,
@@ -108,7 +108,7 @@ impl Push {
         bar: &ProgressBar,
     ) -> Result<()> {
         let add = async |item: Item| -> Result<()> {
-            // Whoever takes them does so to the end. The place comes first: nobody can interrupt us between the last two.
+            // Every buffered message gets a receipt: nothing can interrupt between reserving its place and adding it.
             let place = receipts.reserve().await?;
             place.send(buffer.push(item).await?);
             Ok(())
@@ -154,7 +154,7 @@ impl Push {
             true => to_raw_value(payload)?,
             false => serde_json::from_str(payload).map_err(|error| {
                 Refused::usage(format!(
-                    "{:?} is not JSON ({error}); --text takes it as it is",
+                    "{:?} is not JSON ({error}); use --text for plain text",
                     shortened(payload)
                 ))
             })?,
@@ -173,7 +173,7 @@ impl Push {
         Ok(item)
     }
 
-    /// Shown to who sits at a terminal. Of files we know how long they are.
+    /// A progress bar at a terminal. For files, the total size is known.
     fn progress(&self) -> ProgressBar {
         if !self.payloads.is_empty() {
             return ProgressBar::hidden();
@@ -186,10 +186,10 @@ impl Push {
         let total: Option<u64> = sizes.filter(|sizes| !sizes.is_empty()).map(|sizes| sizes.iter().sum());
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
         let template = match total {
-            Some(_) => "{wide_bar} {percent}%  {msg}  {elapsed}, {eta} to go",
+            Some(_) => "{wide_bar} {percent}%  {msg}  {elapsed}, {eta} left",
             None => "{spinner} {msg}  {elapsed}",
         };
-        // Ours, and tested: if it were wrong the default would do.
+        // A constant that a test checks.
         bar.with_style(
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
         )
@@ -203,7 +203,7 @@ async fn open(source: &Path) -> io::Result<Box<dyn AsyncRead + Unpin>> {
     Ok(Box::new(tokio::fs::File::open(source).await?))
 }
 
-/// A field of an object as a name. A number is its own text: as a value a long one would be rounded, and two of them be one.
+/// A field of an object as a name. A number keeps its text: as a value, a long one would be rounded and two could become equal.
 fn field_of(payload: &RawValue, field: &str) -> Result<String> {
     let missing =
         || Refused::usage(format!("{:?} has no text or number {field:?}", shortened(payload.get())));

@@ -1,4 +1,4 @@
-//! `queen queues`: what queues there are, how they are, and what is to become of them.
+//! `queen queues`: lists, shows, configures, clears and deletes queues.
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -13,7 +13,7 @@ use super::output::{Card, Cell, Table, note, remark};
 use super::text::thousands;
 use super::{groups, pages};
 
-/// Lists, shows, configures, clears and deletes queues.
+/// List, show, configure, clear and delete queues.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen queues list
@@ -25,31 +25,31 @@ pub struct Queues {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists queues, the newest first.
+    /// List queues, newest first.
     #[command(after_help = "Examples:
   queen queues list
   queen queues list --search order --json | jq '.[].pending'")]
     List {
-        /// With this text in the name.
+        /// Only with this text in the name.
         #[arg(long, value_name = "TEXT")]
         search: Option<String>,
-        /// With this namespace.
+        /// Only with this namespace.
         #[arg(long)]
         namespace: Option<String>,
-        /// With this task.
+        /// Only with this task.
         #[arg(long)]
         task: Option<String>,
-        /// Most queues.
+        /// Maximum number to list.
         #[arg(long, default_value_t = 1_000, value_name = "N")]
         limit: u32,
     },
-    /// Shows a queue, who reads it, and its partitions.
+    /// Show a queue, its consumer groups and its partitions.
     #[command(after_help = "Examples:
   queen queues show orders
   queen queues show orders --limit 1000 --json")]
     Show {
         queue: String,
-        /// Most partitions.
+        /// Maximum number of partitions.
         #[arg(long, default_value_t = 20, value_name = "N")]
         limit: u32,
     },
@@ -60,19 +60,19 @@ enum Action {
         #[arg(value_name = "OPTION=VALUE", value_parser = option)]
         options: Vec<(String, Value)>,
     },
-    /// Removes the messages of a queue and keeps the queue, its options and its groups.
+    /// Delete the messages of a queue; keep the queue, its options and its groups.
     #[command(after_help = "Examples:
   queen queues clear orders
   queen queues clear orders --partition customer-42 --yes")]
     Clear {
         queue: String,
-        /// Only those of this partition.
+        /// Only of this partition.
         #[arg(long, short)]
         partition: Option<String>,
         #[command(flatten)]
         confirm: Confirm,
     },
-    /// Deletes a queue with all it holds: messages, dead letters, and where groups stand.
+    /// Delete a queue with its messages, dead letters and consumer groups.
     #[command(after_help = "Examples:
   queen queues delete orders
   queen queues delete orders --yes")]
@@ -112,11 +112,11 @@ pub async fn run(queues: Queues, connect: &Connect) -> Result<Exit> {
             let (queues, more) = pages::up_to(u64::from(limit), page).await?;
             let table = listed(queues);
             if table.is_empty() {
-                remark("there are no queues; `queen push` makes one");
+                remark("there are no queues; `queen push` creates one");
             }
             output.table(&table)?;
             if more {
-                note("there are more; --limit shows them");
+                note("there are more; raise --limit to see them");
             }
         }
         Action::Show { queue, limit } => output.card(&shown(&admin, &queue, limit).await?)?,
@@ -135,12 +135,12 @@ pub async fn run(queues: Queues, connect: &Connect) -> Result<Exit> {
         Action::Clear { queue, partition, confirm } => {
             let stored = exists(&admin, &queue).await?;
             let what = match &partition {
-                Some(partition) => format!("removes all messages of partition {partition} of queue {queue}"),
-                None => format!("removes all {} messages of queue {queue}", thousands(stored)),
+                Some(partition) => format!("deletes all messages of partition {partition} of queue {queue}"),
+                None => format!("deletes all {} messages of queue {queue}", thousands(stored)),
             };
             confirm.ask(&what, &queue)?;
             let cleared = admin.clear_queue(&queue, partition.as_deref()).await?;
-            let text = format!("{} messages were removed from {queue}", thousands(cleared));
+            let text = format!("deleted {} messages of {queue}", thousands(cleared));
             output.done(&json!({"queue": queue, "partition": partition, "removed": cleared}), &text)?;
         }
         Action::Delete { queue, confirm } => {
@@ -149,13 +149,13 @@ pub async fn run(queues: Queues, connect: &Connect) -> Result<Exit> {
             if !admin.delete_queue(&queue).await? {
                 return Err(unknown(&queue));
             }
-            output.done(&json!({"queue": queue, "deleted": true}), &format!("{queue} is deleted"))?;
+            output.done(&json!({"queue": queue, "deleted": true}), &format!("deleted {queue}"))?;
         }
     }
     Ok(Exit::Done)
 }
 
-/// How many messages it holds, or that there is no such queue.
+/// How many messages the queue holds, or an error if it does not exist.
 pub async fn exists(admin: &Admin, queue: &str) -> Result<u64> {
     if queue.is_empty() {
         return Err(Refused::usage("the name of a queue must not be empty"));
@@ -168,7 +168,7 @@ pub async fn exists(admin: &Admin, queue: &str) -> Result<u64> {
 }
 
 fn unknown(queue: &str) -> anyhow::Error {
-    Refused::nothing(format!("there is no queue {queue:?}"))
+    Refused::nothing(format!("no queue {queue:?}"))
 }
 
 fn listed(queues: Vec<QueueInfo>) -> Table {
@@ -206,7 +206,7 @@ async fn shown(admin: &Admin, name: &str, limit: u32) -> Result<Card> {
     };
     let (shown, more) = pages::up_to(u64::from(limit), page).await?;
     if more {
-        note("there are more partitions; --limit shows them");
+        note("there are more partitions; raise --limit to see them");
     }
     let mut readers =
         Table::new(&[("group", "GROUP"), ("lag", "UNREAD"), ("lagSeconds", "WAITING"), ("state", "STATE")]);
@@ -272,7 +272,7 @@ fn check(options: &[(String, Value)]) -> Result<()> {
     names.try_for_each(|name| check_option(name)).map_err(|BadRequest(text)| Refused::usage(text))
 }
 
-/// `leaseTime=60`. What is not JSON is text.
+/// `leaseTime=60`. A value that is not JSON is text.
 fn option(text: &str) -> Result<(String, Value), String> {
     let (name, value) = text.split_once('=').ok_or("must be OPTION=VALUE, as in leaseTime=60")?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));

@@ -1,4 +1,4 @@
-//! Whoever reads our standard output, and whether he is still there.
+//! Notices when the reader of standard output has left.
 
 use std::future::pending;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
 
-/// Looks only. Nothing is written here, and how others write stays as it is.
+/// Only watches. Nothing is written here, and the mode of standard output stays as it is.
 #[derive(Debug)]
 pub struct Reader(Option<pipe::Sender>);
 
@@ -16,19 +16,19 @@ impl Reader {
         Self::of(io::stdout())
     }
 
-    /// What cannot be watched is a file, and nobody leaves a file.
+    // Only pipes and terminals can be watched; a file has no reader.
     fn of(output: impl AsFd) -> Self {
         let copy = output.as_fd().try_clone_to_owned();
         Self(copy.and_then(pipe::Sender::from_owned_fd_unchecked).ok())
     }
 
-    /// Returns once he has left, and from then on at once.
+    /// Returns once the reader has left.
     ///
     /// # Cancel safety
-    /// Nothing is missed.
+    /// No state is lost.
     pub async fn left(&self) {
         if let Some(pipe) = &self.0 {
-            // An error is what a pipe has that nobody reads, and a terminal that is gone.
+            // A pipe without a reader reports an error, and so does a closed terminal.
             while let Ok(ready) = pipe.ready(Interest::ERROR).await {
                 if ready.is_error() {
                     return;
@@ -54,12 +54,12 @@ mod tests {
         let reader = Reader::of(output);
         assert!(reader.left().now_or_never().is_none());
         drop(end);
-        timeout(Duration::from_secs(20), reader.left()).await.expect("he has left");
+        timeout(Duration::from_secs(20), reader.left()).await.expect("the reader has left");
         assert!(reader.left().now_or_never().is_some());
     }
 
     #[tokio::test]
-    async fn nobody_leaves_a_file() {
+    async fn a_file_has_no_reader_that_leaves() {
         let reader = Reader::of(tempfile::tempfile().unwrap());
         assert!(reader.0.is_none());
     }

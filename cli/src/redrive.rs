@@ -1,4 +1,4 @@
-//! Dead letters pushed again: the broker does it, we watch.
+//! Redrives: the broker pushes dead letters again, and this shows its progress.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use super::output::{Card, Cell, Output, Table, note, remark};
 use super::pages;
 use super::text::thousands;
 
-/// Often enough for a bar that moves, seldom enough for the broker not to notice.
+/// Poll interval: often enough for a moving bar, seldom enough to cost the broker nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LISTED_MAX: u64 = 50;
 
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// With this text in the error.
+    /// Only with this text in the error.
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
-    /// Messages a second.
+    /// Messages per second.
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
-    /// Pushes them to the partitions of the same names in this queue.
+    /// Push to the partitions of the same names in this queue.
     #[arg(long, value_name = "QUEUE")]
     target: Option<String>,
-    /// Only counts them.
+    /// Only count them.
     #[arg(long)]
     dry_run: bool,
-    /// Does not wait for the end; `queen dlq redrives` tells how far it is.
+    /// Do not wait; `queen dlq redrives` shows the progress.
     #[arg(long, conflicts_with = "dry_run")]
     background: bool,
 }
@@ -54,7 +54,7 @@ pub async fn run(wanted: Replay, letters: &DeadLetters, output: Output) -> Resul
     }
     let mut interrupt = Interrupt::listen()?;
     let Some(started) = interrupt.or(redrive.into_future()).await else {
-        let text = "interrupted: whether it has begun `queen dlq redrives` tells";
+        let text = "interrupted; `queen dlq redrives` shows whether it has started";
         return Err(Refused::error(Exit::Interrupted, text));
     };
     let started = started?;
@@ -62,32 +62,32 @@ pub async fn run(wanted: Replay, letters: &DeadLetters, output: Output) -> Resul
         output.card(&card(&started))?;
         return Ok(Exit::Done);
     }
-    let goes_on = || format!("redrive {} may go on, `queen dlq redrives` tells", started.id);
+    let goes_on = || format!("redrive {} may still be running, see `queen dlq redrives`", started.id);
     let (state, exit) = match interrupt.or(watched(&started)).await {
         Some(state) => (state.with_context(goes_on)?, Exit::Done),
         None => {
-            remark("interrupted: what is not pushed yet stays a dead letter");
+            remark("interrupted; what was not pushed yet stays a dead letter");
             let Some(state) = interrupt.or(started.cancel()).await else {
                 return Err(Refused::error(Exit::Interrupted, goes_on()));
             };
             (state.with_context(goes_on)?, Exit::Interrupted)
         }
     };
-    let text = format!("{} of {} were pushed again", thousands(state.done), thousands(state.total));
+    let text = format!("pushed {} of {} again", thousands(state.done), thousands(state.total));
     match output.json {
         true => output.card(&card(&state))?,
         false => note(text),
     }
     if state.failed > 0 {
         let why = state.last_error.as_deref().unwrap_or("no reason given");
-        return Err(Refused::error(Exit::Failed, format!("{} could not be: {why}", thousands(state.failed))));
+        return Err(Refused::error(Exit::Failed, format!("{} failed: {why}", thousands(state.failed))));
     }
     Ok(if state.status == "cancelled" && exit == Exit::Done { Exit::Failed } else { exit })
 }
 
 async fn watched(started: &RedriveState) -> Result<RedriveState> {
     let bar = ProgressBar::with_draw_target(Some(started.total), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{wide_bar} {human_pos} of {human_len}  {per_sec}, {eta} to go");
+    let style = ProgressStyle::with_template("{wide_bar} {human_pos} of {human_len}  {per_sec}, {eta} left");
     let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let mut state = started.clone();
     while state.finished_at.is_none() {
@@ -105,18 +105,18 @@ pub async fn list(queen: &Queen, cancel: Option<&str>, output: Output) -> Result
         let page = async |limit, offset| anyhow::Ok(admin.redrives(limit, offset).await?);
         let (redrives, more) = pages::up_to(LISTED_MAX, page).await?;
         if redrives.is_empty() {
-            remark("there were none");
+            remark("there are no redrives");
         }
         let mut table = Table::new(&COLUMNS);
         redrives.iter().for_each(|state| table.row(cells(state)));
         output.table(&table)?;
         if more {
-            note("there are older ones");
+            note("there are older redrives");
         }
         return Ok(Exit::Done);
     };
     let unknown = |error: queen_client::Error| match error.kind() {
-        ErrorKind::NotFound => Refused::nothing(format!("there is no redrive {id}")),
+        ErrorKind::NotFound => Refused::nothing(format!("no redrive {id}")),
         _ => error.into(),
     };
     let state = queen.admin().redrive(id).await.map_err(unknown)?.cancel().await?;

@@ -1,4 +1,4 @@
-//! `queen seek`: sends a group back to read again, or on past what it has not read.
+//! `queen seek`: moves a group's cursors, backward to read again or forward to skip.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ use super::exit::{Exit, Refused};
 use super::text::thousands;
 use super::{queues, times};
 
-/// Moves a consumer group in a queue: to the beginning, to the end, or to a time.
+/// Move a consumer group in a queue: to the beginning, to the end, or to a time.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen seek orders billing 2h                     reads the last two hours again
@@ -25,7 +25,7 @@ pub struct Seek {
     /// `beginning`, `end`, a time (2026-01-31T12:00:00Z) or how long ago (`2h`).
     #[arg(value_name = "TO", value_parser = target)]
     to: Target,
-    /// Moves nothing, and says what it would do.
+    /// Change nothing, and show what would happen.
     #[arg(long)]
     dry_run: bool,
     /// Create the group if it does not read the queue.
@@ -85,14 +85,14 @@ pub async fn run(seek: Seek, connect: &Connect) -> Result<Exit> {
     let document = json!({"queue": queue, "group": group, "dryRun": false, "partitions": moved, "unread": unread, "created": created});
     let done = if created { "created" } else { "moved" };
     let text = format!(
-        "{group} was {done} in {moved} partition(s) of {queue} and has {} to read",
+        "{group} was {done} in {moved} partition(s) of {queue}; {} messages unread",
         thousands(unread)
     );
     output.done(&document, &text)?;
     Ok(Exit::Done)
 }
 
-/// Whether the broker does not know the group in this queue, and may create it.
+/// Whether the group does not exist in this queue, and may be created.
 fn is_new<T>(
     sought: &Result<T, queen_client::Error>,
     queue: &str,
@@ -101,14 +101,14 @@ fn is_new<T>(
 ) -> Result<bool> {
     match sought {
         Err(error) if error.kind() == ErrorKind::NotFound && !create => Err(Refused::nothing(format!(
-            "group {group:?} does not read queue {queue:?}; --create creates it there"
+            "group {group:?} does not read queue {queue:?}; create it with --create"
         ))),
         Err(error) => Ok(error.kind() == ErrorKind::NotFound),
         Ok(_) => Ok(false),
     }
 }
 
-/// What a seek would do.
+/// Describes the effect of a seek.
 fn told(replays: u64, skips: u64, stored: u64, unread: u64) -> String {
     let rest = format!("{} are stored, {} unread", thousands(stored), thousands(unread));
     match (replays, skips) {

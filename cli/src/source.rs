@@ -1,4 +1,4 @@
-//! Where messages come from and who reads them: flags that `pop` and `consume` share.
+//! Flags of `pop` and `consume`: what to read, and as which group.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,22 +18,22 @@ pub struct Source {
     /// Only this partition.
     #[arg(long, short, requires = "queue")]
     pub partition: Option<String>,
-    /// Consumer group to read as. All who name none share what there is.
+    /// Consumer group to read as. Consumers without a group share the queue's messages.
     #[arg(long, short)]
     pub group: Option<String>,
-    /// Instead of a queue: all queues with this namespace.
+    /// Read all queues with this namespace, instead of one queue.
     #[arg(long, conflicts_with = "queue")]
     pub namespace: Option<String>,
-    /// Instead of a queue: all queues with this task.
+    /// Read all queues with this task, instead of one queue.
     #[arg(long, conflicts_with = "queue")]
     pub task: Option<String>,
-    /// Most partitions to take from at once.
+    /// Maximum partitions to take from at once.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub partitions: u32,
-    /// How long messages are kept for us; the queue's own time if not given.
+    /// How long messages are leased; the queue's lease time by default.
     #[arg(long, value_name = "TIME", value_parser = some_seconds)]
     pub lease: Option<Duration>,
-    /// Where a group starts that is new here: `all`, `new`, a time, or how long ago (`2h`).
+    /// Where a new group starts: `all`, `new`, a time, or how long ago (`2h`).
     #[arg(long, value_name = "START", value_parser = start, requires = "group")]
     pub from: Option<Start>,
 }
@@ -66,7 +66,7 @@ impl From<Start> for Subscription {
 }
 
 impl Source {
-    /// As people would say it.
+    /// Name of the source for messages.
     pub fn name(&self) -> String {
         match (&self.queue, &self.namespace, &self.task) {
             (Some(queue), _, _) => queue.clone(),

@@ -1,4 +1,4 @@
-//! Small things about text: numbers as people write them, widths as terminals count them. Pure.
+//! Text helpers: number formatting, display widths, quoting. Pure.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use ratatui::text::Span;
 
 const LINE_BREAKS: [char; 2] = ['\n', '\r'];
 
-/// What somebody else has named must not move our cursor or change our colours.
+/// Escapes control characters: names come from other people and must not move the cursor or change colors.
 pub fn clean(text: &str) -> Cow<'_, str> {
     match text.chars().any(char::is_control) {
         false => Cow::Borrowed(text),
@@ -18,7 +18,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// JSON on one line. A raw line break stands between words in JSON, and never in a text: a blank there is the same value.
+/// JSON on one line. A raw line break in JSON is always between tokens, where a space means the same.
 pub fn one_line(json: &str) -> Cow<'_, str> {
     match json.contains(LINE_BREAKS) {
         false => Cow::Borrowed(json),
@@ -26,7 +26,7 @@ pub fn one_line(json: &str) -> Cow<'_, str> {
     }
 }
 
-/// One word for a shell, whatever is in it.
+/// Quotes any text as one shell word.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -50,7 +50,7 @@ pub fn decimal(number: f64, people: bool) -> String {
     }
 }
 
-/// As the terminal counts.
+/// Width in terminal columns.
 pub fn columns(text: &str) -> usize {
     Span::raw(text).width()
 }

@@ -1,4 +1,4 @@
-//! Times as people say them: how long ago, how long, and which one they mean.
+//! Times as people write them: ages, durations and points in time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,7 +28,7 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// An ISO 8601 time, or how long ago: `2h`.
+/// An ISO 8601 time, or an age: `2h`.
 pub fn point(text: &str) -> Result<SystemTime, String> {
     if text.contains(char::is_alphabetic)
         && let Ok(ago) = some_seconds(text)
@@ -38,7 +38,7 @@ pub fn point(text: &str) -> Result<SystemTime, String> {
     let since = micros(text).and_then(|micros| u64::try_from(micros).ok());
     since
         .map(|micros| UNIX_EPOCH + Duration::from_micros(micros))
-        .ok_or_else(|| "must be a time as 2026-01-31T12:00:00Z, or how long ago, as 15m, 2h or 7d".to_owned())
+        .ok_or_else(|| "must be a time like 2026-01-31T12:00:00Z, or an age like 15m, 2h or 7d".to_owned())
 }
 
 fn micros(time: &str) -> Option<i64> {
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_from_now() {
+    fn times_are_shown_relative_to_now() {
         assert_eq!(ago("soon"), "soon");
         assert!(ago("2020-01-01T00:00:00Z").ends_with("d ago"));
         assert!(ago("2999-01-01T00:00:00Z").starts_with("in "));

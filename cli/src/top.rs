@@ -1,4 +1,4 @@
-//! `queen top`: how everything is, now and again. Looks through `sample.rs`, compares in `view.rs`, draws with `frame.rs`.
+//! `queen top`: a live overview. `sample.rs` fetches, `view.rs` compares, `frame.rs` draws.
 
 mod frame;
 mod sample;
@@ -22,24 +22,24 @@ use queen_protocol::units::some_seconds;
 use sample::{Sample, Sampler};
 use view::View;
 
-/// How long a key that ends it may go unnoticed.
+/// How long a key press may go unnoticed.
 const KEY_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Nobody cuts what a script reads.
+/// Width of output that is not a terminal; scripts get whole lines.
 const WIDE: usize = 1_000;
 
-/// Shows rates, lag, lanes and brokers, now and again.
+/// Show rates, lag, lanes and brokers, refreshed continuously.
 ///
-/// `q` leaves.
+/// Quit with `q`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   queen top --url http://one:6632,http://two:6632
   queen top --once --json | jq '.groups[] | select(.unread > 0)'")]
 pub struct Top {
-    /// Time between two looks.
+    /// Refresh interval.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = some_seconds)]
     interval: Duration,
-    /// Looks twice, prints what it shows as text, and leaves.
+    /// Take two samples, print the result as text, and exit.
     #[arg(long)]
     once: bool,
 }
@@ -50,7 +50,7 @@ pub async fn run(top: Top, connect: &Connect) -> Result<Exit> {
     let once = top.once || output.json;
     let terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !once && !terminal {
-        return Err(Refused::usage("this is no terminal; --once prints what would be on it"));
+        return Err(Refused::usage("not a terminal; use --once to print the overview"));
     }
     let first = sampler.look().await?;
     if once {
@@ -106,7 +106,7 @@ async fn live(
     }
 }
 
-/// What happens at the terminal; ends when nobody listens any more.
+/// Forwards terminal events until the receiver is gone.
 fn keys() -> mpsc::Receiver<Event> {
     let (sender, receiver) = mpsc::channel(16);
     tokio::task::spawn_blocking(move || {

@@ -25,7 +25,7 @@ TEST_PATIENCE = 60
 
 @pytest.fixture(scope="session")
 def broker():
-    """Where the broker listens."""
+    """A running broker's URL."""
     if url := os.environ.get("QUEEN_URL"):
         yield url
         return
@@ -35,14 +35,14 @@ def broker():
 
 @contextlib.contextmanager
 def running_broker(more={}):
-    """With these settings besides."""
+    """A broker with these additional settings."""
     binary = os.environ.get("QUEEN_BIN", ROOT / "target/debug/queen")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="queen-published-"))
-    # Root's PostgreSQL runs as somebody else, who has to get in.
+    # As root, PostgreSQL runs as another user, who needs access to the folder.
     folder.chmod(0o755)
     log = folder / "log"
     settings = {"HOST": "127.0.0.1", "PORT": "0", "RETENTION_INTERVAL": "2000", "EVICTION_INTERVAL": "2000"}
-    # Not the rest: a stray PG_HOST would send the broker to another database.
+    # Not all variables: a stray PG_HOST would send the broker to another database.
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -81,7 +81,7 @@ def loop():
 
 @pytest.fixture
 def refusals():
-    """Every answer of 400 and above; the client swallows some and retries others. None may be left."""
+    """All responses with status 400 and above; the client swallows some and retries others. None may be left."""
     found = []
     yield found
     assert found == []
@@ -95,7 +95,7 @@ def queen(loop, broker, refusals):
             request = f"{response.request.method} {response.url}"
             refusals.append(f"{request}: {response.status_code} {response.text}")
 
-    # The client takes these two for itself, and pytest would not hear of Ctrl-C.
+    # The client handles these two signals itself, and pytest would not receive Ctrl-C.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     client = Queen(broker)
     client._http_client._client.event_hooks["response"].append(note)
@@ -109,7 +109,7 @@ def queen(loop, broker, refusals):
 
 @pytest.fixture
 def queue(request):
-    """A name nobody else has used."""
+    """A unique name."""
     return f"{request.node.originalname}-{uuid.uuid4().hex[:8]}"
 
 

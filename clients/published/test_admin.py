@@ -1,10 +1,10 @@
-"""The admin API of the published client: every call of it that reads."""
+"""The admin API of the published client: all of its read calls."""
 
 from datetime import datetime, timedelta, timezone
 
 
 async def filled(queen, queue):
-    """Five messages in two partitions, of which a group has read some."""
+    """Five messages in two partitions, some of which a group has read."""
     for partition, numbers in (("a", range(3)), ("b", range(2))):
         await queen.queue(queue).partition(partition).push([{"data": {"n": n}} for n in numbers])
     popped = await queen.queue(queue).partition("a").group("readers").batch(2).wait(False).pop()
@@ -58,7 +58,7 @@ async def test_status_and_analytics_have_what_just_happened(queen, queue):
     assert (await queen.admin.get_analytics(queue=queue))["dataPoints"]
     workers = await queen.admin.get_worker_metrics(queue=queue)
     assert workers["summary"]["totalPushMessages"] == 5
-    # A broker that has just started has not looked at itself yet.
+    # A broker that has just started has no measurements yet.
     assert "replicas" in await queen.admin.get_system_metrics()
     assert (await queen.admin.get_postgres_stats())["databaseCache"]["cacheHitRatio"] >= 0
 

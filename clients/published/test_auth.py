@@ -1,4 +1,4 @@
-"""The published client against a broker with access control: its bearer token as it sends it."""
+"""The published client against a broker with access control: its bearer token is accepted."""
 
 import base64
 import contextlib
@@ -20,7 +20,7 @@ SECRET = "a secret that is only used here, and long enough"
 
 @pytest.fixture(scope="module")
 def guarded():
-    """Where a broker listens that wants tokens."""
+    """The URL of a broker that requires tokens."""
     with running_broker({"JWT_ENABLED": "true", "JWT_SECRET": SECRET}) as url:
         yield url
 
@@ -37,7 +37,7 @@ def token(**claims):
 
 @contextlib.asynccontextmanager
 async def client(url, bearer):
-    # The client takes these two for itself, and pytest would not hear of Ctrl-C.
+    # The client handles these two signals itself, and pytest would not receive Ctrl-C.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     queen = Queen(url=url, bearer_token=bearer, retry_attempts=1)
     for number, handler in handlers.items():

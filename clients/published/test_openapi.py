@@ -1,4 +1,4 @@
-"""Whatever the document allows, and much that it does not: no 5xx, and no answer but those it describes."""
+"""Generated requests, valid and invalid: no 5xx, and only documented responses."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import pytest
 from conftest import running_broker
 
 HERE = pathlib.Path(__file__).parent
-# Bad parameters fall back to defaults and unknown fields are ignored, so what is accepted is not checked.
+# Bad parameters fall back to defaults and unknown fields are ignored, so acceptance is not checked.
 CHECKS = [
     "not_a_server_error",
     "status_code_conformance",
@@ -26,7 +26,7 @@ SEED = os.environ.get("QUEEN_OPENAPI_SEED", "1")
 
 @pytest.fixture
 def broker_of_its_own():
-    """Requests made up by a machine also switch maintenance on and delete what others use."""
+    """A separate broker, because generated requests also turn maintenance on and delete objects of other tests."""
     with running_broker() as url:
         yield url
 

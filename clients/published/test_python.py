@@ -669,7 +669,7 @@ async def test_old_messages_leave(queen, queue, options):
     await queen.queue(queue).push([{"data": n} for n in range(5)])
     assert len(await at_once(queen, queue, group="early")) == 5
     deadline = time.monotonic() + 10
-    # A group that nobody has met sees everything that is stored.
+    # A new group sees everything that is stored.
     while await at_once(queen, queue, group=uuid.uuid4().hex):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
@@ -799,7 +799,7 @@ async def execute(builder):
 
 
 async def at_once(queen, queue, *, group=None, batch=100, partitions=1, **subscription):
-    """What a pop finds without waiting."""
+    """The result of a pop that does not wait."""
     builder = queen.queue(queue).batch(batch).partitions(partitions).wait(False)
     if group:
         builder.group(group)
@@ -809,5 +809,5 @@ async def at_once(queen, queue, *, group=None, batch=100, partitions=1, **subscr
 
 
 async def soon(queen, queue):
-    """What a pop finds that waits for it."""
+    """The result of a pop that waits."""
     return await queen.queue(queue).batch(100).wait(True).timeout_millis(10_000).pop()

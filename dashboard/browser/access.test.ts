@@ -10,7 +10,7 @@ let server: Broker
 let admin: Api
 
 beforeAll(async () => {
-  // Clocks are the same here, so that a token ends when it says.
+  // Broker and test share a clock, so a token expires when it says.
   server = await broker(await database(), { JWT_ENABLED: 'true', JWT_SECRET: SECRET, JWT_CLOCK_SKEW: '0' })
   admin = new Api(server.url, token({ role: 'admin' }))
 })
@@ -35,7 +35,7 @@ async function login(page: Page, credential: string, path?: string[], query?: Re
   await page.getByRole('navigation', { name: 'Pages' }).waitFor()
 }
 
-/** What the broker refuses while these pages are looked at. */
+/** Requests that the broker refuses while these pages are open. */
 function refusals(page: Page): string[] {
   const refused: string[] = []
   page.on('response', (response) => {
@@ -67,7 +67,7 @@ describe.concurrent('the login', () => {
     await heading(page, 'Queues').waitFor()
   })
 
-  test('takes a token, and says who that is', async ({ page }) => {
+  test('accepts a token, and shows the user', async ({ page }) => {
     await login(page, `Bearer ${token({ role: 'admin', sub: 'grace' })}`)
     await heading(page, 'Overview').waitFor()
     await said(page, 'grace')
@@ -184,7 +184,7 @@ const ADDRESSES: [path: string[], query?: Record<string, string>][] = [
   [['settings']],
 ]
 
-/** Looks at every page for as long as it takes to ask everything once. */
+/** Opens every page until all of its requests are done. */
 async function visitAll(page: Page, more: [path: string[], query?: Record<string, string>][] = []): Promise<void> {
   for (const [path, query] of [...ADDRESSES, ...more]) {
     await go(page, path, query)
@@ -213,7 +213,7 @@ describe.concurrent('rights', () => {
     expect(await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: 'Settings' }).count()).toBe(0)
 
     await go(page, ['settings'])
-    await said(page, 'Only admins see the settings of a broker.')
+    await said(page, "Only admins can see a broker's settings.")
     await go(page, ['queues'])
     await heading(page, 'Queues').waitFor()
     expect(await page.getByRole('button', { name: 'Create a queue' }).count()).toBe(0)
@@ -234,9 +234,9 @@ describe.concurrent('rights', () => {
     await said(page, '1 dead letter')
     for (const name of ['Redrive all…', 'Purge all…']) expect(await page.getByRole('button', { name }).isDisabled()).toBe(true)
     await go(page, ['operations'], { view: 'spool' })
-    await said(page, 'Only an admin of all queues may see and move these switches.')
+    await said(page, 'These switches require admin rights on all queues.')
     await go(page, ['push'], { queue })
-    await said(page, `You may not push to ${queue}.`)
+    await said(page, `You do not have push rights on ${queue}.`)
     expect(await page.getByRole('button', { name: 'Push', exact: true }).isDisabled()).toBe(true)
   })
 
@@ -295,7 +295,7 @@ describe.concurrent('rights', () => {
     await page.getByLabel('Queue').press('Enter')
     await eventually(() => rows(page, 'Messages').count()).toBeGreaterThan(0)
     await go(page, ['push'], { queue: theirs })
-    await said(page, `You may not push to ${theirs}.`)
+    await said(page, `You do not have push rights on ${theirs}.`)
     expect(await page.getByRole('button', { name: 'Push', exact: true }).isDisabled()).toBe(true)
     await page.getByLabel('Queue').fill(mine)
     await page.getByRole('button', { name: 'Push', exact: true }).click()

@@ -1,4 +1,4 @@
-// What producers and consumers do, and what the API reports: for traffic, and to compare a page with.
+// Acts as producers and consumers, and queries the API to compare pages with it.
 
 import { randomUUID } from 'node:crypto'
 
@@ -33,7 +33,7 @@ interface Pop {
   batch?: number
   partitions?: number
   leaseSeconds?: number
-  /** Wait this long if there is nothing. */
+  /** How long to wait for a message. */
   waitMs?: number
 }
 
@@ -44,7 +44,7 @@ export interface Answer<T> {
 
 const PATIENCE_MS = 10_000
 
-/** A name that nobody else has used. */
+/** A unique name. */
 export function named(word: string): string {
   return `${word}-${randomUUID().slice(0, 8)}`
 }
@@ -58,7 +58,7 @@ export class Api {
     this.#token = token
   }
 
-  /** Whatever the answer is. */
+  /** With any response status. */
   async ask<T>(method: string, path: string, body?: unknown): Promise<Answer<T>> {
     const response = await fetch(this.url + path, {
       method,
@@ -81,7 +81,7 @@ export class Api {
     return good(await this.ask<T>('DELETE', path), path)
   }
 
-  /** The words of a refusal. */
+  /** The error message of a refusal. */
   async refusal(method: string, path: string, body?: unknown): Promise<string> {
     const { status, body: told } = await this.ask<{ error: string }>(method, path, body)
     if (status < 400) throw new Error(`${method} ${path} was not refused`)
@@ -123,7 +123,7 @@ export class Api {
     if (!results.every(({ success }) => success)) throw new Error(`not acknowledged: ${JSON.stringify(results)}`)
   }
 
-  /** Exactly so many, which are there or on their way. */
+  /** Exactly this many, which are stored or on their way. */
   async take(queue: string, count: number, group?: string): Promise<Message[]> {
     const taken: Message[] = []
     while (taken.length < count) {
@@ -134,14 +134,14 @@ export class Api {
     return taken
   }
 
-  /** Reads so many and is done with them; their payloads. */
+  /** Reads and completes this many; returns their payloads. */
   async consume(queue: string, count: number, group?: string): Promise<unknown[]> {
     const messages = await this.take(queue, count, group)
     await this.ack(messages, group)
     return messages.map(({ data }) => data)
   }
 
-  /** Each becomes a dead letter of the group with its own error; `null` has none. */
+  /** Makes each a dead letter of the group with its own error; `null` has none. */
   async bury(queue: string, group: string, errors: (string | null)[]): Promise<void> {
     await this.push(errors.map((error, n) => ({ queue, partition: `customer-${n % 3}`, payload: { n, error } })))
     for (const message of await this.take(queue, errors.length, group)) {

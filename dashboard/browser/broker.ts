@@ -1,4 +1,4 @@
-// A broker as users run it: the real program, in a process of its own.
+// A broker as users run it: the real program in its own process.
 
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
 import { mkdirSync } from 'node:fs'
@@ -10,22 +10,22 @@ import { promisify } from 'node:util'
 
 export const QUEEN = process.env.QUEEN_BIN ?? fileURLToPath(new URL('../../target/debug/queen', import.meta.url))
 
-/** Nothing is asserted about speed that a build without optimisation could not keep. */
+/** Timing assertions must hold for unoptimized builds. */
 export const DEBUG_BUILD = QUEEN.includes('/debug/')
 
 const KEPT = ['PATH', 'HOME', 'TMPDIR', 'QUEEN_PG_BIN_DIR', 'LOG_LEVEL', 'RUST_BACKTRACE']
-/** A first start creates a PostgreSQL cluster, on a busy machine. */
+/** The first start creates a PostgreSQL cluster, possibly on a busy machine. */
 const START_PATIENCE_MS = 60_000
 
 export type Settings = Record<string, string>
 
-/** Not the rest: a stray PG_HOST would send the broker to another database. */
+/** Not all variables: a stray PG_HOST would send the broker to another database. */
 export function environment(settings: Settings): Settings {
   const kept = KEPT.flatMap((name) => (process.env[name] === undefined ? [] : [[name, process.env[name]]]))
   return { ...Object.fromEntries(kept), ...settings }
 }
 
-/** Runs a command of the same program to its end; what it says on stdout. */
+/** Runs a command of the same program; returns its stdout. */
 export async function command(settings: Settings, ...args: string[]): Promise<string> {
   const { stdout } = await promisify(execFile)(QUEEN, args, { env: environment(settings) })
   return stdout.trim()
@@ -50,22 +50,22 @@ export class Broker {
     return this.#process.pid!
   }
 
-  /** `folder` holds what it writes; it is the caller's to remove. */
+  /** `folder` contains its files; the caller removes it. */
   static async start(folder: string, settings: Settings): Promise<Broker> {
     mkdirSync(folder, { recursive: true })
     const all = { HOST: '127.0.0.1', PORT: '0', FILE_BUFFER_DIR: join(folder, 'spool'), ...settings }
     const running = await run(folder, all)
-    // The one that was free is the one it has for good.
+    // It keeps the free port that it got.
     return new Broker(running.url, { ...all, PORT: new URL(running.url).port }, folder, running)
   }
 
-  /** As a machine that loses its power. */
+  /** Like a machine that loses power. */
   async kill(): Promise<void> {
     this.#process.kill('SIGKILL')
     await this.#ended
   }
 
-  /** After `kill`: where it was. */
+  /** After `kill`: restarts at the same address. */
   async again(): Promise<void> {
     const running = await run(this.#folder, this.settings)
     this.#process = running.process
@@ -97,7 +97,7 @@ async function run(folder: string, settings: Settings): Promise<Running> {
     started.once('exit', resolve)
     started.once('error', () => resolve(null))
   })
-  // Also when nobody came to stop it, because something else went wrong before.
+  // Also if an earlier failure kept it from being stopped.
   const last = () => void started.kill('SIGKILL')
   process.once('exit', last)
   void ended.then(() => process.off('exit', last))

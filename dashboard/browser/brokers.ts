@@ -1,4 +1,4 @@
-// Brokers for the tests of a file, each with a database of its own in the PostgreSQL that `setup.ts` started.
+// Brokers for the tests of a file, each with its own database in the PostgreSQL that `setup.ts` started.
 
 import { spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
@@ -8,12 +8,12 @@ import { join } from 'node:path'
 import { inject } from 'vitest'
 import { Broker, QUEEN, command, environment, type Settings } from './broker.ts'
 
-/** Nobody else has it. */
+/** A unique name. */
 function mark(): string {
   return randomUUID().slice(0, 8)
 }
 
-/** An empty database; how a broker or psql is told about it. */
+/** An empty database, and how to connect to it. */
 export async function database(): Promise<string> {
   const name = `test_${mark()}`
   await sql(where('queen'), `create database ${name}`)
@@ -35,7 +35,7 @@ export function sql(database: string, text: string): Promise<string> {
   return command({ DATABASE_URL: database }, 'psql', ...QUIET, '-c', text)
 }
 
-/** Moves the clock of a database: what happens next has happened then. */
+/** Moves the clock of a database. */
 export function travel(database: string, ago: string): Promise<string> {
   return sql(
     database,
@@ -44,7 +44,7 @@ export function travel(database: string, ago: string): Promise<string> {
   )
 }
 
-/** Has a session say this and stay as it is, with the locks it holds, until it is ended. */
+/** Runs this in a session that stays open, with its locks, until it is ended. */
 export async function session(database: string, text: string): Promise<() => Promise<void>> {
   const psql = spawn(QUEEN, ['psql', ...QUIET], {
     env: environment({ DATABASE_URL: database }),
@@ -64,9 +64,9 @@ export async function session(database: string, text: string): Promise<() => Pro
   }
 }
 
-/** A way to the database that can be cut. */
+/** A connection to the database that can be cut. */
 export interface Way {
-  /** The same database, by this way. */
+  /** The same database, through this connection. */
   database: string
   cut(): void
   mend(): void

@@ -1,14 +1,14 @@
-// Waiting for something to become so. Not `expect.poll`, which has to know its test and does not while several run at once.
+// Waits for conditions. Not `expect.poll`, which does not support several tests running at once.
 
 import { expect, vi } from 'vitest'
 
-/** A page asks for large answers less often: up to a minute later, where the broker is slow. */
+/** Pages poll large responses less often: up to a minute later, if the broker is slow. */
 export const PATIENCE_MS = 65_000
 
 const MATCHERS = ['toBe', 'toEqual', 'toMatchObject', 'toMatch', 'toContain', 'toBeGreaterThan', 'toBeDefined'] as const
 type Later = Record<(typeof MATCHERS)[number], (wanted?: unknown) => Promise<void>>
 
-/** `await eventually(() => text(place)).toBe('3')` asks until it is so, and fails with what it was last. */
+/** `await eventually(() => text(place)).toBe('3')` polls until it is true, and fails with the last value. */
 export function eventually(ask: () => unknown, patienceMs = PATIENCE_MS): Later & { not: Later } {
   const later = (negated: boolean) =>
     Object.fromEntries(

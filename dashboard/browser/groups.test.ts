@@ -9,7 +9,7 @@ async function detail(page: Page, group: string, queue: string): Promise<void> {
   await heading(page, group).waitFor()
 }
 
-/** Chooses where to go on, and waits for what that would do. */
+/** Selects a target, and waits for the preview. */
 async function forecast(page: Page, target: RegExp, words: string): Promise<void> {
   await page.getByRole('button', { name: 'Move…' }).click()
   await dialog(page).getByRole('radio', { name: target }).check()
@@ -57,7 +57,7 @@ describe.concurrent('the list of groups', () => {
 })
 
 describe.concurrent('a group', () => {
-  test('shows where it stands, and who holds which lease since when', async ({ page }) => {
+  test('shows positions, leases and their holders', async ({ page }) => {
     const queue = named('stand')
     await api.pushMany(queue, 4, 'a')
     await api.pushMany(queue, 2, 'b')
@@ -77,11 +77,11 @@ describe.concurrent('a group', () => {
     expect(await cell(a, 'Held since')).toMatch(/just now|s ago/)
     expect(await cell(a, 'Ends')).toMatch(/^in/)
     expect(await cell(b, 'Held by')).toBe('free')
-    await page.getByLabel('Only those under a lease').check()
+    await page.getByLabel('Only leased partitions').check()
     await eventually(() => rows(page, 'Partitions').count()).toBe(1)
   })
 
-  test('is sent to the beginning: as many messages as it was told before', async ({ page }) => {
+  test('is moved to the beginning, with as many messages as previewed', async ({ page }) => {
     const queue = named('beginning')
     await api.push(Array.from({ length: 9 }, (_, n) => ({ queue, partition: `p${n % 2}`, payload: n })))
     await api.consume(queue, 9, 'billing')
@@ -102,11 +102,11 @@ describe.concurrent('a group', () => {
     await api.pushMany(queue, 4)
     await api.consume(queue, 4, 'billing')
     await detail(page, 'billing', queue)
-    // An hour ago all of it was still to come; from tomorrow on nothing is.
+    // An hour ago none of it was pushed; after tomorrow, nothing is.
     await forecast(page, /after a time/, '4 messages will be delivered again.')
     const tomorrow = new Date(Date.now() + 86_400_000).toISOString().slice(0, 19)
     await dialog(page).getByLabel('Time', { exact: true }).fill(tomorrow)
-    await dialog(page).getByText('Nothing is replayed and nothing skipped.').waitFor()
+    await dialog(page).getByText('No message is replayed or skipped.').waitFor()
     await dialog(page).getByRole('button', { name: '24 h ago' }).click()
     await dialog(page).getByText('4 messages will be delivered again.').waitFor()
     await dialog(page).getByRole('button', { name: 'Move group' }).click()
@@ -164,16 +164,16 @@ describe.concurrent('a group', () => {
     await eventually(() => text(stat(page, 'Unread'))).toBe('3')
     await rows(page, `Queues that ${group} reads`, one).locator('td').last().click()
     await eventually(() => text(stat(page, 'Unread'))).toBe('0')
-    await page.getByRole('button', { name: 'Delete everywhere…' }).click()
+    await page.getByRole('button', { name: 'Delete in all queues…' }).click()
     const button = dialog(page).getByRole('button', { name: 'Delete group' })
     expect(await button.isDisabled()).toBe(true)
     await dialog(page).getByRole('textbox').fill(group)
     await button.click()
-    await toast(page, 'It is forgotten in 2 partitions').waitFor()
+    await toast(page, 'Deleted in 2 partitions').waitFor()
     await heading(page, 'Consumer groups').waitFor()
     for (const queue of [one, two]) expect(await api.get(`/api/v1/consumer-groups?queue=${queue}`)).toEqual([])
     await load(page, url, ['groups', group])
-    await said(page, 'This group reads nothing')
+    await said(page, 'This group reads no queue')
   })
 
   test('is deleted in one queue', async ({ page }) => {
@@ -187,11 +187,11 @@ describe.concurrent('a group', () => {
     await page.getByRole('button', { name: 'Delete…' }).click()
     await dialog(page).getByRole('textbox').fill(group)
     await dialog(page).getByRole('button', { name: 'Delete group' }).click()
-    await toast(page, 'It is forgotten in 1 partition').waitFor()
+    await toast(page, 'Deleted in 1 partition').waitFor()
     await heading(page, 'Consumer groups').waitFor()
     const left = await api.get(`/api/v1/consumer-groups?queue=${queue}`)
     expect(left.map(({ name }: { name: string }) => name).sort()).toEqual(['audit', 'billing'])
-    // It starts afresh.
+    // It starts over.
     expect(await api.consume(queue, 2, group)).toHaveLength(2)
   })
 })

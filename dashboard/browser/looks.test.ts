@@ -1,5 +1,5 @@
-// Every page in both themes, on a laptop and on a phone, with data and without: nothing that axe complains about, nothing wider
-// than the screen, and a picture of each in dashboard/screenshots.
+// Every page in both themes, on a laptop and a phone, with and without data: no violations reported by axe, nothing wider than the
+// screen, and a screenshot of each in dashboard/screenshots.
 
 import { Api } from './api.ts'
 import type { Broker } from './broker.ts'
@@ -11,7 +11,7 @@ interface Place {
   name: string
   path: string[]
   query?: Record<string, string>
-  /** Something that is only there once the page shows what it knows. */
+  /** Text that appears only once the page has its data. */
   shows: string
 }
 
@@ -20,7 +20,7 @@ const SIZES = [
   ['phone', PHONE],
 ] as const
 
-/** A walk is many waits, each with a patience of its own: this one only ends what goes on for ever. */
+/** A walk consists of many waits with their own limits; this one only ends endless loops. */
 const LONG_MS = 15 * 60_000
 
 let trading: Shop
@@ -43,8 +43,8 @@ afterAll(async () => {
 function full(): Place[] {
   const { partition_id, transaction_id } = trading.order
   return [
-    { name: 'overview', path: [''], shows: 'Everything is well' },
-    { name: 'overview-live', path: [''], query: { range: 'live' }, shows: 'Most behind' },
+    { name: 'overview', path: [''], shows: 'Healthy' },
+    { name: 'overview-live', path: [''], query: { range: 'live' }, shows: 'Furthest behind' },
     { name: 'queues', path: ['queues'], shows: 'shop.emails' },
     { name: 'queue', path: ['queues', 'shop.orders'], shows: 'Namespace' },
     { name: 'queue-partitions', path: ['queues', 'shop.emails'], query: { tab: 'partitions' }, shows: 'amsterdam' },
@@ -60,21 +60,21 @@ function full(): Place[] {
     { name: 'dead-letters-list', path: ['dead-letters'], query: { view: 'letters' }, shows: 'no such customer' },
     { name: 'redrives', path: ['dead-letters'], query: { view: 'redrives' }, shows: 'replayed' },
     { name: 'operations', path: ['operations'], shows: 'Nothing is deferred' },
-    { name: 'spool', path: ['operations'], query: { view: 'spool' }, shows: 'Pops find nothing' },
+    { name: 'spool', path: ['operations'], query: { view: 'spool' }, shows: 'Pops return no messages' },
     { name: 'traces', path: ['traces'], shows: 'checkout' },
     { name: 'trace', path: ['traces', 'checkout'], shows: 'printer out of paper' },
     { name: 'system', path: ['system'], shows: 'this one' },
     { name: 'database', path: ['system', 'database'], shows: 'HOT updates' },
-    { name: 'doctor', path: ['system', 'doctor'], shows: 'Look now' },
+    { name: 'doctor', path: ['system', 'doctor'], shows: 'Examine now' },
     { name: 'settings', path: ['settings'], shows: 'QUEEN_DOCTOR_SECONDS' },
-    { name: 'missing', path: ['nothing'], shows: 'There is nothing at this address.' },
+    { name: 'missing', path: ['nothing'], shows: 'This address does not exist.' },
   ]
 }
 
-/** Every list, and what it says first when there is nothing in it. */
+/** Every list, and its text when it is empty. */
 const EMPTY: Place[] = [
-  { name: 'overview', path: [''], shows: 'Nothing here yet' },
-  { name: 'behind', path: [''], query: { range: 'live' }, shows: 'Nobody is behind.' },
+  { name: 'overview', path: [''], shows: 'No messages yet' },
+  { name: 'behind', path: [''], query: { range: 'live' }, shows: 'No group is behind.' },
   { name: 'queues', path: ['queues'], shows: 'No queues yet' },
   { name: 'groups', path: ['groups'], shows: 'No consumer groups yet' },
   { name: 'messages', path: ['messages'], shows: 'No messages in the last hour' },
@@ -84,10 +84,10 @@ const EMPTY: Place[] = [
   { name: 'redrives', path: ['dead-letters'], query: { view: 'redrives' }, shows: 'No redrives' },
   { name: 'operations', path: ['operations'], shows: 'Nothing is deferred' },
   { name: 'operations-failed', path: ['operations'], query: { status: 'failed' }, shows: 'Nothing has failed' },
-  { name: 'operations-done', path: ['operations'], query: { status: 'completed' }, shows: 'None of late' },
+  { name: 'operations-done', path: ['operations'], query: { status: 'completed' }, shows: 'No recent operations' },
   { name: 'traces', path: ['traces'], shows: 'No traces yet' },
   { name: 'statements', path: ['system', 'database'], shows: 'No statement has been running for more than a second.' },
-  { name: 'holders', path: ['system', 'doctor'], shows: 'There is none.' },
+  { name: 'holders', path: ['system', 'doctor'], shows: 'No open transactions.' },
 ]
 
 async function walk(url: string, size: typeof LAPTOP, folder: (theme: Theme) => string, places: Place[]): Promise<void> {
@@ -108,10 +108,10 @@ async function walk(url: string, size: typeof LAPTOP, folder: (theme: Theme) => 
   expect(problems).toEqual([])
 }
 
-/** A page is the same in both themes but for its colours, so that only those are looked at twice. */
+/** A page differs between themes only in its colors, so only those are checked twice. */
 async function inBothThemes(page: Page, folder: (theme: Theme) => string, name: string): Promise<string[]> {
   const problems: string[] = []
-  // It begins with the one that is worn: to change takes longer than a picture.
+  // It starts with the current theme, because changing takes longer than a screenshot.
   for (const theme of (await worn(page)) === 'light' ? (['light', 'dark'] as const) : (['dark', 'light'] as const)) {
     await wear(page, theme)
     await picture(page, `${folder(theme)}/${name}`)
@@ -129,13 +129,13 @@ async function wear(page: Page, theme: Theme): Promise<void> {
   if ((await worn(page)) === theme) return
   await page.emulateMedia({ colorScheme: theme })
   await eventually(() => worn(page)).toBe(theme)
-  // Charts are drawn anew.
+  // Charts are redrawn.
   await page.evaluate(async () => {
     for (let frames = 0; frames < 2; frames += 1) await new Promise(requestAnimationFrame)
   })
 }
 
-/** By how much the page itself could be scrolled sideways. */
+/** How far the page could be scrolled sideways. */
 function sideways(page: Page): Promise<number> {
   return page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth)
 }
@@ -148,10 +148,10 @@ describe.concurrent('every page', () => {
 })
 
 describe.concurrent('dialogs', () => {
-  const FORECAST = /will be (delivered again|skipped unread)|Nothing is replayed/
+  const FORECAST = /will be (delivered again|skipped unread)|No message is replayed/
   const LETTERS = /\d+ dead letters/
 
-  /** `shows`: something that is only there once the dialog knows what it has asked for. */
+  /** `shows`: text that appears only once the dialog has its data. */
   const opened = (): { name: string; path: string[]; query?: Record<string, string>; button: string | RegExp; shows?: RegExp }[] => [
     { name: 'create', path: ['queues'], button: 'Create a queue' },
     { name: 'clear', path: ['queues', 'shop.billing'], query: { tab: 'danger' }, button: 'Clear messages' },
@@ -198,7 +198,7 @@ describe.concurrent('dialogs', () => {
 
 describe.concurrent('pictures for the README', () => {
   for (const [name, theme, path, shows] of [
-    ['overview-light', 'light', [''], 'Everything is well'],
+    ['overview-light', 'light', [''], 'Healthy'],
     ['dead-letters-dark', 'dark', ['dead-letters'], 'was declined by the bank'],
   ] as const) {
     test(name, async () => {
@@ -207,7 +207,7 @@ describe.concurrent('pictures for the README', () => {
       const problems = watch(page)
       await load(page, trading.server.url, [...path])
       await page.getByText(shows).first().waitFor()
-      // A rate needs two looks.
+      // A rate needs two samples.
       if (path[0] === '') await eventually(() => page.getByRole('group', { name: 'Pushed' }).innerText()).toMatch(/\d/)
       await settled(page)
       await picture(page, name)

@@ -4,14 +4,14 @@ import { address, cell, describe, dialog, eventually, expect, go, heading, injec
 const { url } = inject('shared')
 const api = new Api(url)
 
-/** A JavaScript number would lose its digits. */
+/** As a JavaScript number it would lose digits. */
 const EXACT = '{"id":12345678901234567890,"price":1.0}'
 
 function payload(page: Page) {
   return page.locator('pre[aria-label="Payload as text"]')
 }
 
-/** Where a group stands with the message. */
+/** A group's state of the message. */
 function standing(page: Page, group: string) {
   return page.locator('table.plain tbody tr').filter({ hasText: group })
 }
@@ -42,7 +42,7 @@ describe.concurrent('the push form', () => {
     await page.getByRole('tab', { name: 'Raw' }).click()
     expect(await text(payload(page))).toBe(EXACT)
     expect(await text(fact(page, 'Status'))).toBe('pending')
-    await said(page, 'Nobody has read this partition yet.')
+    await said(page, 'No group has read this partition yet.')
 
     const [message] = await api.pop(queue, { group: 'billing', waitMs: 5_000 })
     await noticed(page, () => text(standing(page, 'billing'))).toContain('processing')
@@ -61,7 +61,7 @@ describe.concurrent('the push form', () => {
     expect(await field.getAttribute('aria-invalid')).toBe('true')
     expect(await page.getByRole('button', { name: 'Push', exact: true }).isDisabled()).toBe(true)
     await field.fill('{"a":1}')
-    await page.getByRole('button', { name: 'Lay out JSON' }).click()
+    await page.getByRole('button', { name: 'Format JSON' }).click()
     expect(await field.inputValue()).toBe('{\n  "a": 1\n}')
     expect(await page.getByRole('button', { name: 'Push', exact: true }).isDisabled()).toBe(false)
   })
@@ -77,7 +77,7 @@ describe.concurrent('the push form', () => {
       await eventually(() => text(list.getByRole('listitem').first())).toContain(badge)
       expect(await page.getByLabel('Transaction id').inputValue()).toBe('')
     }
-    await toast(page, 'A message with this transaction id was stored before').waitFor()
+    await toast(page, 'Duplicate: a message with this transaction id is already stored').waitFor()
     expect(await api.take(queue, 1)).toHaveLength(1)
     expect(await api.pop(queue)).toEqual([])
   })
@@ -134,7 +134,7 @@ describe.concurrent('one message', () => {
     })
     await detail(page, ((await answer.json()) as Pushed[])[0]!)
     await page.getByRole('link', { name: 'Push a copy' }).click()
-    await said(page, 'It gets an id of its own.')
+    await said(page, 'It gets its own id.')
     await eventually(() => page.getByLabel('Queue').inputValue()).toBe(queue)
     expect(await page.getByLabel('Partition').inputValue()).toBe('p')
     expect(await page.getByLabel('Payload (JSON)').inputValue()).toContain('12345678901234567890')
@@ -153,8 +153,8 @@ describe.concurrent('one message', () => {
     await detail(page, pushed!)
     await page.getByRole('button', { name: 'Dead-letter' }).click()
     await dialog(page).getByLabel('Reason').fill('a poisoned order')
-    await dialog(page).getByRole('button', { name: 'Dead-letter it' }).click()
-    await toast(page, 'A dead letter of Queue mode now').waitFor()
+    await dialog(page).getByRole('button', { name: 'Dead-letter message' }).click()
+    await toast(page, 'Dead-lettered for Queue mode').waitFor()
     await eventually(() => text(fact(page, 'Status'))).toBe('dead letter')
     await said(page, 'a poisoned order')
     const { messages } = await api.get(`/api/v1/dlq?queue=${queue}`)
@@ -175,22 +175,22 @@ describe.concurrent('one message', () => {
     await api.ack(await api.take(queue, 1, 'billing'), 'billing', 'retry')
     await detail(page, pushed!)
     await page.getByRole('button', { name: 'Dead-letter' }).click()
-    await eventually(() => dialog(page).getByLabel('For which group').inputValue()).toBe('billing')
+    await eventually(() => dialog(page).getByLabel('Group').inputValue()).toBe('billing')
     await api.take(queue, 1, 'billing')
-    await dialog(page).getByRole('button', { name: 'Dead-letter it' }).click()
+    await dialog(page).getByRole('button', { name: 'Dead-letter message' }).click()
     const path = `/api/v1/messages/${pushed!.partition_id}/${pushed!.transaction_id}/dlq`
     await toast(page, await api.refusal('POST', path, { consumerGroup: 'billing' })).waitFor()
     expect(await dialog(page).isVisible()).toBe(true)
   })
 
-  test('is deleted: nobody is given it', async ({ page }) => {
+  test('is deleted and not delivered', async ({ page }) => {
     const queue = named('remove')
     const [pushed] = await api.push([{ queue, payload: 1 }])
     await api.push([{ queue, payload: 2 }])
     await detail(page, pushed!)
     await page.getByRole('button', { name: 'Delete' }).click()
     await dialog(page).getByRole('button', { name: 'Delete message' }).click()
-    await toast(page, 'It is not delivered to anybody any more').waitFor()
+    await toast(page, 'It will not be delivered anymore').waitFor()
     await heading(page, 'Messages').waitFor()
     expect(address(page).query.get('queue')).toBe(queue)
     await eventually(() => rows(page, 'Messages').count()).toBe(1)
@@ -199,7 +199,7 @@ describe.concurrent('one message', () => {
     await said(page, 'The message itself is gone')
     expect(await page.getByRole('alert').count()).toBe(0)
     await go(page, ['messages', pushed!.partition_id, 'never-pushed'])
-    await said(page, 'There is no such message')
+    await said(page, 'Message not found')
   })
 
   test('shows what consumers noted about it', async ({ page }) => {
@@ -241,9 +241,9 @@ describe.concurrent('the list of messages', () => {
     await page.reload()
     await eventually(() => rows(page, 'Messages').count()).toBe(2)
     expect(await page.getByLabel('Partition').inputValue()).toBe('b')
-    await page.getByLabel('Find in what is shown').fill('"n":2')
+    await page.getByLabel('Find in loaded messages').fill('"n":2')
     await eventually(() => rows(page, 'Messages').count()).toBe(1)
-    await page.getByLabel('Find in what is shown').fill('')
+    await page.getByLabel('Find in loaded messages').fill('')
     await page.getByLabel('Status').selectOption('completed')
     await said(page, 'No message matches')
     await page.getByRole('button', { name: 'Clear the filter' }).click()
@@ -264,7 +264,7 @@ describe.concurrent('the list of messages', () => {
     await page.getByLabel('From').fill('2020-01-02T03:04:05')
     await page.getByLabel('To').fill('2020-07-02T03:04:05')
     await said(page, 'No message matches')
-    // Berlin is an hour ahead in winter and two in summer.
+    // Berlin is one hour ahead in winter and two in summer.
     expect(address(page).query.get('from')).toBe('2020-01-02T02:04:05.000Z')
     expect(address(page).query.get('to')).toBe('2020-07-02T01:04:05.000Z')
     await page.getByLabel('To').fill('')
@@ -280,7 +280,7 @@ describe.concurrent('the list of messages', () => {
     const box = page.getByRole('region', { name: 'Messages' })
     const end = () => box.evaluate((element) => element.scrollTo(0, element.scrollHeight))
     await end()
-    await said(page, 'Stands still while you read further.')
+    await said(page, 'Paused while you read on.')
     await eventually(async () => {
       await end()
       return page.getByText('{"n":0}').count()
@@ -296,10 +296,10 @@ describe.concurrent('the list of messages', () => {
   test('offers a way on when nothing matches', async ({ page }) => {
     await load(page, url, ['messages'], { queue: named('nobody') })
     await said(page, 'No message matches')
-    await page.getByRole('button', { name: 'Look at any time' }).click()
+    await page.getByRole('button', { name: 'Search all times' }).click()
     expect(address(page).query.get('when')).toBe('all')
     await said(page, 'No message matches')
-    expect(await page.getByRole('button', { name: 'Look at any time' }).count()).toBe(0)
+    expect(await page.getByRole('button', { name: 'Search all times' }).count()).toBe(0)
   })
 
   test('opens a message with any id', async ({ page }) => {
@@ -320,7 +320,7 @@ describe.concurrent('the list of messages', () => {
     await dialog(page).getByLabel('Transaction id').fill('order 7')
     await dialog(page).getByLabel('Partition').fill('nowhere')
     await dialog(page).getByRole('button', { name: 'Open' }).click()
-    await dialog(page).getByText('There is no such partition.').waitFor()
+    await dialog(page).getByText('Partition not found.').waitFor()
     await dialog(page).getByLabel('Partition').fill('p')
     await dialog(page).getByRole('button', { name: 'Open' }).click()
     await heading(page, 'order 7').waitFor()

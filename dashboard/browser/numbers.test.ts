@@ -1,5 +1,5 @@
-// What a page weighs, how soon it is there, how smooth a long list is and what an open page costs the broker. The numbers are
-// printed; limits are those of an optimised broker, and wider for one that was built without.
+// Page size, load time, scrolling performance of a long list, and the broker's cost of an open page. The numbers are printed; limits
+// are those of an optimized broker, and higher for an unoptimized one.
 
 import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -55,14 +55,14 @@ describe('the first page', () => {
   test(`is there within ${INTERACTIVE_MS} ms`, async () => {
     const times: number[] = []
     for (let run = 0; run < 5; run += 1) {
-      // A new context has nothing in its cache.
+      // A new context has an empty cache.
       const own = await context()
       await own.addInitScript(() => {
         const look = () => {
           const health = document.querySelector('header .health')?.textContent?.trim()
-          const verdict = document.querySelector('main section h2')?.textContent ?? 'Asking'
+          const verdict = document.querySelector('main section h2')?.textContent ?? 'Loading'
           const backlog = document.querySelector('[role=group][aria-label=Backlog] .value')?.textContent ?? '–'
-          if (health === 'Healthy' && backlog !== '–' && !verdict.startsWith('Asking')) {
+          if (health === 'Healthy' && backlog !== '–' && !verdict.startsWith('Loading')) {
             Object.assign(window, { there: performance.now() })
           } else {
             requestAnimationFrame(look)
@@ -83,7 +83,7 @@ describe('the first page', () => {
 })
 
 describe('an open page', () => {
-  /** Seconds of processor time that the broker has used. */
+  /** CPU seconds that the broker has used. */
   function used(): number {
     const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ')
     // utime and stime, in hundredths of a second.
@@ -124,7 +124,7 @@ describe(`a list of ${QUEUES} queues`, () => {
   }, 180_000)
   afterAll(() => server?.stop())
 
-  /** Scrolls to the end, a screen and a half with each frame. */
+  /** Scrolls to the end, a screen and a half per frame. */
   function scroll(page: Page) {
     return page.evaluate(async () => {
       const box = document.querySelector<HTMLElement>('[role=region][aria-label=Queues]')!

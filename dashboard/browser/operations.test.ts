@@ -3,25 +3,25 @@ import type { Broker } from './broker.ts'
 import { broker, database, session, sql } from './brokers.ts'
 import { afterAll, agrees, beforeAll, cell, describe, dialog, eventually, expect, go, heading, load, noticed, rows, said, stat, test, text, toast, type Page } from './page.ts'
 
-// A broker of its own: here the database does not keep up, and switches are moved that count for all.
+// A separate broker: here the database cannot keep up, and switches apply to all brokers.
 let place: string
 let server: Broker
 let api: Api
 
 beforeAll(async () => {
   place = await database()
-  // The broker may not lose its patience with a lock before the tests are done with it: a strain that ends is none.
+  // The broker must not time out waiting for a lock before the tests are done with it.
   server = await broker(place, { OPQ_PATIENCE_MS: '100', DB_LOCK_TIMEOUT: '600000', DB_STATEMENT_TIMEOUT: '600000' })
   api = new Api(server.url)
 })
 afterAll(() => server?.stop())
 
-/** Nothing can be added to the log until it is called: pushes are deferred. */
+/** Blocks the log until it is called: pushes are deferred. */
 async function strain(): Promise<() => Promise<void>> {
   const off = await session(place, 'begin; lock table queen.segments in share mode')
   const waiting: Promise<unknown>[] = []
   const push = (partition: string) => api.ask<Pushed[]>('POST', '/api/v1/push', { items: [{ queue: 'strain', partition }] })
-  // More than may be in the air at once.
+  // More than may be in flight at once.
   for (let n = 0; n < 6; n += 1) waiting.push(push(`stuck ${n}`))
   let probes = 0
   let first: Pushed | undefined
@@ -43,7 +43,7 @@ async function strain(): Promise<() => Promise<void>> {
   }
 }
 
-/** From here on the broker leaves pending operations alone, for as long as a test may take. */
+/** From here on the broker leaves pending operations alone for the duration of a test. */
 async function postpone(): Promise<void> {
   await sql(place, `create function queen.later() returns trigger language plpgsql as
     $$ begin new.due_at := new.due_at + interval '55 seconds'; return new; end $$`)
@@ -79,7 +79,7 @@ describe('deferred operations', () => {
     const queue = named('busy')
     await load(page, server.url, ['push'], { queue })
     await page.getByRole('button', { name: 'Push', exact: true }).click()
-    await toast(page, 'Deferred: it is durable and will be stored in order').waitFor()
+    await toast(page, 'Deferred: durable, and will be stored in order').waitFor()
     await page.getByRole('link', { name: /^Operation / }).click()
     await heading(page, 'Deferred push').waitFor()
     expect(['pending', 'processing']).toContain(await text(fact(page, 'Status')))
@@ -96,10 +96,10 @@ describe('deferred operations', () => {
     const operation = await deferred(queue)
     await load(page, server.url, ['operations', operation])
     await eventually(() => text(fact(page, 'Status'))).toBe('pending')
-    await page.getByRole('button', { name: 'Take back' }).click()
-    await dialog(page).getByText('The producer was told that this message is durable.').waitFor()
-    await dialog(page).getByRole('button', { name: 'Take back' }).click()
-    await toast(page, 'It is cancelled now').waitFor()
+    await page.getByRole('button', { name: 'Withdraw' }).click()
+    await dialog(page).getByText('This message was confirmed to the producer as durable.').waitFor()
+    await dialog(page).getByRole('button', { name: 'Withdraw' }).click()
+    await toast(page, 'Operation is cancelled').waitFor()
     await eventually(() => text(fact(page, 'Status'))).toBe('cancelled')
     expect(await statusOf(operation)).toBe('cancelled')
   })
@@ -116,9 +116,9 @@ describe('deferred operations', () => {
     await failed.first().getByRole('button', { name: 'Retry' }).click()
     await toast(page, 'Pending again').waitFor()
     await eventually(() => failed.count()).toBe(1)
-    await failed.first().getByRole('button', { name: 'Give up' }).click()
-    await dialog(page).getByRole('button', { name: 'Give up' }).click()
-    await toast(page, 'It is cancelled now').waitFor()
+    await failed.first().getByRole('button', { name: 'Discard' }).click()
+    await dialog(page).getByRole('button', { name: 'Discard' }).click()
+    await toast(page, 'Operation is cancelled').waitFor()
     await eventually(() => failed.count()).toBe(0)
     await said(page, 'No failed operation matches')
     expect([await statusOf(again), await statusOf(never)].sort()).toEqual(['cancelled', 'pending'])
@@ -144,7 +144,7 @@ describe('deferred operations', () => {
 
   test('that are not there say so', async ({ page }) => {
     await load(page, server.url, ['operations', '00000000-0000-0000-0000-000000000000'])
-    await said(page, 'There is no such operation')
+    await said(page, 'Operation not found')
   })
 })
 
@@ -156,7 +156,7 @@ describe('maintenance', () => {
 
   async function flip(page: Page, name: string, to: 'on' | 'off'): Promise<void> {
     await page.getByRole('switch', { name }).click()
-    await dialog(page).getByRole('button', { name: `Switch ${to}` }).click()
+    await dialog(page).getByRole('button', { name: `Turn ${to}` }).click()
     await toast(page, `${name}: ${to}`).waitFor()
     await eventually(() => page.getByRole('switch', { name }).getAttribute('aria-checked')).toBe(String(to === 'on'))
     expect(await dialog(page).count()).toBe(0)
@@ -165,19 +165,19 @@ describe('maintenance', () => {
   test('sends pushes to the spool, and hands them in afterwards', async ({ page }) => {
     const queue = named('spool')
     await load(page, server.url, ['operations'], { view: 'spool' })
-    await eventually(() => text(stat(page, 'In the spool'))).toBe('0')
+    await eventually(() => text(stat(page, 'Spooled'))).toBe('0')
     await flip(page, 'Pushes go to the spool', 'on')
     expect((await api.get('/api/v1/system/maintenance')).maintenanceMode).toBe(true)
     await go(page, ['push'], { queue })
     await page.getByRole('button', { name: 'Push', exact: true }).click()
-    await toast(page, 'In the spool until the database is back').waitFor()
+    await toast(page, 'Spooled until the database is available').waitFor()
     await eventually(() => text(page.getByRole('region', { name: 'Pushed from here' }))).toContain('buffered')
     await go(page, ['operations'], { view: 'spool' })
-    await eventually(() => text(stat(page, 'In the spool'))).toBe('1')
+    await eventually(() => text(stat(page, 'Spooled'))).toBe('1')
     expect(await text(stat(page, 'Oldest'))).toMatch(/^just now$| ago$/)
     expect(await api.pop(queue)).toEqual([])
     await flip(page, 'Pushes go to the spool', 'off')
-    await noticed(page, () => text(stat(page, 'In the spool'))).toBe('0')
+    await noticed(page, () => text(stat(page, 'Spooled'))).toBe('0')
     expect(await text(stat(page, 'Oldest'))).toBe('None')
     expect(await api.take(queue, 1)).toHaveLength(1)
     await go(page, ['messages'], { queue })
@@ -188,11 +188,11 @@ describe('maintenance', () => {
     const queue = named('pops')
     await api.pushMany(queue, 1)
     await load(page, server.url, ['operations'], { view: 'spool' })
-    await flip(page, 'Pops find nothing', 'on')
+    await flip(page, 'Pops return no messages', 'on')
     await eventually(() => api.pop(queue)).toEqual([])
-    // Somebody else moves it.
+    // Switched by another client.
     await api.post('/api/v1/system/maintenance/pop', { enabled: false })
-    const state = () => page.getByRole('switch', { name: 'Pops find nothing' }).getAttribute('aria-checked')
+    const state = () => page.getByRole('switch', { name: 'Pops return no messages' }).getAttribute('aria-checked')
     await noticed(page, state).toBe('false')
     expect(await api.take(queue, 1)).toHaveLength(1)
   })

@@ -21,24 +21,24 @@ function health(page: Page) {
   return page.locator('header .health')
 }
 
-/** How it is, in one sentence. */
+/** The health summary. */
 function verdict(page: Page) {
   return page.getByRole('region', { name: 'Health' })
 }
 
-/** What a page is told at an address: why the database is away is not the same each time. */
+/** The error of a page at an address: the reason for a database outage varies. */
 function refusals(page: Page, path: string): string[] {
   const told: string[] = []
   page.on('response', async (response) => {
     if (response.status() < 500 || !response.url().includes(path)) return
-    // A page that has moved on meanwhile has read it.
+    // The page may have read it already.
     const body = (await response.json().catch(() => undefined)) as { error: string } | undefined
     if (body) told.push(body.error)
   })
   return told
 }
 
-/** Set on the page that is there; a reload would lose it. */
+/** Set in the current page; a reload would lose it. */
 async function mark(page: Page): Promise<() => Promise<unknown>> {
   await page.evaluate(() => Object.assign(window, { stillHere: true }))
   return async () => expect(await page.evaluate(() => 'stillHere' in window)).toBe(true)
@@ -54,7 +54,7 @@ describe('when the database is away', () => {
     const told = refusals(page, `/api/v1/status/queues/${queue}`)
     road.cut()
     try {
-      await noticed(page, () => text(health(page))).toBe('Database away')
+      await noticed(page, () => text(health(page))).toBe('Database unavailable')
       await noticed(page, () => page.getByRole('alert').count()).toBeGreaterThan(0)
       await eventually(async () => {
         const shown = await text(page.getByRole('alert').first())
@@ -62,7 +62,7 @@ describe('when the database is away', () => {
       }).toBe(true)
       expect(await text(stat(page, 'Backlog'))).toBe('3')
       await go(page, [''])
-      await noticed(page, () => text(verdict(page))).toContain('The database is away')
+      await noticed(page, () => text(verdict(page))).toContain('Database unavailable')
       await go(page, ['queues', queue])
       await noticed(page, () => page.getByRole('alert').count()).toBeGreaterThan(0)
     } finally {
@@ -96,12 +96,12 @@ describe('when the broker is restarted', () => {
     await unharmed()
   })
 
-  test('the overview says that nobody answers, and then how it is', async ({ page }) => {
+  test('the overview shows an unreachable broker, and its recovery', async ({ page }) => {
     await load(page, server.url)
     await heading(page, 'Overview').waitFor()
     await noticed(page, () => text(health(page))).toBe('Healthy')
     await server.kill()
-    await noticed(page, () => text(verdict(page))).toContain('The broker does not answer')
+    await noticed(page, () => text(verdict(page))).toContain('Broker unreachable')
     await server.again()
     await noticed(page, () => text(verdict(page))).not.toContain('does not answer')
   })
@@ -113,10 +113,10 @@ describe('when the broker is restarted', () => {
     await eventually(() => text(stat(page, 'Backlog'))).toBe('1')
     await server.kill()
     await page.getByRole('alert').waitFor()
-    // From now on nothing asks by itself.
+    // From here on, no automatic requests.
     await page.clock.pauseAt(Date.now() + 5_000)
     await server.again()
-    // One for each part of the page that has asked in vain.
+    // One for each part of the page with a failed request.
     const tries = page.getByRole('button', { name: 'Try again' })
     for (let left = await tries.count(); left > 0; left = await tries.count()) {
       await tries.first().click()
@@ -126,7 +126,7 @@ describe('when the broker is restarted', () => {
   })
 })
 
-describe('a page that nobody looks at', () => {
+describe('a hidden page', () => {
   test('asks nothing', async ({ page }) => {
     await load(page, server.url)
     await heading(page, 'Overview').waitFor()

@@ -32,7 +32,7 @@ describe.concurrent('the overview', () => {
     await load(page, url)
     const { findings } = await api.get('/api/v1/system/doctor')
     const health = page.getByRole('region', { name: 'Health' })
-    await eventually(() => text(health)).toMatch(/Everything is well|problem|warning/)
+    await eventually(() => text(health)).toMatch(/Healthy|problem|warning/)
     for (const { message } of findings) expect(await text(health)).toContain(message)
     await eventually(() => text(page.locator('header .health'))).toBe('Healthy')
   })
@@ -63,8 +63,8 @@ describe.concurrent('the overview', () => {
     await eventually(() => pressed('Live')).toBe('true')
   })
 
-  test('names who has not read for ten seconds', async ({ page }) => {
-    // A broker of its own: only those are named who are furthest behind.
+  test('lists groups that have not read for ten seconds', async ({ page }) => {
+    // A separate broker, because only the partitions furthest behind are listed.
     const place = await database()
     const server = await broker(place)
     const own = new Api(server.url)
@@ -73,7 +73,7 @@ describe.concurrent('the overview', () => {
     await own.consume('orders', 1, 'sleepy')
     await travel(place, '0 seconds')
     await load(page, server.url)
-    const behind = rows(page, 'Partitions most behind', 'sleepy')
+    const behind = rows(page, 'Partitions furthest behind', 'sleepy')
     await noticed(page, () => behind.count()).toBe(1)
     await behind.getByRole('link', { name: 'orders' }).click()
     await heading(page, 'orders').waitFor()

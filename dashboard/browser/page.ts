@@ -1,4 +1,4 @@
-// A page of its own for every test, and how things are found on it.
+// A page for each test, and locators for its elements.
 
 import { mkdirSync, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -16,7 +16,7 @@ export const LAPTOP = { width: 1280, height: 800 }
 export const PHONE = { width: 390, height: 844 }
 export type Theme = 'light' | 'dark'
 
-/** Where pictures go, also those of tests that failed. Not in the repository. */
+/** Folder for screenshots, also those of failed tests. Not in the repository. */
 export const PICTURES = fileURLToPath(new URL('../screenshots', import.meta.url))
 
 let browser: Promise<Browser> | undefined
@@ -36,7 +36,7 @@ export async function context({ size = LAPTOP, theme = 'light' }: Look = {}): Pr
   const made = await (await connected()).newContext({
     viewport: size,
     colorScheme: theme,
-    // Nothing in a test depends on where it runs.
+    // Tests must not depend on where they run.
     timezoneId: 'Europe/Berlin',
     locale: 'en-GB',
     reducedMotion: 'reduce',
@@ -47,21 +47,21 @@ export async function context({ size = LAPTOP, theme = 'light' }: Look = {}): Pr
   return made
 }
 
-/** Requests of a page that are under way, and when that last changed. */
+/** A page's requests in progress, and when their number last changed. */
 const traffic = new WeakMap<Page, { open: number; at: number }>()
 
-/** Waits until a page has its answers: nothing is under way for a moment. */
+/** Waits until a page has its responses: no request is in progress for a moment. */
 export async function settled(page: Page): Promise<void> {
   const under = traffic.get(page)
   if (under === undefined) throw new Error('nobody watches this page')
   await eventually(() => under.open === 0 && performance.now() - under.at > 200).toBe(true)
 }
 
-/** Less than a page waits for an answer, so that none is given up on the way. */
+/** Shorter than the page's request timeout, so that no request times out meanwhile. */
 const JUMP_MS = 25_000
 const ANSWERED_MS = 1_000
 
-/** As `eventually`, for what a page notices when it asks again: its clock jumps to where it does. For pages of `test`. */
+/** Like `eventually`, for what a page notices at its next poll: moves its clock forward. For pages of `test`. */
 export function noticed(page: Page, ask: () => unknown): ReturnType<typeof eventually> {
   let jumped = -Infinity
   return eventually(async () => {
@@ -73,7 +73,7 @@ export function noticed(page: Page, ask: () => unknown): ReturnType<typeof event
   })
 }
 
-/** What stands on a page agrees with what the API reports at that moment. */
+/** The page agrees with what the API reports at that moment. */
 export async function agrees(page: Page, shown: () => Promise<string>, reported: () => Promise<string>): Promise<void> {
   await noticed(page, async () => {
     const [here, there] = [await shown(), await reported()]
@@ -81,7 +81,7 @@ export async function agrees(page: Page, shown: () => Promise<string>, reported:
   }).toBe(true)
 }
 
-/** What must never happen on a page: an exception, a complaint of the browser, a request to somebody else. */
+/** What must never happen on a page: an exception, an error of the browser, a request to another host. */
 export function watch(page: Page): string[] {
   const problems: string[] = []
   const under = { open: 0, at: performance.now() }
@@ -95,7 +95,7 @@ export function watch(page: Page): string[] {
   page.on('requestfailed', moved(-1))
   page.on('pageerror', (error) => problems.push(String(error)))
   page.on('console', (message) => {
-    // A refusal of the broker is no mistake of the page.
+    // A refusal of the broker is not an error of the page.
     const refused = message.text().startsWith('Failed to load resource')
     if (['error', 'warning'].includes(message.type()) && !refused) problems.push(message.text())
   })
@@ -112,7 +112,7 @@ export function watch(page: Page): string[] {
 export const test = plain.extend<{ page: Page }>({
   page: async ({ task }, use) => {
     const own = await context()
-    // It goes on as usual, until `noticed` has it jump.
+    // It runs normally until `noticed` moves it forward.
     await own.clock.install()
     const page = await own.newPage()
     const problems = watch(page)
@@ -140,11 +140,11 @@ export async function load(page: Page, url: string, path?: string[], query?: Rec
   await page.goto(`${url}/${hash(path, query)}`)
 }
 
-/** To another address of the pages that are there. */
+/** Navigates to another address. */
 export async function go(page: Page, path?: string[], query?: Record<string, string>): Promise<void> {
   await page.evaluate(async (to) => {
     location.hash = to
-    // Then the page has noticed, and asked for what it needs.
+    // Then the page has noticed, and sent its requests.
     for (let frames = 0; frames < 2; frames += 1) await new Promise(requestAnimationFrame)
   }, hash(path, query))
 }
@@ -159,12 +159,12 @@ export function heading(page: Page, name: string): Locator {
   return page.getByRole('heading', { level: 1, name, exact: true })
 }
 
-/** The number of a group such as "Backlog". */
+/** The number of a stat such as "Backlog". */
 export function stat(page: Page, label: string): Locator {
   return page.getByRole('group', { name: label, exact: true }).locator('.value')
 }
 
-/** Rows of a table without its heading that hold a text. */
+/** Rows of a table, without its heading, that contain a text. */
 export function rows(page: Page, table: string, text?: string): Locator {
   const all = page.getByRole('table', { name: table, exact: true }).locator('tbody tr:not([aria-hidden])')
   return text === undefined ? all : all.filter({ hasText: text })
@@ -183,7 +183,7 @@ export async function cell(row: Locator, column: string): Promise<string> {
   )
 }
 
-/** What came of an action. */
+/** The outcome of an action. */
 export function toast(page: Page, text: string | RegExp): Locator {
   return page.locator('.toast').filter({ hasText: text })
 }
@@ -202,9 +202,9 @@ export function text(place: Locator): Promise<string> {
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 
-/** What axe has to say against the page as it is now; `colours`: only about those. */
+/** Violations that axe reports for the current page; `colours`: only those of colors. */
 export async function violations(page: Page, about: 'all' | 'colours' = 'all'): Promise<string[]> {
-  // By the debugger: the page's own policy lets no script in.
+  // Through the debugger: the page's own policy allows no scripts.
   if (!(await page.evaluate(() => 'axe' in window))) await page.evaluate(AXE)
   return page.evaluate(async (options) => {
     interface Violation {
@@ -218,6 +218,6 @@ export async function violations(page: Page, about: 'all' | 'colours' = 'all'): 
   }, about === 'all' ? ALL : COLOURS)
 }
 
-/** Only what is wrong is wanted, not the long lists of what is right. */
+/** Only violations are needed, not the long lists of passed checks. */
 const ALL = { resultTypes: ['violations'] }
 const COLOURS = { ...ALL, runOnly: ['color-contrast', 'link-in-text-block'] }

@@ -4,7 +4,7 @@ import { address, cell, describe, dialog, eventually, expect, go, heading, injec
 const { url } = inject('shared')
 const api = new Api(url)
 
-/** Of the list of queues, by their names. */
+/** Rows of the list of queues, by name. */
 function row(page: Page, queue: string) {
   return rows(page, 'Queues', queue)
 }
@@ -72,7 +72,7 @@ describe.concurrent('the list of queues', () => {
     expect(await head('Queue').getAttribute('aria-sort')).toBe('ascending')
   })
 
-  test('is narrowed down to those with a backlog, or that nobody reads', async ({ page }) => {
+  test('can be filtered by backlog, or by missing consumers', async ({ page }) => {
     const word = named('which')
     await api.push(['done', 'orphan', 'slow'].map((end) => ({ queue: `${word}.${end}` })))
     await api.consume(`${word}.done`, 1, 'billing')
@@ -84,7 +84,7 @@ describe.concurrent('the list of queues', () => {
     const which = page.getByRole('combobox', { name: 'Which queues' })
     await which.selectOption({ label: 'With a backlog' })
     await noticed(page, names).toEqual(['orphan', 'slow'])
-    await which.selectOption({ label: 'That nobody reads' })
+    await which.selectOption({ label: 'Without consumers' })
     await noticed(page, names).toEqual(['orphan'])
     expect(address(page).query.get('show')).toBe('unread')
   })
@@ -104,7 +104,7 @@ describe.concurrent('the list of queues', () => {
     await page.getByRole('button', { name: 'Create a queue' }).first().click()
     await dialog(page).getByLabel('Name').fill(queue)
     await dialog(page).getByRole('button', { name: 'Create queue' }).click()
-    await toast(page, 'It is there, with default options').waitFor()
+    await toast(page, 'Created with default options').waitFor()
     await heading(page, queue).waitFor()
     expect(address(page).query.get('tab')).toBe('options')
     expect((await api.get(`/api/v1/status/queues/${queue}`)).queue.name).toBe(queue)
@@ -145,8 +145,8 @@ describe.concurrent('a queue', () => {
 
   test('that is not there says so, and leads to those that are', async ({ page }) => {
     await load(page, url, ['queues', named('nowhere')])
-    await said(page, 'There is no queue of this name')
-    await page.getByRole('link', { name: 'To the list of queues' }).click()
+    await said(page, 'Queue not found')
+    await page.getByRole('link', { name: 'Go to the list of queues' }).click()
     await heading(page, 'Queues').waitFor()
   })
 
@@ -196,12 +196,12 @@ describe.concurrent('a queue', () => {
     expect(await button.isDisabled()).toBe(true)
     await dialog(page).getByRole('textbox').fill('a')
     await button.click()
-    await toast(page, '4 messages removed').waitFor()
+    await toast(page, '4 messages deleted').waitFor()
     await eventually(() => text(stat(page, 'Backlog'))).toBe('2')
     expect(await api.consume(queue, 2)).toHaveLength(2)
   })
 
-  test('shows who reads it, and who holds which lease', async ({ page }) => {
+  test('shows groups and leases', async ({ page }) => {
     const queue = named('readers')
     await api.pushMany(queue, 5, 'a')
     await api.pop(queue, { group: 'billing', batch: 2 })
@@ -230,7 +230,7 @@ describe.concurrent('options', () => {
     await eventually(() => page.getByLabel('Retry limit').inputValue()).toBe('7')
     await page.getByLabel('Lease time').fill('90')
     await page.getByLabel('Remove old messages').check()
-    // Set back to what is in force, it is no change.
+    // Reset to the current value, it is not a change.
     await page.getByLabel('Priority').fill('5')
     await page.getByLabel('Priority').fill('0')
     const changes = page.getByRole('group', { name: 'Changes' })
@@ -240,7 +240,7 @@ describe.concurrent('options', () => {
     expect((await asked).postDataJSON()).toEqual({ queue, options: { leaseTime: 90, retentionEnabled: true } })
     await toast(page, 'Changed: Lease time, Remove old messages').waitFor()
     expect(await inForce(queue)).toMatchObject({ leaseTime: 90, retentionEnabled: true, retryLimit: 7, priority: 0 })
-    await changes.getByText('Nothing changed').waitFor()
+    await changes.getByText('No changes').waitFor()
   })
 
   test('go back to their default with null', async ({ page }) => {
@@ -285,7 +285,7 @@ describe.concurrent('the danger zone', () => {
     expect(await button.isDisabled()).toBe(true)
     await dialog(page).getByRole('textbox').fill(queue)
     await button.click()
-    await toast(page, '6 messages removed').waitFor()
+    await toast(page, '6 messages deleted').waitFor()
     await eventually(() => text(stat(page, 'Backlog'))).toBe('0')
     expect((await api.get(`/api/v1/status/queues/${queue}`)).totals.total).toBe(0)
   })
@@ -308,7 +308,7 @@ describe.concurrent('the danger zone', () => {
     await page.getByRole('button', { name: 'Delete queue' }).click()
     await dialog(page).getByRole('textbox').fill(queue)
     await dialog(page).getByRole('button', { name: 'Delete queue' }).click()
-    await toast(page, 'It is gone').waitFor()
+    await toast(page, 'Deleted').waitFor()
     await heading(page, 'Queues').waitFor()
     expect((await api.ask('GET', `/api/v1/status/queues/${queue}`)).status).toBe(404)
     await go(page, ['queues'], { q: queue })

@@ -1,5 +1,5 @@
-// Before all tests: one broker with a PostgreSQL of its own, and one browser. Further brokers get databases of their own in
-// that PostgreSQL (brokers.ts).
+// Runs before all tests: one broker with its own PostgreSQL, and one browser. Further brokers get their own databases in that
+// PostgreSQL (brokers.ts).
 
 import { chmod, mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -10,9 +10,9 @@ import { Broker } from './broker.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {
-    /** Where everything lies that is gone afterwards. */
+    /** Folder of all temporary files. */
     folder: string
-    /** The broker that most tests share. It lets everybody in. */
+    /** The broker that most tests share. It has no access control. */
     shared: { url: string; pid: number }
     /** Of PostgreSQL. */
     socket: { folder: string; port: string }
@@ -21,7 +21,7 @@ declare module 'vitest' {
   }
 }
 
-/** The last of such flags counts, so that it repeats what Playwright goes without. */
+/** The last of such flags counts, so it repeats what Playwright disables. */
 const WITHOUT = [
   'AvoidUnnecessaryBeforeUnloadCheckSync',
   'DestroyProfileOnBrowserClose',
@@ -33,7 +33,7 @@ const WITHOUT = [
   'PaintHolding',
   'PreconnectToSearch',
   'ThirdPartyStoragePartitioning',
-  // The suggestions below an address bar that nobody sees: half of what a new page costs.
+  // The suggestions of the invisible address bar: half of the cost of a new page.
   'AiModeOmniboxEntryPoint',
   'AimEnabled',
   'WebUIOmniboxAimPopup',
@@ -54,7 +54,7 @@ const FLAGS = [
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const folder = await mkdtemp(join(tmpdir(), 'queen-dashboard-'))
-  // Root's PostgreSQL runs as somebody else, who has to get in.
+  // As root, PostgreSQL runs as another user, who needs access to the folder.
   await chmod(folder, 0o755)
   const clean = () => rm(folder, { recursive: true, force: true })
   const data = join(folder, 'data')

@@ -1,4 +1,4 @@
-// What is the same on all pages: finding one's way with keys and on a phone, themes, addresses that lead nowhere.
+// What all pages share: keyboard and phone navigation, themes, invalid addresses.
 
 import { Api, named } from './api.ts'
 import { PHONE, context, describe, dialog, eventually, expect, go, heading, inject, load, rows, said, test, text, watch, type Page } from './page.ts'
@@ -8,7 +8,7 @@ const api = new Api(url)
 
 const PAGES = ['Overview', 'Queues', 'Messages', 'Push', 'Consumer groups', 'Dead letters', 'Operations', 'Traces', 'System', 'Settings']
 
-/** What has the focus, in words. */
+/** Describes the focused element. */
 function focused(page: Page): Promise<string> {
   return page.evaluate(() => {
     const { activeElement } = document
@@ -45,7 +45,7 @@ describe.concurrent('the shell', () => {
 
   test('says so when an address leads nowhere', async ({ page }) => {
     await load(page, url, ['nothing', 'here'])
-    await said(page, 'There is nothing at this address.')
+    await said(page, 'This address does not exist.')
     await page.getByRole('link', { name: 'Go to the overview' }).click()
     await heading(page, 'Overview').waitFor()
   })
@@ -101,7 +101,7 @@ describe.concurrent('with keys alone', () => {
     await load(page, url, ['queues'], { q: word, sort: 'name' })
     await eventually(() => rows(page, 'Queues').count()).toBe(3)
     await tabTo(page, 'Queues')
-    // The link of the navigation has the same name as the table.
+    // The navigation link has the same name as the table.
     if ((await page.evaluate(() => document.activeElement?.getAttribute('role'))) !== 'region') await tabTo(page, 'Queues')
     await page.keyboard.press('ArrowDown')
     await eventually(() => focused(page)).toContain(`${word}.a`)
@@ -124,7 +124,7 @@ describe.concurrent('with keys alone', () => {
     expect(await page.evaluate(() => document.activeElement?.tagName)).toBe('INPUT')
     for (let presses = 0; presses < 8; presses += 1) {
       await page.keyboard.press('Tab')
-      // The browser's own parts are the only other place to be.
+      // The browser's own controls are the only other place.
       const where = await page.evaluate(() => document.activeElement?.closest('dialog') !== null || document.activeElement === document.body)
       expect(where).toBe(true)
     }

@@ -1,5 +1,5 @@
-// A shop with some hours behind it, for pictures and for whatever needs a bit of everything: orders come in, billing and
-// shipping keep up, e-mails are behind, and some payments were given up.
+// A shop with some hours of history, for screenshots and tests that need a bit of everything: orders arrive, billing and shipping
+// keep up, e-mails are behind, and some payments are dead letters.
 
 import { Api, type Pushed } from './api.ts'
 import type { Broker } from './broker.ts'
@@ -8,11 +8,11 @@ import { broker, database, sql, travel } from './brokers.ts'
 export interface Shop {
   server: Broker
   api: Api
-  /** One of its messages, followed from its push on. */
+  /** One of its messages, traced from its push. */
   order: Pushed
-  /** Orders and acknowledgements come until it is called. */
+  /** Orders and acknowledgements continue until it is called. */
   open(): () => Promise<void>
-  /** Fills the history up to the last minute that is over. */
+  /** Fills the history up to the last complete minute. */
   remember(): Promise<void>
   close(): Promise<void>
 }
@@ -86,7 +86,7 @@ export async function shop(): Promise<Shop> {
   ])
   await follow(api, followed!)
   await travel(place, '0 seconds')
-  // Somebody is at it right now.
+  // Currently leased.
   await api.pop('shop.emails', { group: 'mailer', batch: 40, partitions: 3, leaseSeconds: 600 })
   await api.pop('shop.shipping', { group: 'couriers', batch: 10, partitions: 2, leaseSeconds: 300 })
   await push('shop.orders', 620, 30)
@@ -107,13 +107,13 @@ function several(count: number, text: (n: number) => string): string[] {
   return Array.from({ length: count }, (_, n) => text(n))
 }
 
-/** Letters of a group that reads nothing but these. */
+/** Dead letters of a group that reads nothing else. */
 async function given(api: Api, queue: string, group: string, errors: (string | null)[]): Promise<void> {
   await api.post(`/api/v1/consumer-groups/${group}/queues/${queue}/seek`, { toEnd: true, create: true })
   await api.bury(queue, group, errors)
 }
 
-/** What happens to one order, noted by those who work on it. */
+/** The events of one order, noted by its consumers. */
 async function follow(api: Api, pushed: Pushed): Promise<void> {
   const { partition_id: partitionId, transaction_id: transactionId } = pushed
   const note = (consumerGroup: string, eventType: string, data: object) =>
@@ -143,7 +143,7 @@ function trade(api: Api): () => Promise<void> {
   }
 }
 
-/** The last hour as a broker would have written it down: a shop before lunch, with a bad quarter of an hour. */
+/** The last hour as a broker would have recorded it: a shop before lunch, with a bad quarter of an hour. */
 async function remember(place: string): Promise<void> {
   await sql(
     place,

@@ -3,7 +3,7 @@ import type { Broker } from './broker.ts'
 import { broker, database, session, sql } from './brokers.ts'
 import { address, afterAll, beforeAll, cell, describe, eventually, expect, go, heading, load, rows, said, stat, test, text, toast } from './page.ts'
 
-// Two brokers on one database, one of them with settings of its own.
+// Two brokers on one database, one of them with different settings.
 let place: string
 let server: Broker
 let other: Broker
@@ -48,7 +48,7 @@ describe.concurrent('the system', () => {
 
   test('shows statements that are slow, and transactions that stay open', async ({ page }) => {
     const end = await session(place, 'begin; select pg_current_xact_id()')
-    // Only what Queen's own sessions run is shown.
+    // Only statements of Queen's own sessions are shown.
     const slow = session(place, "set application_name = 'queen'; select pg_sleep(5)")
     const running = async () => JSON.stringify((await api.get('/api/v1/analytics/postgres-stats')).activeQueries)
     await eventually(running).toContain('pg_sleep')
@@ -56,7 +56,7 @@ describe.concurrent('the system', () => {
     await page.getByText('select pg_sleep(5)').first().waitFor()
     await page.getByRole('link', { name: 'Doctor' }).click()
     expect(address(page).path).toEqual(['system', 'doctor'])
-    await page.getByRole('button', { name: 'Look now' }).click()
+    await page.getByRole('button', { name: 'Examine now' }).click()
     await toast(page, 'Examine the database').waitFor()
     await eventually(() => text(page.getByRole('region', { name: 'Open transactions' }).last())).toContain('idle in transaction')
     await end()
@@ -68,7 +68,7 @@ describe.concurrent('what is wrong', () => {
   test('is said in the words of the doctor', async ({ page }) => {
     await sql(place, 'drop index queen.dead_letters_newest')
     await load(page, server.url, ['system', 'doctor'])
-    await page.getByRole('button', { name: 'Look now' }).click()
+    await page.getByRole('button', { name: 'Examine now' }).click()
     await toast(page, 'Examine the database').waitFor()
     const { findings } = await api.get('/api/v1/system/doctor')
     expect(findings.length).toBeGreaterThan(0)
@@ -118,7 +118,7 @@ describe.concurrent('settings', () => {
 
   test('are narrowed down to what differs from the default', async ({ page }) => {
     await load(page, server.url, ['settings'])
-    await page.getByLabel('Only what differs from the default').check()
+    await page.getByLabel('Only changed settings').check()
     const { settings } = await api.get('/api/v1/system/settings')
     const differ = settings.filter(({ source }: { source: string }) => source !== 'default')
     await eventually(() => page.locator('main li').count()).toBe(differ.length)

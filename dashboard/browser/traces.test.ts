@@ -44,9 +44,9 @@ describe.concurrent('traces', () => {
     expect(await page.getByRole('dialog').count()).toBe(0)
   })
 
-  test('under a name that nobody used are none', async ({ page }) => {
+  test('an unused name has none', async ({ page }) => {
     await load(page, url, ['traces', named('nothing')])
-    await said(page, 'Nothing was noted under this name')
+    await said(page, 'No notes under this name')
     await page.getByRole('link', { name: 'All names' }).first().click()
     await heading(page, 'Traces').waitFor()
   })

@@ -1,5 +1,5 @@
 // The pages in a real browser, against real brokers: dashboard/run, or npx vitest run --config browser/vitest.config.ts
-// QUEEN_BIN names another broker than target/debug/queen, CHROMIUM another browser than /usr/bin/chromium.
+// QUEEN_BIN selects a broker other than target/debug/queen, CHROMIUM a browser other than /usr/bin/chromium.
 
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitest/config'

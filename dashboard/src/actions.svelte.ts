@@ -1,4 +1,4 @@
-// Does what a button asks for and says how it ended.
+// Runs the action of a button and shows its outcome as a toast.
 
 import { ApiError } from './api/client'
 
@@ -10,7 +10,7 @@ export interface Toast {
 }
 
 const STAYS_MS = 6_000
-/** What goes wrong stays until it was read, but not without end. */
+/** Failures stay long enough to be read. */
 const FAILURE_STAYS_MS = 20_000
 const SHOWN_MAX = 4
 
@@ -32,7 +32,7 @@ class Toasts {
 
 export const toasts = new Toasts()
 
-/** `label` names what is done ("Delete queue orders"); `done` says what came of it. `undefined` if it failed. */
+/** `label` names the action ("Delete queue orders"); `done` describes its result. `undefined` after a failure. */
 export async function act<T>(
   label: string,
   run: () => Promise<T>,
@@ -48,7 +48,7 @@ export async function act<T>(
   }
 }
 
-/** An error in words for people; the broker's own if it has said something. */
+/** An error's message for people; the broker's own if there is one. */
 export function words(error: unknown): string {
   if (error instanceof ApiError) {
     const again = error.retryAfterSeconds

@@ -1,6 +1,6 @@
-// The text of an address, to and fro.
+// Encodes and decodes addresses in the hash.
 
-/** `undefined`, `null`, `false` and `''` are left out. */
+/** `undefined`, `null`, `false` and `''` are omitted. */
 export type QueryValues = Record<string, string | number | boolean | null | undefined>
 
 export function encodePath(segments: (string | number)[]): string {
@@ -24,7 +24,7 @@ export function parse(hash: string): { path: string[]; query: URLSearchParams } 
   return { path: path.split('/').map(decoded), query: new URLSearchParams(cut < 0 ? '' : text.slice(cut + 1)) }
 }
 
-/** Typed by hand, it may be no encoding at all. */
+/** An address typed by hand may not be valid percent-encoding. */
 function decoded(text: string): string {
   try {
     return decodeURIComponent(text)

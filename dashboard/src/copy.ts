@@ -1,4 +1,4 @@
-// Puts a text on the clipboard, also where the page came over plain HTTP and the browser's own way is closed.
+// Copies text to the clipboard, also over plain HTTP, where the browser's clipboard API is unavailable.
 
 export async function copy(text: string): Promise<boolean> {
   try {

@@ -1,11 +1,11 @@
-// Numbers and times as people read them. What is not known is a dash.
+// Formats numbers and times for people. Unknown values are a dash.
 
 export type Instant = string | number | Date
 
 export const NOTHING = '–'
 
 const EXACT = new Intl.NumberFormat('en', { maximumFractionDigits: 0 })
-/** Where a difference of one is no news any more, and the digits need more room than there is. */
+/** From here on, single digits do not matter and would take too much room. */
 const EXACT_BELOW = 100_000
 const STEPS: [number, string][] = [
   [1e12, 'T'],
@@ -20,12 +20,12 @@ function known(n: Maybe): n is number {
   return typeof n === 'number' && Number.isFinite(n)
 }
 
-/** All digits up to 99,999, then 123.5k, 1.2M. Below a hundred, one digit behind the point if there is one. */
+/** All digits up to 99,999, then 123.5k, 1.2M. Below a hundred, one decimal if there is one. */
 export function count(n: Maybe): string {
   if (!known(n)) return NOTHING
   const size = Math.abs(n)
   if (Math.round(size) < EXACT_BELOW) return short(n)
-  // What would be rounded to 1000 belongs to the next unit.
+  // What would round to 1000 moves to the next unit.
   const [step, unit] = STEPS.find(([step]) => size >= step * 0.99995)!
   return `${Number((n / step).toFixed(1))}${unit}`
 }
@@ -33,7 +33,7 @@ export function count(n: Maybe): string {
 function short(n: number): string {
   const size = Math.abs(n)
   if (size >= 99.95 || Number.isInteger(n)) return EXACT.format(Math.round(n))
-  // Something is not nothing.
+  // A small value must not look like zero.
   if (size < 0.01) return n < 0 ? '> -0.01' : '< 0.01'
   if (size < 0.095) return String(Number(n.toFixed(2)))
   return String(Number(n.toFixed(1)))
@@ -67,7 +67,7 @@ const SPANS: [number, string][] = [
   [1, 's'],
 ]
 
-/** The two largest units at most: 120 ms, 3.2 s, 3 min, 2 h 5 min, 4 d 3 h. */
+/** At most the two largest units: 120 ms, 3.2 s, 3 min, 2 h 5 min, 4 d 3 h. */
 export function duration(seconds: Maybe): string {
   if (!known(seconds)) return NOTHING
   const size = Math.abs(seconds)
@@ -77,7 +77,7 @@ export function duration(seconds: Maybe): string {
   if (size < 0.9995) return `${sign}${size < 0.01 ? Number((size * 1000).toFixed(1)) : Math.round(size * 1000)} ms`
   if (size < 9.95) return `${sign}${Number(size.toFixed(1))} s`
   let whole = Math.round(size)
-  // Nobody needs the seconds of an hour.
+  // Seconds do not matter beyond an hour.
   if (whole >= 3_600) whole = Math.round(whole / 60) * 60
   const at = SPANS.findIndex(([span]) => whole >= span)
   const [span, unit] = SPANS[at]!
@@ -93,7 +93,7 @@ export function percent(x: Maybe): string {
   const size = Math.abs(x * 100)
   if (size === 0) return '0 %'
   if (size < 0.01) return '< 0.01 %'
-  // 99.97 % is not all of it.
+  // 99.97 % must not look like 100 %.
   const digits = size < 1 ? 2 : size < 10 || (size > 99 && size < 100) ? 1 : 0
   const text = (x * 100).toFixed(digits)
   return size < 100 && Number(text) >= 100 ? '> 99.9 %' : `${Number(text)} %`
@@ -115,7 +115,7 @@ export function ago(at: Instant | null | undefined, now: number = Date.now()): s
   return seconds < 0 ? `in ${text}` : `${text} ago`
 }
 
-/** To the millisecond, in the viewer's zone, which it names. */
+/** With milliseconds, in the viewer's time zone, which is named. */
 export function exactTime(at: Instant | null | undefined): string {
   if (at === null || at === undefined) return NOTHING
   const date = new Date(millis(at))

@@ -1,13 +1,13 @@
-// Asks again and again, gently: never twice at a time, not while nobody looks, and less often while it fails.
+// Polls gently: one request at a time, paused while the page is hidden, and less often after failures.
 
 import { untrack } from 'svelte'
 
 export interface Poll<T> {
-  /** The last answer; it stays when a later question fails. */
+  /** The latest response; kept when a later request fails. */
   readonly data: T | undefined
-  /** Why the last question failed; gone with the next answer. */
+  /** The latest request's error; cleared by the next response. */
   readonly error: unknown
-  /** There was no answer yet since the question changed. */
+  /** There is no response to the current query yet. */
   readonly loading: boolean
   refresh(): Promise<void>
 }
@@ -15,8 +15,8 @@ export interface Poll<T> {
 const DELAY_MAX_MS = 30_000
 
 /**
- * To be called while a component is set up. What `load` reads of the state before it first waits is its question: when that
- * changes, it is asked anew at once. The old answer stays until the new one is there (use {#key} where it must not).
+ * Call this during component setup. The state that `load` reads synchronously is its query: when it changes, a request is sent
+ * at once. The old response stays until the new one arrives (use {#key} where it must not).
  */
 export function poll<T>(load: (signal: AbortSignal) => Promise<T>, everyMs: number): Poll<T> {
   let data = $state.raw<T | undefined>()

@@ -1,4 +1,4 @@
-// Roles and grants as the broker reads them (docs/security.md). Pure, so that it can be tested.
+// Roles and grants as the broker evaluates them (docs/security.md). Pure, for tests.
 
 export interface Whoami {
   authentication: boolean
@@ -32,7 +32,7 @@ export function allowed(who: Whoami, right: Right, queue?: string): boolean {
   )
 }
 
-/** `*` stands for any run of characters, also none; nothing else is special. */
+/** `*` matches any run of characters, including none; nothing else is special. */
 export function matches(pattern: string, name: string): boolean {
   const parts = pattern.split('*').map((part) => part.replace(/[.+?^${}()|[\]\\]/g, '\\$&'))
   return new RegExp(`^${parts.join('.*')}$`, 's').test(name)

@@ -1,11 +1,11 @@
-// Where the viewer is: `#/queues/orders?x=1`. Behind a hash, so that the server has one page and any proxy path works.
+// The current address: `#/queues/orders?x=1`. In the hash, so that the server has one page and any proxy path works.
 
 import { address, encodePath, parse, type QueryValues } from './address'
 
 export type { QueryValues } from './address'
 
 class Route {
-  /** Decoded segments; `['']` is the first page, `['queues', '']` the queue whose name is empty. */
+  /** Decoded segments; `['']` is the first page, `['queues', '']` the unnamed queue. */
   path = $state.raw<string[]>([''])
   query = $state.raw(new URLSearchParams())
 
@@ -31,12 +31,12 @@ export function href(...segments: (string | number | QueryValues)[]): string {
   return `#${address(encodePath(names), query)}`
 }
 
-/** `path`: segments, or a path as it stands in an address (`/queues`). */
+/** `path`: segments, or a path as in an address (`/queues`). */
 export function go(path: string | (string | number)[], query: QueryValues = {}): void {
   location.hash = address(typeof path === 'string' ? path : encodePath(path), query)
 }
 
-/** Changes some values of the query and leaves the others; without an entry in the history. */
+/** Changes some query values and keeps the rest, without a history entry. */
 export function setQuery(values: QueryValues): void {
   const query: QueryValues = { ...Object.fromEntries(route.query), ...values }
   history.replaceState(history.state, '', `#${address(encodePath(route.path), query)}`)

@@ -1,4 +1,4 @@
-// Who is logged in and what they may do. The broker decides; this only spares people buttons that would be refused.
+// The current user and rights. The broker enforces them; here they only hide buttons that would be refused.
 
 import { ApiError, get, onUnauthorized, present } from './api/client'
 import { allowed, type Right, type Whoami } from './rights'
@@ -8,11 +8,11 @@ export type { Right, Whoami } from './rights'
 const STORED = 'queen.credential'
 
 class Session {
-  /** The broker has been asked. */
+  /** The broker has responded. */
   ready = $state(false)
-  /** `null`: somebody has to log in first. */
+  /** `null`: login required. */
   who = $state.raw<Whoami | null>(null)
-  /** Why the broker could not be asked, or let nobody in, in its own words. */
+  /** Why the broker could not be reached, or refused access, in its own words. */
   error = $state.raw<ApiError | null>(null)
 
   constructor() {
@@ -23,24 +23,24 @@ class Session {
   }
 
   /**
-   * `read` look, `push`, `pop`, `change` what a read-write role may change (configure, seek, redrive, delete one message, …),
-   * `admin` what only an admin may (clear, delete, purge, cancel, maintenance, …). Without a queue: in all of them.
+   * `read`: view; `push`; `pop`; `change`: actions of a read-write role (configure, seek, redrive, delete one message, …);
+   * `admin`: actions of an admin (clear, delete, purge, cancel, maintenance, …). Without a queue: on all queues.
    */
   may(right: Right, queue?: string): boolean {
     return this.who !== null && allowed(this.who, right, queue)
   }
 
-  /** Asks the broker with what was kept, or with nothing. */
+  /** Asks the broker, with the stored credential or without one. */
   async start(): Promise<void> {
     present(kept())
     await this.ask()
   }
 
-  /** Throws the broker's refusal. `remember`: also after this browser was closed. */
+  /** Throws the broker's refusal. `remember`: also after the browser was closed. */
   async login(token: string, remember = false): Promise<void> {
     present(token)
     await this.ask()
-    if (this.who === null) throw this.error ?? new ApiError(401, 'unauthorized', 'not let in')
+    if (this.who === null) throw this.error ?? new ApiError(401, 'unauthorized', 'access denied')
     keep(token, remember)
   }
 
@@ -57,7 +57,7 @@ class Session {
       this.error = null
     } catch (error) {
       if (!(error instanceof ApiError)) throw error
-      // During an upgrade another broker behind the same address may be one that does not know the question.
+      // During an upgrade, an older broker behind the same address may not support this request.
       this.who = error.status === 404 ? UNKNOWN : null
       this.error = error.status === 404 ? null : error
     } finally {
@@ -68,7 +68,7 @@ class Session {
 
 const UNKNOWN: Whoami = { authentication: false, name: null, kind: 'none', role: 'admin', grants: null }
 
-/** Storage can be switched off; then a reload asks again. */
+/** Storage can be disabled; then a reload requires a new login. */
 function kept(): string | null {
   try {
     return sessionStorage.getItem(STORED) ?? localStorage.getItem(STORED)
@@ -83,7 +83,7 @@ function keep(token: string | null, remember: boolean): void {
     localStorage.removeItem(STORED)
     if (token !== null) (remember ? localStorage : sessionStorage).setItem(STORED, token)
   } catch {
-    // As above.
+    // See above.
   }
 }
 

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, unless somebody chose.
+// Light or dark: the system's setting, unless chosen here.
 
 export type ThemeChoice = 'auto' | 'light' | 'dark'
 
@@ -10,7 +10,7 @@ class Theme {
   private system = $state(false)
   dark = $derived(this.choice === 'auto' ? this.system : this.choice === 'dark')
 
-  /** Before anything is drawn. */
+  /** Called before anything is drawn. */
   start(): void {
     const dark = matchMedia('(prefers-color-scheme: dark)')
     this.system = dark.matches
@@ -21,7 +21,7 @@ class Theme {
     try {
       this.choice = CHOICES.find((choice) => choice === localStorage.getItem(STORED)) ?? 'auto'
     } catch {
-      // Storage is switched off: the system decides.
+      // Storage is disabled: the system decides.
     }
     this.apply()
   }
@@ -31,7 +31,7 @@ class Theme {
     try {
       localStorage.setItem(STORED, choice)
     } catch {
-      // As above; it counts until the next reload.
+      // See above; the choice lasts until the next reload.
     }
     this.apply()
   }

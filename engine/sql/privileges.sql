@@ -1,6 +1,6 @@
--- PostgreSQL lets everybody execute a new function. Once a role may use the schema, to push for example, it could call all
--- of Queen's procedures; so the ones that nobody has decided about yet are closed. Brokers own them and need no grant. What
--- was granted stays: procedures are replaced, never dropped, unless their signature changes.
+-- By default, PostgreSQL lets every role execute a new function, so a role that may use the schema, for example to push, could call
+-- all of Queen's procedures. This revokes execution of procedures without explicit grants. Brokers own them and need no grant.
+-- Existing grants stay: procedures are replaced, never dropped, unless their signature changes.
 do $$
 declare
     v_routine regprocedure;

@@ -1,5 +1,5 @@
-//! Doctor: says in words what is wrong with the database, and what to do. It asks for the facts with one call
-//! and judges them here; it mends nothing.
+//! The doctor: finds problems of the database and says what to do about them. One call collects the facts, this module
+//! evaluates them; it changes nothing.
 
 mod contents;
 mod facts;
@@ -23,9 +23,9 @@ use crate::tasks::Tasks;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Somebody has to act, or will have to soon.
+    /// Needs action now or soon.
     Problem,
-    /// Costs something, or may become a problem.
+    /// Costs performance or space, or may become a problem.
     Warning,
     /// Worth knowing.
     Info,
@@ -46,38 +46,38 @@ impl Severity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub severity: Severity,
-    /// Stays the same from version to version.
+    /// Stable across releases.
     pub code: &'static str,
     /// The cause, with numbers, and what to do.
     pub text: String,
 }
 
-/// One look at the database.
+/// The result of one examination of the database.
 #[derive(Debug, Clone)]
 pub struct Examination {
-    /// The worst first; none if nothing is wrong.
+    /// Most severe first; empty if nothing is wrong.
     pub findings: Vec<Finding>,
-    /// `None` if there is no schema of Queen to ask.
+    /// `None` if the database has no Queen schema.
     pub facts: Option<Facts>,
-    /// How far the clock of this machine is ahead of the database's.
+    /// How far this machine's clock is ahead of the database's.
     pub clock_offset_seconds: f64,
     pub at: Instant,
     pub took: Duration,
 }
 
-/// What the judge has to know besides the facts.
+/// What the checks need besides the facts.
 #[derive(Debug, Clone)]
 pub struct Circumstances {
-    /// Connections of each broker.
+    /// Connections per broker.
     pub pool: usize,
-    /// The version of the schema this program knows.
+    /// The schema version of this program.
     pub schema: i32,
     pub clock_offset_seconds: f64,
-    /// Whether a pooler in transaction mode is in between; `None`: nobody has tried.
+    /// Whether a pooler in transaction mode is in between; `None` if unknown.
     pub pooled: Option<bool>,
-    /// Whether there is a key to encrypt with.
+    /// Whether an encryption key is set.
     pub can_seal: bool,
-    /// Messages that consumers of this broker have met and that nobody can decrypt.
+    /// Messages that consumers of this broker met and that it cannot decrypt.
     pub unreadable: Vec<UnreadableMessage>,
 }
 
@@ -91,7 +91,7 @@ impl Examination {
     }
 }
 
-/// Examines a database without a running engine, and takes the time it needs.
+/// Examines a database without a running engine. May take long, unlike the examination in the background.
 pub async fn diagnose(config: &Config) -> Result<Examination, StartError> {
     let connector = Connector::new(config, Tasks::default())?;
     let client = opened(&connector).await?;
@@ -126,14 +126,14 @@ pub fn examined(facts: Facts, here: &Circumstances, begun: Instant) -> Examinati
     }
 }
 
-/// How far this clock is ahead, if the database looked at its own half way between the two times.
+/// How far this machine's clock is ahead, assuming that the database read its own halfway between the two times.
 pub fn offset(sent: f64, received: f64, theirs: f64) -> f64 {
     let (early, late) = (sent - theirs, received - theirs);
-    // Anything in between may be the delay of the call.
+    // A smaller difference may be the latency of the call.
     if early <= 0.0 && late >= 0.0 { 0.0 } else { (early + late) / 2.0 }
 }
 
-/// The worst first, otherwise in the order of the checks.
+/// Most severe first, otherwise in the order of the checks.
 pub fn judge(facts: &Facts, here: &Circumstances) -> Vec<Finding> {
     let mut found = Findings::default();
     server::judge(facts, here, &mut found);
@@ -152,11 +152,11 @@ pub async fn opened(connector: &Connector) -> Result<Client, StartError> {
 
 fn without_schema(begun: Instant, pooled: Option<bool>) -> Examination {
     let mut found = Findings::default();
-    let text = "this database has no schema of Queen, or one of another version: start a broker on it, or \
-                correct the settings";
+    let text = "this database has no Queen schema, or one of another release; start a broker on it, or correct \
+                the connection settings";
     found.problem("schema_missing", text);
     if pooled == Some(true) {
-        found.problem("transaction_pooler", "there is a pooler in transaction mode in between");
+        found.problem("transaction_pooler", "a pooler in transaction mode is between Queen and the database");
     }
     Examination {
         findings: found.0,
@@ -188,7 +188,7 @@ impl Findings {
     }
 }
 
-/// A time for people.
+/// A duration, rounded for people.
 fn span(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.1} s"),

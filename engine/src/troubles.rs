@@ -1,5 +1,5 @@
-//! What is wrong with encryption here, told to the log and remembered for the doctor: queues that ask for it in vain, each told
-//! once, and messages that nobody can read, told for each partition that waits. Bounded; it decides nothing.
+//! Encryption problems, logged and remembered for the doctor: queues that require encryption while no key is set, logged once
+//! each, and messages that cannot be decrypted, logged once per blocked partition. Bounded; it decides nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use crate::log::Partition;
 const QUEUES_MAX: usize = 1_000;
 const PARTITIONS_MAX: usize = 1_000;
 
-/// Nobody has met it for so long: it may be mended.
+/// A message that no consumer has met for this long may be fixed.
 const FORGET_AFTER: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
@@ -24,37 +24,37 @@ pub struct Troubles {
     plain: Mutex<HashSet<Arc<str>>>,
     withheld: Mutex<HashSet<String>>,
     unreadable: Mutex<HashMap<Uuid, (UnreadableMessage, Instant)>>,
-    /// Whether there may be some, for those in a hurry.
+    /// Whether there may be any; checked without the lock.
     any: AtomicBool,
 }
 
 impl Troubles {
-    /// A queue asks for encryption, and there is no key.
+    /// A queue requires encryption, and no key is set.
     pub fn stored_plain(&self, queue: &Arc<str>) {
         let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
         if plain.len() < QUEUES_MAX && plain.insert(queue.clone()) {
-            warn!(%queue, "the queue asks for encryption, but there is no key: its messages are stored as they are; set QUEEN_ENCRYPTION_KEY");
+            warn!(%queue, "queue requires encryption but no key is set: storing messages unencrypted; set QUEEN_ENCRYPTION_KEY");
         }
     }
 
-    /// The same of one whose messages in the inbox are not stored for that.
+    /// The same for a queue whose messages stay in the inbox for that reason.
     pub fn withheld(&self, queue: &str) {
         let mut withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner);
         if withheld.len() < QUEUES_MAX && withheld.insert(queue.to_owned()) {
             warn!(
                 queue,
-                "messages pushed with SQL wait in queen.inbox, where they are readable: their queue asks for encryption, and there is no key; set QUEEN_ENCRYPTION_KEY"
+                "messages pushed from SQL wait unencrypted in queen.inbox: their queue requires encryption but no key is set; set QUEEN_ENCRYPTION_KEY"
             );
         }
     }
 
-    /// A partition waits at this message.
+    /// A partition is blocked by this message.
     pub fn unreadable(&self, partition: &Partition, message: &UnreadableMessage) {
         let mut unreadable = self.lock();
         let known = unreadable.get(&partition.id).is_some_and(|(known, _)| known == message);
         if !known {
             error!(queue = %message.queue, partition = %message.partition, transaction = %message.transaction_id,
-                   cause = %message.cause, "a message cannot be read, and its partition waits");
+                   cause = %message.cause, "message cannot be decrypted, its partition is blocked");
         }
         if known || unreadable.len() < PARTITIONS_MAX {
             unreadable.insert(partition.id, (message.clone(), clock::now()));
@@ -70,7 +70,7 @@ impl Troubles {
         }
     }
 
-    /// Of those met lately.
+    /// Messages met recently.
     pub fn unread(&self) -> Vec<UnreadableMessage> {
         let (mut unreadable, now) = (self.lock(), clock::now());
         unreadable.retain(|_, (_, met)| now - *met < FORGET_AFTER);

@@ -1,4 +1,4 @@
-//! The answer of a pop is spliced together from stored text: whatever was stored, it is JSON and holds what was pushed.
+//! Pop responses, which are spliced together from stored text: whatever was stored, the response is JSON with what was pushed.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ pub fn answer(data: &[u8]) {
     let written = written.ok().flatten().expect("there is a delivery, and it can be read");
     assert_eq!(written.traced.len(), if traced { pushed.len() } else { 0 });
     let text = std::str::from_utf8(&written.body).expect("JSON is UTF-8");
-    // Deeper than serde_json goes, a client has to cope with what another one has sent.
+    // Deeper nesting than serde_json accepts was sent by a producer; consumers have to cope with it.
     let Ok(json) = serde_json::from_str::<Value>(text) else {
         assert!(crate::frames::is_json(text), "{text}");
         return;

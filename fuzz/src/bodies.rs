@@ -1,4 +1,4 @@
-//! Requests: what is refused is refused with words, and what is taken keeps the limits that storage relies on.
+//! Request bodies: whatever is refused has an error message, and whatever is accepted keeps the limits that storage relies on.
 
 use queen_protocol::{
     AckBatchBody, AckBody, AckItem, Configure, Operation, PopFilter, PushBody, PushItem, QueueOptions,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{Input, frames};
 
-/// As the contract has it, in words of this file.
+/// The limits of the contract, restated.
 pub fn is_name(name: &str) -> bool {
     name.chars().count() <= 255 && !name.contains('\0')
 }
@@ -50,9 +50,9 @@ fn check_ack(item: &AckItem) {
 pub fn ack(data: &[u8]) {
     if let Ok(item) = AckBody::parse(data) {
         check_ack(&item);
-        // One is a batch of one. Bytes, because nobody looks at the text of a field that nobody knows.
+        // A single item is a batch of one. Bytes, because unknown fields are not checked for UTF-8.
         let batch = AckBatchBody::parse(&[b"{\"acknowledgments\":[".as_slice(), data, b"]}"].concat());
-        // Deeper than JSON is read, the two more levels of a batch are two too many.
+        // Close to the nesting limit of the parser, the two extra levels of a batch exceed it.
         if batch.is_err() && data.iter().filter(|byte| b"[{".contains(byte)).count() > 100 {
             return;
         }
@@ -97,7 +97,7 @@ pub fn configure(data: &[u8]) {
     let mut again = options.clone();
     again.merge(&configure.changes).expect("and merged again");
     assert_eq!(options, again, "a repeated request changes nothing");
-    // What is told is what can be asked for.
+    // What is returned can be requested.
     let told = serde_json::to_value(&options).expect("options are JSON");
     let echo = json!({ "queue": configure.queue, "options": told }).to_string();
     let echo = Configure::parse(echo.as_bytes()).expect("an echo is a request");

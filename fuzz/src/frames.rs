@@ -1,4 +1,4 @@
-//! Frames: what is written is read again unchanged, and no line breaks the reader.
+//! Frames: what is written is read back unchanged, and no stored line breaks the reader.
 
 use queen_engine::fuzzing::{Frame, read_string, with_ids, write_frame};
 use queen_protocol::{Trace, TraceParent};
@@ -7,14 +7,14 @@ use uuid::Uuid;
 
 use crate::Input;
 
-/// All that stands in a frame.
+/// Everything in a frame.
 pub struct Parts<'a> {
     pub transaction_id: &'a str,
     pub message_id: Option<Uuid>,
     pub trace_id: Option<Uuid>,
     pub trace: Option<Trace<'a>>,
     pub producer_sub: Option<&'a str>,
-    /// It is encrypted with this key.
+    /// The key it is encrypted with.
     pub key_id: Option<&'a str>,
     /// Valid JSON.
     pub payload: &'a str,
@@ -52,7 +52,7 @@ pub fn check_round_trip(parts: &Parts<'_>) {
     parts.check(&line);
 }
 
-/// A payload of any kind out of any bytes: JSON if they are, else the text of them.
+/// A payload from any bytes: as they are if they are JSON, otherwise their text as a JSON string.
 pub fn payload(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim();
@@ -62,7 +62,7 @@ pub fn payload(bytes: &[u8]) -> String {
 pub fn frames(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for line in text.split('\n') {
-        // Nothing but that it ends, and cuts no character in two.
+        // Only checks that it ends and cuts no character in two.
         let _ = Frame::parse(line).map(|frame| read_string(frame.transaction_id));
     }
     let ids: Vec<Uuid> = (1..=text.split('\n').count() as u128).map(Uuid::from_u128).collect();
@@ -87,7 +87,7 @@ pub fn frames(data: &[u8]) {
     let mut line = String::new();
     parts.write(&mut line);
     parts.check(&line);
-    // An id that is told later changes nothing else.
+    // Adding an id later changes nothing else.
     let promised = Uuid::from_u128(7);
     let later = with_ids(&line, &[promised]);
     parts.message_id = Some(promised);

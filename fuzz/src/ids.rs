@@ -1,4 +1,4 @@
-//! Ids and times that travel as text: what is read is written so that it is read as the same again.
+//! Ids and times in text form: parsing and formatting round-trip.
 
 use queen_engine::fuzzing::{TransactionHash, message_id};
 use queen_protocol::{LeaseId, Trace, TraceParent, format_micros, format_millis, parse_time};
@@ -19,7 +19,7 @@ pub fn ids(data: &[u8]) {
     if let Some(state) = Trace::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Some(&text))
         .and_then(|trace| trace.state)
     {
-        // It goes into a header.
+        // It must be valid in a header.
         assert!(
             state.len() <= 512 && state.bytes().all(|byte| byte == b'\t' || (0x20..0x7f).contains(&byte))
         );

@@ -1,4 +1,4 @@
-//! Cuts the fuzzer's bytes into values. A change of a byte changes one value and not all that follow.
+//! Cuts the fuzzer's bytes into values. Changing a byte changes one value, and not all that follow.
 
 pub struct Input<'a>(&'a [u8]);
 
@@ -29,7 +29,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// Up to a byte that is not part of it, so that a fuzzer can make it longer.
+    /// Up to a terminating byte, so that the fuzzer can make the value longer.
     pub fn bytes(&mut self) -> &'a [u8] {
         const END: u8 = 0xfe;
         let end = self.0.iter().position(|&byte| byte == END).unwrap_or(self.0.len());

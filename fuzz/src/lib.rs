@@ -1,5 +1,5 @@
-//! What must hold for any bytes, one function per reader of bytes that come from outside. Each panics when it does not.
-//! `fuzz/targets` runs them under libFuzzer, `tests/replay.rs` on the corpus and on mutations of it in every test run.
+//! Properties that must hold for any bytes, one function per parser of external input. Each panics when its property fails.
+//! `fuzz/targets` runs them under libFuzzer; `tests/replay.rs` runs them on the corpus and mutations of it in every test run.
 
 mod answer;
 mod bodies;
@@ -13,7 +13,7 @@ use input::Input;
 
 pub type Check = fn(&[u8]);
 
-/// Every target by its name: the same as in `fuzz/targets/Cargo.toml` and in `fuzz/corpus`.
+/// All targets by name, as in `fuzz/targets/Cargo.toml` and `fuzz/corpus`.
 pub const TARGETS: &[(&str, Check)] = &[
     ("push_body", bodies::push),
     ("ack_body", bodies::ack),
@@ -29,8 +29,8 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("units", settings::units),
 ];
 
-/// For `fuzz_target!`. Panics for a name that is none.
+/// For `fuzz_target!`. Panics for an unknown name.
 pub fn check(target: &str, data: &[u8]) {
     let found = TARGETS.iter().find(|(name, _)| *name == target);
-    found.unwrap_or_else(|| panic!("there is no target {target}")).1(data);
+    found.unwrap_or_else(|| panic!("no target {target}")).1(data);
 }

@@ -1,4 +1,4 @@
-//! Settings: a connection string is taken apart here and by the driver, and neither may show what the other calls a password.
+//! Connection strings: parsed here and by the driver, and neither may print what the other considers a password.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,11 +14,11 @@ pub fn connection(data: &[u8]) {
         return;
     };
     assert!(parted.password.is_some(), "{text:?}");
-    // A short one is part of other words by chance.
+    // A short one occurs in other words by chance.
     let told = format!("{:?}{:?}{:?}", driver.get_user(), driver.get_dbname(), driver.get_hosts());
     if password.len() >= 5 && text.matches(password).count() == 1 && !told.contains(password) {
         assert!(!shown.contains(password), "{text:?} shows {shown:?}");
-        assert!(!parted.text.contains(password), "{text:?} is told as {:?}", parted.text);
+        assert!(!parted.text.contains(password), "{text:?} is shown as {:?}", parted.text);
     }
 }
 

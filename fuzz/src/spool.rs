@@ -1,11 +1,11 @@
-//! The spool: whatever happened to a file, reading it never invents a record, never loses one that is whole, and never fails.
+//! The spool: whatever happened to a file, reading it never invents a record, never loses an intact one, and never fails.
 
 use queen_engine::fuzzing::{Files, Spooled, record};
 use std::path::Path;
 
 use crate::Input;
 
-/// A disk is slow, and one look in so many finds the same.
+/// Real files are slow, so only one input in this many uses them.
 const DISK_EVERY: u8 = 64;
 
 pub fn spool(data: &[u8]) {
@@ -20,7 +20,7 @@ pub fn spool(data: &[u8]) {
     }
 }
 
-/// Any bytes at all.
+/// Arbitrary bytes.
 fn check_contents(bytes: &[u8]) {
     let contents = record::read(bytes);
     let mut end = 0;
@@ -33,7 +33,7 @@ fn check_contents(bytes: &[u8]) {
                 .position(|part| part == written)
                 .expect("it is in the file");
         end = at + written.len();
-        // Deciding what it is about must not fail either.
+        // Finding out what a record is about must not fail either.
         let _ = serde_json::from_slice::<Spooled<'_>>(found.body);
     }
     assert_eq!(contents.end, end);
@@ -41,14 +41,14 @@ fn check_contents(bytes: &[u8]) {
     assert!(contents.damaged.is_sorted_by_key(|range| range.start));
 }
 
-/// Records that were written, and then a file that lost its end and some bytes.
+/// Written records, in a file that then lost its end and some bytes.
 fn damaged(mut input: Input<'_>) {
     let (cut, at, flip) = (input.number(), input.number(), input.byte());
     let mut bytes = Vec::new();
     let mut bounds = Vec::new();
     while !input.is_empty() && bounds.len() < 100 {
         let start = bytes.len();
-        // As JSON: without the NUL that a record begins with. With it, a body could pass for records and hide the next ones.
+        // Records as JSON, without the leading NUL of the binary form: with it, a body could imitate records and hide the next ones.
         let body: Vec<u8> = input.bytes().iter().map(|&byte| byte.max(1)).collect();
         record::write(&mut bytes, bounds.len() as u64, &body);
         bounds.push(start..bytes.len());
@@ -67,10 +67,10 @@ fn damaged(mut input: Input<'_>) {
     let whole = |index: &usize| bounds[*index].end <= cut && (flip == 0 || !bounds[*index].contains(&at));
     let expected: Vec<u64> = (0..bounds.len()).filter(whole).map(|index| index as u64).collect();
     let found: Vec<u64> = record::read(&bytes).records.iter().map(|record| record.number).collect();
-    assert_eq!(found, expected, "what is whole is found, and nothing else");
+    assert_eq!(found, expected, "exactly the intact records are found");
 }
 
-/// A folder as a broker finds it.
+/// A folder as a starting broker finds it.
 fn files(mut input: Input<'_>) {
     let dir = tempfile::tempdir_in(quick_disk()).expect("a folder");
     let mut names = 0;

@@ -1,4 +1,4 @@
-//! The corpus, and mutations of it: what was found once stays mended, and no target rots while nobody runs the fuzzer.
+//! Runs all fuzz targets on the corpus and on mutations of it: fixed bugs stay fixed, and the targets keep working.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails like the test itself: by panicking")]
 
@@ -20,7 +20,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
-/// Says which input it was.
+/// Names the input when a target panics.
 fn run(target: &str, check: Check, name: &str, data: &[u8]) {
     if let Err(panic) = std::panic::catch_unwind(|| check(data)) {
         eprintln!("{target}: {name}: {:?}", String::from_utf8_lossy(data));
@@ -39,7 +39,7 @@ fn every_case_of_the_corpus_passes() {
     }
 }
 
-/// A short walk from the same places as the fuzzer's, the same every time.
+/// A short deterministic walk from the corpus.
 #[test]
 fn mutations_of_the_corpus_pass() {
     for (target, check) in TARGETS {

@@ -1,4 +1,4 @@
-//! The user PostgreSQL runs as: ourselves, or, because it refuses root, somebody humbler. Knows users,
+//! The user that PostgreSQL runs as: our own, or an unprivileged one because PostgreSQL refuses to run as root. Knows users,
 //! owners and permission bits; knows nothing of PostgreSQL.
 
 use std::fs::{self, Metadata};
@@ -12,7 +12,7 @@ use tokio::process::Command;
 use crate::environment;
 use crate::error::Error;
 
-/// In this order when we are root.
+/// Candidates, in this order, when we are root.
 const HUMBLE_USERS: [&str; 2] = ["postgres", "nobody"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,13 +20,12 @@ pub struct Account {
     uid: u32,
     gid: u32,
     name: String,
-    /// We are root and hand down to this account.
+    /// We are root and switch to this account.
     steps_down: bool,
 }
 
 impl Account {
-    /// An existing cluster decides: its files belong to whoever ran it first, even if a user `postgres`
-    /// came to this machine later.
+    /// If a cluster exists, its owner is used, even if a user `postgres` was added to this machine later.
     pub fn choose(cluster: &Path) -> Result<Self, Error> {
         let me = rustix::process::geteuid();
         let owner = fs::metadata(cluster).ok().map(|found| (found.uid(), found.gid()));
@@ -56,13 +55,13 @@ impl Account {
         self.uid
     }
 
-    /// A command that runs as this account, in `folder`: our own working folder may be closed to it.
+    /// A command that runs as this account, in `folder`: our own working folder may not be accessible to it.
     pub fn command(&self, program: &Path, folder: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(folder).stdin(Stdio::null());
-        // Neither our secrets nor a PGDATA or PGPORT meant for another server.
+        // Neither our secrets, nor a PGDATA or PGPORT meant for another server.
         environment::limit(command.as_std_mut(), |_| false);
-        // Messages in English: we look for some of them.
+        // Messages in English, because some of them are parsed.
         command.env("LC_ALL", "C");
         if self.steps_down {
             command.gid(self.gid).uid(self.uid);
@@ -75,7 +74,7 @@ impl Account {
         if self.steps_down { chown(path, Some(self.uid), Some(self.gid)) } else { Ok(()) }
     }
 
-    /// The first folder on the way to `path` that this account may not pass, judged by mode bits alone.
+    /// The first folder on the way to `path` that this account may not enter, judged by mode bits alone.
     pub fn obstacle(&self, path: &Path) -> Option<PathBuf> {
         let mut way: Vec<&Path> = path.ancestors().collect();
         way.reverse();
@@ -122,7 +121,7 @@ mod tests {
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65533::/:/bin/false\nbroken line\n";
 
     #[test]
-    fn root_hands_down_to_postgres_and_else_to_nobody() {
+    fn root_switches_to_postgres_or_else_to_the_user_nobody() {
         let chosen = humble(&format!("{PASSWD}postgres:x:101:104::/:/bin/sh\n")).unwrap();
         assert_eq!((chosen.name(), chosen.uid, chosen.gid), ("postgres", 101, 104));
         let chosen = humble(PASSWD).unwrap();

@@ -1,4 +1,4 @@
-//! Finds the server's programs on this machine and asks their version. Starts no server.
+//! Finds PostgreSQL's programs on this machine and determines their version. Starts no server.
 
 use std::cmp::Reverse;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf, absolute};
 use crate::account::Account;
 use crate::error::Error;
 
-/// The oldest release whose SQL and settings we use; also Debian 12's.
+/// The oldest release whose SQL and settings Queen can use; also Debian 12's.
 const OLDEST: u32 = 15;
 
 /// The programs of one PostgreSQL installation.
@@ -20,8 +20,8 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// The first installation that is new enough and, if a cluster exists, of the release that made it.
-    /// Programs are tried as `account` in `folder`, so a closed door shows here and not inside initdb.
+    /// The first installation that is new enough and, if a cluster exists, of the release that created it. Programs are tried as
+    /// `account` in `folder`, so that missing permissions show here and not inside initdb.
     pub async fn find(
         configured: Option<&Path>,
         cluster: Option<u32>,
@@ -58,8 +58,8 @@ impl Binaries {
         self.dir.join("initdb")
     }
 
-    /// Whether an extension's library is installed, where packagers are known to put them. `pg_config`
-    /// would know for sure, but often comes in a package of its own.
+    /// Whether an extension's library is installed, in the places that packagers use. `pg_config` would know for sure, but is often
+    /// in a separate package.
     pub fn has_library(&self, name: &str) -> bool {
         let program = fs::canonicalize(self.postgres()).unwrap_or_else(|_| self.postgres());
         let Some(home) = program.parent().and_then(Path::parent) else { return false };
@@ -95,7 +95,7 @@ fn parse_version(text: &str) -> Option<u32> {
     number[..end].parse().ok()
 }
 
-/// Best guess first: what the person put on the PATH, then Debian, Fedora, Homebrew, built from source.
+/// Best guess first: the PATH, then Debian, Fedora, Homebrew, and builds from source.
 fn usual_places(path: Option<&OsStr>) -> Vec<PathBuf> {
     let mut places: Vec<PathBuf> = path.map(|path| std::env::split_paths(path).collect()).unwrap_or_default();
     places.retain(|place| place.is_absolute());

@@ -1,4 +1,4 @@
-//! A data folder made ready to run a server in, and the launching of that server. Does not watch it.
+//! Prepares a data folder to run a server in, and launches that server. Does not watch it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use crate::postmaster::Postmaster;
 use crate::tuning::{self, Machine};
 use crate::{Settings, create, pidfile, socket};
 
-/// Sessions that outlived a killed postmaster notice at their next wait, so in moments; one deep in a
-/// long statement may take longer.
+/// Sessions that outlive a killed postmaster notice at their next wait, usually within moments; a session in a long statement
+/// may take longer.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(30);
 const MEMORY_POLL: Duration = Duration::from_millis(100);
 
-/// A cluster that is ours alone while this lives.
+/// A cluster that is locked for us while this value exists.
 #[derive(Debug)]
 pub struct Cluster {
     folder: Folder,
@@ -35,7 +35,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Takes the data folder, finds the programs, and creates the cluster if there is none.
+    /// Locks the data folder, finds the programs, and creates the cluster if there is none.
     pub async fn open(settings: Settings) -> Result<Self, Error> {
         let folder = Folder::open(&settings.data_dir)?;
         let account = Account::choose(&folder.cluster())?;
@@ -62,11 +62,11 @@ impl Cluster {
         &self.connection
     }
 
-    /// Starts the server and waits until it takes connections. Whatever still runs from before is ended
+    /// Starts the server and waits until it accepts connections. A server that is still running from an earlier launch is ended
     /// first.
     ///
     /// # Cancel safety
-    /// A server launched but not yet ready is told to stop, and is a leftover for the next launch.
+    /// A server that was launched but is not ready yet is asked to stop; the next launch waits for its end.
     pub async fn launch(&self) -> Result<Postmaster, Error> {
         self.end_leftover().await?;
         socket::clear(&self.connection.socket_dir);
@@ -76,7 +76,7 @@ impl Cluster {
                 Err(Error::Exited { output, .. })
                     if output.contains("pre-existing shared memory block") && Instant::now() < deadline =>
                 {
-                    info!("sessions of the last postgres are still ending, trying again");
+                    info!("sessions of the previous postgres are still ending; retrying");
                     sleep(MEMORY_POLL).await;
                 }
                 done => return done,
@@ -84,7 +84,7 @@ impl Cluster {
         }
     }
 
-    /// Ends a server that runs in this cluster without anybody holding its [`Postmaster`].
+    /// Ends a server that runs in this cluster without a [`Postmaster`].
     pub(crate) async fn end_leftover(&self) -> Result<(), Error> {
         pidfile::end_leftover(&self.folder.cluster()).await
     }
@@ -105,7 +105,7 @@ impl Cluster {
         let cluster: PathBuf = self.folder.cluster();
         let mut command = self.account.command(&self.binaries.postgres(), &cluster);
         command.arg("-D").arg(&cluster);
-        // The last one wins.
+        // The last value wins.
         for (name, value) in tuning::settings(self.machine) {
             command.arg("-c").arg(format!("{name}={value}"));
         }
@@ -121,12 +121,12 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Leaves no trace in the temporary folder. Fails, as it should, while a server has its socket there.
+        // Keeps its socket out of the temporary folder. Fails, as it should, if a server has its socket here.
         let _ = fs::remove_dir(&self.connection.socket_dir);
     }
 }
 
-/// Whether this build of the server takes a setting: compression methods are chosen at compile time.
+/// Whether this build of the server supports a setting; compression methods are chosen at compile time.
 async fn accepts(binaries: &Binaries, account: &Account, folder: &Folder, setting: &str) -> bool {
     let name = setting.split('=').next().unwrap_or(setting);
     let mut command = account.command(&binaries.postgres(), &folder.root);

@@ -1,10 +1,10 @@
-//! How to reach the server, in words programs and people use. Opens no connection itself.
+//! How to reach the server, as connection strings for programs and a command for people. Opens no connection.
 
 use std::path::PathBuf;
 
-/// The embedded server has no TCP port; this number is only the end of the socket's file name.
+/// The embedded server has no TCP port; this number is only the suffix of the socket's file name.
 pub(crate) const PORT: u16 = 5432;
-/// Both the superuser and its database.
+/// Name of both the superuser and its database.
 pub(crate) const NAME: &str = "queen";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Connection {
         format!("host={host} port={} user={} dbname={}", self.port, self.user, self.database)
     }
 
-    /// What a person pastes into a shell to look inside.
+    /// A command that a person can paste into a shell.
     pub fn psql_command(&self) -> String {
         let host = shell_word(&self.socket_dir.to_string_lossy());
         format!("psql -h {host} -p {} -U {} {}", self.port, self.user, self.database)

@@ -1,5 +1,5 @@
-//! Creates the cluster and the database in it. All or nothing: it is built beside its place and moved
-//! there when complete.
+//! Creates the cluster and the database in it, all or nothing: it is built next to its final place and moved there when
+//! complete.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::connection::NAME;
 use crate::error::Error;
 use crate::folder::Folder;
 
-/// What a kill in the middle leaves behind, and what the next start throws away.
+/// Left behind if the process is killed, and removed by the next start.
 const UNFINISHED: &str = "postgres.new";
 
 pub async fn create(binaries: &Binaries, account: &Account, folder: &Folder) -> Result<(), Error> {
     let cluster = folder.cluster();
     info!(dir = %cluster.display(), version = binaries.version, "creating a PostgreSQL cluster");
-    // Characters as in Unicode, order by bytes: the same on every machine, and the fastest to compare.
-    // Old systems have no C.UTF-8; plain C only knows no letters beyond ASCII.
+    // Characters as in Unicode, ordered by bytes: the same on every machine, and the fastest to compare. Old systems have no
+    // C.UTF-8; plain C only knows ASCII letters.
     let mut unfinished = folder.fresh(UNFINISHED, account)?;
     if initdb(binaries, account, &unfinished, "C.UTF-8").await.is_err() {
         unfinished = folder.fresh(UNFINISHED, account)?;
@@ -37,12 +37,12 @@ async fn initdb(binaries: &Binaries, account: &Account, dir: &Path, locale: &str
     let mut command = account.command(&binaries.initdb(), dir);
     command.arg("-D").arg(dir).args(["-U", NAME, "-E", "UTF8", "--data-checksums", "--no-instructions"]);
     command.args(["--locale", locale, "--lc-collate", "C"]);
-    // Whoever can reach the socket in its private folder may come in; nobody else can even knock.
+    // Access is controlled by the private folder of the socket: whoever can open the socket may connect.
     command.args(["--auth-local", "trust", "--auth-host", "reject"]);
     run(command, "").await
 }
 
-/// With the single-user server: no socket, no second program, and done before the cluster is in place.
+/// Uses the single-user server: no socket, no second program, and done before the cluster is in place.
 async fn create_database(binaries: &Binaries, account: &Account, dir: &Path) -> Result<(), Error> {
     let mut command = account.command(&binaries.postgres(), dir);
     command.arg("--single").arg("-D").arg(dir).args(["-c", "exit_on_error=on", "postgres"]);
@@ -54,7 +54,7 @@ async fn run(mut command: Command, input: &str) -> Result<(), Error> {
     let failed = |output: String| Error::Create { output };
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ended early says why on stderr, better than a broken pipe does.
+        // If the program exited early, its stderr says why better than a broken pipe does.
         let _ = stdin.write_all(input.as_bytes()).await;
     }
     let output = child.wait_with_output().await.map_err(|error| failed(error.to_string()))?;

@@ -1,5 +1,5 @@
-//! What the programs of PostgreSQL inherit of our environment: where things are and how to write, and no secret. A server shows
-//! its environment to its own user and to every superuser in SQL.
+//! The environment variables that PostgreSQL's programs inherit: paths and locales, and no secrets, because a server shows its
+//! environment to its own user and to every superuser in SQL.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -14,12 +14,12 @@ const NEEDED: [&str; 11] = [
     "TZ",
     "TZDIR",
     "TMPDIR",
-    // Where installations outside the usual places find their libraries and locales.
+    // Libraries and locales of installations outside the usual places.
     "LD_LIBRARY_PATH",
     "LOCALE_ARCHIVE",
 ];
 
-/// Has `command` inherit what it needs, and of the rest what `more` names. Call it before setting any variable.
+/// Lets `command` inherit what it needs, and those named by `more`. Call it before setting any variable.
 pub fn limit(command: &mut Command, more: impl Fn(&str) -> bool) {
     command.env_clear();
     let kept = |name: &OsStr| name.to_str().is_some_and(|name| is_needed(name) || more(name));

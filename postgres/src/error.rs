@@ -1,4 +1,4 @@
-//! Everything that can keep the embedded server from running, said so that a person knows what to do.
+//! Everything that can keep the embedded server from running, with what to do about it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 pub enum Error {
     #[error(
         "no PostgreSQL server found on this machine; install one (`apt-get install postgresql`, \
-         `dnf install postgresql-server` or `brew install postgresql@16`), or name the folder that holds \
+         `dnf install postgresql-server` or `brew install postgresql@16`), or set the folder that contains \
          `postgres` and `initdb` with --pg-bin-dir"
     )]
     NoBinaries,
 
-    #[error("{} does not hold both `postgres` and `initdb`; check --pg-bin-dir", dir.display())]
+    #[error("{} does not contain both `postgres` and `initdb`; check --pg-bin-dir", dir.display())]
     NotBinaries { dir: PathBuf },
 
-    #[error("{} does not run: {reason}", program.display())]
+    #[error("{} cannot be run: {reason}", program.display())]
     Broken { program: PathBuf, reason: String },
 
     #[error(
@@ -25,7 +25,7 @@ pub enum Error {
     TooOld { dir: PathBuf, found: u32, oldest: u32 },
 
     #[error(
-        "the data folder was created by PostgreSQL {cluster}, but {} holds version {found}; install \
+        "the data folder was created by PostgreSQL {cluster}, but {} contains version {found}; install \
          PostgreSQL {cluster} beside it, or move the data with pg_upgrade", dir.display()
     )]
     OtherVersion { dir: PathBuf, found: u32, cluster: u32 },
@@ -34,13 +34,13 @@ pub enum Error {
     InUse { dir: PathBuf, pid: Option<u32> },
 
     #[error(
-        "PostgreSQL refuses to run as root, and this machine has neither a user `postgres` nor `nobody`; \
+        "PostgreSQL refuses to run as root, and this machine has no user `postgres` or `nobody`; \
          run queen as an ordinary user"
     )]
     NoAccount,
 
     #[error(
-        "PostgreSQL runs as user `{user}`, who may not enter {}; allow it with `chmod o+x {}`, choose \
+        "PostgreSQL runs as user `{user}`, which cannot access {}; allow it with `chmod o+x {}`, choose \
          another --data-dir, or run queen as an ordinary user", folder.display(), folder.display()
     )]
     NoWayIn { folder: PathBuf, user: String },
@@ -54,16 +54,18 @@ pub enum Error {
     #[error("creating the PostgreSQL cluster failed:\n{output}")]
     Create { output: String },
 
-    #[error("no folder can hold the server's socket: each of {tried:?} is too long, unusable or not ours")]
+    #[error(
+        "no usable folder for the server's socket: each of {tried:?} has a too long path, is unusable, or belongs to another user"
+    )]
     NoSocketDir { tried: Vec<PathBuf> },
 
-    #[error("PostgreSQL ended while starting ({status}); the end of {} says:\n{output}", log.display())]
+    #[error("PostgreSQL exited during startup ({status}); the end of {}:\n{output}", log.display())]
     Exited { status: String, log: PathBuf, output: String },
 
-    #[error("PostgreSQL was not ready after {seconds} s; {} may say why", log.display())]
+    #[error("PostgreSQL was not ready after {seconds} s; see {}", log.display())]
     NotReady { seconds: u64, log: PathBuf },
 
-    #[error("the PostgreSQL left running by an earlier queen (pid {pid}) does not stop; end it by hand")]
+    #[error("the PostgreSQL that an earlier queen left running (pid {pid}) does not stop; stop it manually")]
     Leftover { pid: i32 },
 
     #[error("no embedded PostgreSQL is running in {}", dir.display())]
@@ -74,7 +76,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: the step and the path that failed, which an `io::Error` alone never says.
+    /// For `map_err`: adds the failed step and the path, which an `io::Error` does not contain.
     pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, path: path.to_owned(), source }
     }

@@ -1,4 +1,4 @@
-//! The data folder: what lies where in it, and the lock that makes it ours. Starts nothing.
+//! The data folder: what is where in it, and the lock that makes it ours. Starts nothing.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
@@ -12,8 +12,7 @@ use crate::error::Error;
 pub const CLUSTER: &str = "postgres";
 const LOCK: &str = "queen.lock";
 
-/// An open data folder. Nobody else has it while this lives: the lock goes with the process, so even
-/// `kill -9` leaves nothing to clean up.
+/// An open and locked data folder. The lock ends with the process, so even `kill -9` leaves nothing to clean up.
 #[derive(Debug)]
 pub struct Folder {
     /// Absolute, without symbolic links.
@@ -24,7 +23,7 @@ pub struct Folder {
 impl Folder {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let root_user = rustix::process::geteuid().is_root();
-        // Root hands the server to another user, who must be able to pass through, not to look around.
+        // As root, the server runs as another user, who must be able to enter the folder but not list it.
         let mode = if root_user { 0o711 } else { 0o700 };
         let create = DirBuilder::new().recursive(true).mode(mode).create(path);
         create.map_err(Error::io("create", path))?;
@@ -39,7 +38,7 @@ impl Folder {
         self.root.join(CLUSTER)
     }
 
-    /// The release that made the cluster, `None` before there is one.
+    /// The release that created the cluster, `None` before there is one.
     pub fn cluster_version(&self) -> Result<Option<u32>, Error> {
         let cluster = self.cluster();
         match fs::read_to_string(cluster.join("PG_VERSION")) {
@@ -52,7 +51,7 @@ impl Folder {
         }
     }
 
-    /// An empty folder only `account` can look into, in place of whatever was there.
+    /// An empty folder that only `account` can enter, replacing whatever was there.
     pub fn fresh(&self, name: &str, account: &Account) -> Result<PathBuf, Error> {
         let dir = self.root.join(name);
         match fs::remove_dir_all(&dir) {
@@ -67,7 +66,7 @@ impl Folder {
     }
 }
 
-/// New, or used by us before. The permissions of any other folder are not ours to change.
+/// New, or used by us before. The permissions of other folders are left alone.
 fn is_ours(root: &Path) -> io::Result<bool> {
     Ok(root.join(LOCK).exists() || fs::read_dir(root)?.next().is_none())
 }
@@ -88,7 +87,7 @@ fn lock(root: &Path) -> Result<File, Error> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
-            // Empty when the other one has just begun: the pid is only a help for the reader.
+            // Empty if the other process has just started; the pid only helps the reader.
             let _ = file.read_to_string(&mut pid);
             return Err(Error::InUse { dir: root.to_owned(), pid: pid.trim().parse().ok() });
         }

@@ -1,6 +1,5 @@
-//! The embedded PostgreSQL: found on this machine, created in the data folder, started on a private
-//! Unix socket, watched, stopped. It speaks no SQL and knows nothing of queues: what it hands out is a
-//! connection string.
+//! The embedded PostgreSQL: finds it on this machine, creates a cluster in the data folder, starts it on a private Unix socket,
+//! watches it and stops it. It runs no SQL and knows nothing of queues; its result is a connection string.
 
 mod account;
 mod binaries;
@@ -26,20 +25,20 @@ pub use postmaster::Postmaster;
 
 use supervisor::Supervisor;
 
-/// What a person decides about the embedded server.
+/// Settings of the embedded server.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Holds everything: `postgres/` (the cluster), `postgres.log`, `queen.lock`, usually `socket/`.
+    /// Contains everything: `postgres/` (the cluster), `postgres.log`, `queen.lock`, usually `socket/`.
     pub data_dir: PathBuf,
-    /// The folder of `postgres` and `initdb`; looked for in the usual places when not given.
+    /// The folder of `postgres` and `initdb`; searched for in the usual places if not set.
     pub bin_dir: Option<PathBuf>,
-    /// Server settings that win over ours. Only `port` and `unix_socket_directories` cannot be changed,
-    /// or nobody would find the server.
+    /// Server settings that override ours. Only `port` and `unix_socket_directories` cannot be changed, otherwise the server could
+    /// not be found.
     pub extra: Vec<(String, String)>,
 }
 
-/// Starts the server of this data folder, creating it first if need be, and keeps it running: when it
-/// dies it is started again, until [`Embedded::stop`].
+/// Starts the server of this data folder, creating it first if needed, and keeps it running: if it dies it is restarted, until
+/// [`Embedded::stop`].
 pub async fn start(settings: Settings) -> Result<Embedded, Error> {
     let cluster = Cluster::open(settings).await?;
     let postmaster = cluster.launch().await?;
@@ -58,7 +57,7 @@ pub fn describe(data_dir: &Path) -> Result<Connection, Error> {
     Ok(Connection::new(file.socket_dir, file.port))
 }
 
-/// A running, supervised server. Dropping it stops the server too, but waits for nothing.
+/// A running, supervised server. Dropping it stops the server without waiting.
 #[derive(Debug)]
 pub struct Embedded {
     connection: Connection,
@@ -80,8 +79,7 @@ impl Embedded {
         self.connection.psql_command()
     }
 
-    /// Ends all sessions and shuts the server down cleanly. Returns when its process is gone and the
-    /// data folder is free.
+    /// Ends all sessions and shuts the server down cleanly. Returns when its process is gone and the data folder is unlocked.
     pub async fn stop(self) {
         self.supervisor.stop().await;
     }

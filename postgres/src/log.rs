@@ -1,16 +1,16 @@
-//! The server's log file: rotated when large, read back when a start fails. Understands nothing in it.
+//! The server's log file: rotated when large, read when a start fails. Does not interpret its contents.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Two files of this size are kept: weeks of a quiet server, and an evening of a noisy one.
+/// Two files of this size are kept: weeks of a quiet server, or an evening of a noisy one.
 const LOG_BYTES_MAX: u64 = 10 << 20;
 const TAIL_LINES: usize = 20;
 const TAIL_BYTES_MAX: u64 = 16 << 10;
 
-/// The log from where it stood when opened.
+/// The log, from its end when it was opened.
 #[derive(Debug)]
 pub struct Log {
     pub path: PathBuf,
@@ -18,7 +18,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// The file to hand to the server, and our own view of what it will add.
+    /// The file to pass to the server, and a reader of what will be added.
     pub fn open(path: &Path) -> io::Result<(File, Self)> {
         if fs::metadata(path).is_ok_and(|found| found.len() > LOG_BYTES_MAX) {
             fs::rename(path, path.with_extension("log.1"))?;
@@ -30,7 +30,7 @@ impl Log {
 
     /// The last lines written since it was opened.
     pub fn tail(&self) -> String {
-        let text = self.read().unwrap_or_else(|error| format!("(the log cannot be read: {error})"));
+        let text = self.read().unwrap_or_else(|error| format!("(cannot read the log: {error})"));
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
     }

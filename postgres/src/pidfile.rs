@@ -1,4 +1,4 @@
-//! What `postmaster.pid` says, and what to do about a server that outlived the Queen that started it.
+//! Parses `postmaster.pid`, and ends a server that outlived the Queen that started it.
 
 use std::fs;
 use std::io;
@@ -17,11 +17,11 @@ use crate::error::Error;
 /// Sessions notice at their next wait that their postmaster is gone.
 const SESSIONS_PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
-/// Fast shutdown first: it writes a checkpoint. The immediate one leaves recovery to the next start.
+/// Fast shutdown first, which writes a checkpoint. An immediate one leaves recovery to the next start.
 const ESCALATION: [(Signal, Duration); 2] =
     [(Signal::INT, Duration::from_secs(30)), (Signal::QUIT, Duration::from_secs(10))];
 
-/// The lines of `postmaster.pid` we use.
+/// The lines of `postmaster.pid` that are used.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PidFile {
     pub pid: Pid,
@@ -30,7 +30,7 @@ pub struct PidFile {
     pub ready: bool,
 }
 
-/// `None` when there is no file, or one still being written.
+/// `None` if there is no file, or one that is still being written.
 pub fn read(cluster: &Path) -> Result<Option<PidFile>, Error> {
     let path = cluster.join("postmaster.pid");
     match fs::read_to_string(&path) {
@@ -40,12 +40,12 @@ pub fn read(cluster: &Path) -> Result<Option<PidFile>, Error> {
     }
 }
 
-/// Whether this process is a server working in this cluster: pids are used again, by anybody.
+/// Whether this process is a server of this cluster. Pids are reused by unrelated processes.
 pub fn runs_on(pid: Pid, cluster: &Path) -> bool {
     if Path::new("/proc/self/cwd").exists() {
-        // A person's shell may well stand in that folder too.
+        // A person's shell may have the same working folder.
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        // The working folder of a server is its cluster. One that is dead but not yet reaped has none.
+        // The working folder of a server is its cluster. A process that is dead but not reaped has none.
         let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let theirs = identity(Path::new(&format!("/proc/{pid}/cwd")));
         let is_server = ["postgres", "postmaster"].contains(&name.trim());
@@ -59,38 +59,38 @@ pub fn runs_on(pid: Pid, cluster: &Path) -> bool {
     listed.contains("postgres") && listed.contains(&*cluster.to_string_lossy())
 }
 
-/// Ends the server an earlier Queen left running in this cluster, if there is one. The data folder's
-/// lock must be held: it proves that nobody is using that server any more.
+/// Ends the server that an earlier Queen left running in this cluster, if there is one. The data folder's lock must be held: it
+/// proves that the server is no longer in use.
 pub async fn end_leftover(cluster: &Path) -> Result<(), Error> {
     let Some(PidFile { pid, .. }) = read(cluster)? else { return Ok(()) };
     if !runs_on(pid, cluster) {
         return remove_if_stale(pid, cluster).await;
     }
-    warn!(pid = pid.as_raw_pid(), "an earlier queen left its postgres running, stopping it");
+    warn!(pid = pid.as_raw_pid(), "stopping the postgres that an earlier queen left running");
     for (signal, patience) in ESCALATION {
         let _ = kill_process(pid, signal);
         if within(patience, || !runs_on(pid, cluster)).await {
-            info!(pid = pid.as_raw_pid(), "the left postgres has stopped");
+            info!(pid = pid.as_raw_pid(), "the postgres of the earlier queen has stopped");
             return Ok(());
         }
     }
     Err(Error::Leftover { pid: pid.as_raw_pid() })
 }
 
-/// A pid that is free, PostgreSQL recognises as stale itself. One that somebody else has now, or that
-/// nobody reaped, would keep it from starting.
+/// PostgreSQL recognizes a pid without a process as stale by itself. A pid that another process has now, or that was never
+/// reaped, would keep it from starting.
 async fn remove_if_stale(pid: Pid, cluster: &Path) -> Result<(), Error> {
     if !is_taken(pid) {
         return Ok(());
     }
-    // By this file a new server finds sessions that outlived their postmaster, and refuses to start beside
-    // them: two generations writing at once would ruin the data. Before we remove it we wait for them.
+    // With this file, a new server detects sessions that outlived their postmaster, and refuses to start next to them: two
+    // servers writing at once would corrupt the data. So wait for them before removing the file.
     if !within(SESSIONS_PATIENCE, || sessions(cluster).is_empty()).await {
         return Err(Error::Leftover { pid: sessions(cluster).first().map_or(0, |pid| pid.as_raw_pid()) });
     }
     let path = cluster.join("postmaster.pid");
     fs::remove_file(&path).map_err(Error::io("remove", &path))?;
-    warn!(pid = pid.as_raw_pid(), "removed a stale postmaster.pid, that pid is not our server's any more");
+    warn!(pid = pid.as_raw_pid(), "removed a stale postmaster.pid, whose pid now belongs to another process");
     Ok(())
 }
 
@@ -105,7 +105,7 @@ async fn within(patience: Duration, done: impl Fn() -> bool) -> bool {
     true
 }
 
-/// The server processes working in this cluster; none where there is no `/proc` to ask.
+/// The server processes of this cluster; none on systems without `/proc`.
 fn sessions(cluster: &Path) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));

@@ -1,4 +1,4 @@
-//! One server process, from launch to exit. Does not start itself again: that is the supervisor's.
+//! One server process, from launch to exit. Restarting it is the supervisor's task.
 
 use std::path::Path;
 use std::process::ExitStatus;
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::log::Log;
 use crate::pidfile;
 
-/// Recovery replays about `max_wal_size` at the most; a slow disk does that in well under this.
+/// Recovery replays at most about `max_wal_size`, which takes a slow disk well under this.
 const READY_PATIENCE: Duration = Duration::from_secs(300);
 const READY_POLL: Duration = Duration::from_millis(20);
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -31,13 +31,13 @@ pub struct Postmaster {
 
 impl Postmaster {
     pub(crate) fn spawn(mut command: Command, program: &Path) -> Result<Self, Error> {
-        // In a process group of its own, Ctrl-C in a terminal reaches us and not the server: it must stay
-        // until the last operation has landed.
+        // In its own process group, so that Ctrl-C in a terminal reaches us and not the server: it must stay until the last operation
+        // is stored.
         let child = command.process_group(0).spawn().map_err(Error::io("run", program))?;
         Ok(Self { child })
     }
 
-    /// Waits until sessions are accepted. Recovery after a crash takes as long as it takes, within reason.
+    /// Waits until connections are accepted. Recovery after a crash may take long.
     pub(crate) async fn ready(
         &mut self,
         cluster: &Path,
@@ -62,7 +62,7 @@ impl Postmaster {
                 progress += PROGRESS_EVERY;
                 info!(
                     waited_s = began.elapsed().as_secs(),
-                    "postgres is not ready yet, it may be recovering"
+                    "postgres is not ready yet; it may be in recovery"
                 );
             }
             sleep(READY_POLL).await;
@@ -76,12 +76,12 @@ impl Postmaster {
     }
 
     /// # Cancel safety
-    /// May be cancelled and called again.
+    /// May be canceled and called again.
     pub async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         self.child.wait().await
     }
 
-    /// Shuts down: politely, then firmly, then by force. Returns when the process is gone.
+    /// Shuts down with increasing force. Returns when the process is gone.
     pub async fn stop(mut self) {
         for (signal, patience) in [(Signal::INT, FAST_PATIENCE), (Signal::QUIT, IMMEDIATE_PATIENCE)] {
             self.signal(signal);

@@ -1,4 +1,4 @@
-//! Chooses the private folder the server's socket lives in. Opens no connection.
+//! Chooses the private folder of the server's socket. Opens no connection.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,11 +11,11 @@ use crate::account::Account;
 use crate::connection::{PORT, socket_name};
 use crate::error::Error;
 
-/// The size of `sun_path` less its closing zero: 107 on Linux, 103 on macOS. We keep to the smaller.
+/// The size of `sun_path` less its final zero: 107 on Linux, 103 on macOS; this is the smaller.
 const SOCKET_PATH_BYTES_MAX: usize = 103;
 
-/// Inside the data folder if that works, else in a temporary folder that always has the same name for
-/// this data folder, so that restarts leave no trail of them.
+/// Inside the data folder if possible, otherwise a temporary folder whose name depends only on the data folder, so that
+/// restarts do not leave more and more of them.
 pub fn choose(root: &Path, account: &Account) -> Result<PathBuf, Error> {
     let mut hasher = DefaultHasher::new();
     root.hash(&mut hasher);
@@ -25,15 +25,15 @@ pub fn choose(root: &Path, account: &Account) -> Result<PathBuf, Error> {
         if is_addressable(dir) && account.obstacle(dir.parent().unwrap_or(dir)).is_none() {
             match make_private(dir, account).and_then(|()| probe(dir)) {
                 Ok(()) => return Ok(dir.clone()),
-                Err(error) => tracing::debug!(dir = %dir.display(), %error, "socket folder not usable"),
+                Err(error) => tracing::debug!(dir = %dir.display(), %error, "unusable socket folder"),
             }
         }
     }
     Err(Error::NoSocketDir { tried })
 }
 
-/// Removes what a killed server left. Only for a caller that knows no server is running: the lock file
-/// beside the socket names a pid, and PostgreSQL believes it whoever has that pid now.
+/// Removes what a killed server left. Only call this when no server is running: the lock file beside the socket names a pid,
+/// and PostgreSQL trusts it even if another process has that pid now.
 pub fn clear(dir: &Path) {
     let socket = socket_name(PORT);
     for name in [format!("{socket}.lock"), socket] {
@@ -41,12 +41,12 @@ pub fn clear(dir: &Path) {
     }
 }
 
-/// The value of `unix_socket_directories`: a list, so each name in it is quoted.
+/// The value of `unix_socket_directories`, which is a list, so each name in it is quoted.
 pub fn setting(dir: &Path) -> String {
     format!("\"{}\"", dir.to_string_lossy().replace('"', "\"\""))
 }
 
-/// Short enough, and writable in a connection string: there a comma separates hosts.
+/// Short enough, and usable in a connection string, where a comma separates hosts.
 fn is_addressable(dir: &Path) -> bool {
     let socket = dir.join(socket_name(PORT));
     socket.to_str().is_some_and(|path| path.len() <= SOCKET_PATH_BYTES_MAX && !path.contains(','))
@@ -57,18 +57,18 @@ fn make_private(dir: &Path, account: &Account) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // In a shared temporary folder somebody else may have been here first, with a link or a folder of
-    // theirs: the server in it would not be ours alone.
+    // In a shared temporary folder, another user may have created a link or a folder of this name; a server in it would not be
+    // private.
     let found = fs::symlink_metadata(dir)?;
     let owners = [rustix::process::geteuid().as_raw(), account.uid()];
     if !found.is_dir() || !owners.contains(&found.uid()) {
-        return Err(io::Error::other("belongs to somebody else"));
+        return Err(io::Error::other("belongs to another user"));
     }
     account.own(dir)?;
     fs::set_permissions(dir, Permissions::from_mode(0o700))
 }
 
-/// Some mounted folders (shared from another system into a container, say) take files but no sockets.
+/// Some mounted folders (shared from another system into a container, for example) support files but no sockets.
 fn probe(dir: &Path) -> io::Result<()> {
     let path = dir.join(".probe");
     let _ = fs::remove_file(&path);

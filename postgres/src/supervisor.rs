@@ -1,4 +1,4 @@
-//! Keeps a server running until told otherwise. Knows when to start it again, not how.
+//! Keeps a server running until it is stopped. Decides when to restart it; `cluster.rs` knows how.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::postmaster::Postmaster;
 
 const DELAY_MIN: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(5);
-/// A server that ran this long was healthy: its next end is a new story and earns a quick restart.
+/// A server that ran this long was healthy, so after its next exit it is restarted without delay.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The handle of the watching task. When it is dropped, the task stops the server and ends.
+/// The handle of the supervising task. When it is dropped, the task stops the server and ends.
 #[derive(Debug)]
 pub struct Supervisor {
     stop: oneshot::Sender<()>,
@@ -24,7 +24,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    #[expect(clippy::disallowed_methods, reason = "the one task of this crate; `stop` waits for its end")]
+    #[expect(clippy::disallowed_methods, reason = "the only task of this crate; `stop` waits for it")]
     pub fn watch(cluster: Cluster, postmaster: Postmaster) -> Self {
         let (stop, stopped) = oneshot::channel();
         Self { stop, task: tokio::spawn(watch(cluster, postmaster, stopped)) }
@@ -45,7 +45,7 @@ async fn watch(cluster: Cluster, mut postmaster: Postmaster, mut stop: oneshot::
             _ = &mut stop => return postmaster.stop().await,
             status = postmaster.wait() => {
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                warn!(%status, "postgres ended unexpectedly, starting it again");
+                warn!(%status, "postgres exited unexpectedly; restarting it");
             }
         }
         if began.elapsed() > STEADY {
@@ -59,10 +59,10 @@ async fn watch(cluster: Cluster, mut postmaster: Postmaster, mut stop: oneshot::
             delay = (delay * 2).min(DELAY_MAX);
             match started {
                 Ok(postmaster) => break postmaster,
-                Err(error) => error!(%error, retry_ms = delay.as_millis(), "postgres does not start"),
+                Err(error) => error!(%error, retry_ms = delay.as_millis(), "cannot start postgres"),
             }
         };
-        info!("postgres is back");
+        info!("postgres is running again");
     }
 }
 
@@ -71,9 +71,9 @@ async fn launch_after(delay: Duration, cluster: &Cluster) -> Result<Postmaster, 
     cluster.launch().await
 }
 
-/// A launch that was cut short may have left a server behind.
+/// A canceled launch may have left a server running.
 async fn end_leftover(cluster: &Cluster) {
     if let Err(error) = cluster.end_leftover().await {
-        warn!(%error, "postgres may still be running");
+        warn!(%error, "cannot stop postgres; it may still be running");
     }
 }

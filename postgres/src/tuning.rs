@@ -1,20 +1,20 @@
-//! The server settings we choose, and why. Pure but for the two files that tell the memory's size.
+//! The server settings that Queen chooses, and why. Pure, except for reading the memory size.
 
 use std::fs;
 
 const MIB: u64 = 1 << 20;
 
-/// What the machine and the installed server have to offer.
+/// Properties of the machine and of the installed server.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
-    /// `None` where we cannot tell.
+    /// `None` if unknown.
     pub memory_bytes: Option<u64>,
     pub lz4: bool,
     pub pg_stat_statements: bool,
 }
 
-/// Name and value of each setting, for `-c` on the command line: the cluster's own files stay as initdb
-/// wrote them, so a newer Queen brings its newer choices to an old folder.
+/// Name and value of each setting, for `-c` on the command line: the cluster's own files stay as initdb wrote them, so that a
+/// newer Queen applies its newer settings to an old folder.
 pub fn settings(machine: Machine) -> Vec<(&'static str, String)> {
     let mut all: Vec<(&'static str, String)> = CHOSEN.map(|(name, value)| (name, value.to_owned())).into();
     all.push(("shared_buffers", format!("{}MB", shared_buffers_mb(machine.memory_bytes))));
@@ -28,7 +28,7 @@ pub fn settings(machine: Machine) -> Vec<(&'static str, String)> {
     all
 }
 
-/// The memory this process may use: the machine's, or its container's if that is less.
+/// The memory available to this process: the machine's, or its container's limit if that is lower.
 pub fn memory_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text));
     let container =
@@ -41,24 +41,24 @@ const CHOSEN: [(&str, &str); 22] = [
     ("listen_addresses", ""),
     ("unix_socket_permissions", "0700"),
     ("max_connections", "200"),
-    // An acknowledged message is on disk.
+    // A stored message is on disk.
     ("fsync", "on"),
     ("synchronous_commit", "on"),
-    // A queue writes far more than it reads: few, spread out checkpoints keep full-page writes rare.
+    // A queue writes far more than it reads: infrequent, spread-out checkpoints limit full-page writes.
     ("max_wal_size", "4GB"),
     ("min_wal_size", "512MB"),
     ("checkpoint_timeout", "15min"),
     ("checkpoint_completion_target", "0.9"),
     ("wal_buffers", "16MB"),
-    // Small hot tables turn over in seconds: vacuum looks often and does not dawdle.
+    // Small hot tables change completely within seconds, so vacuum runs often and without delay.
     ("autovacuum_naptime", "10s"),
     ("autovacuum_vacuum_cost_delay", "0"),
-    // Short statements on a disk without a moving head.
+    // Short statements on an SSD.
     ("jit", "off"),
     ("random_page_cost", "1.1"),
     ("effective_io_concurrency", "16"),
     ("track_io_timing", "off"),
-    // All to our log file, on stderr.
+    // Everything to our log file, through stderr.
     ("logging_collector", "off"),
     ("log_destination", "stderr"),
     ("log_min_messages", "warning"),
@@ -67,8 +67,8 @@ const CHOSEN: [(&str, &str); 22] = [
     ("log_autovacuum_min_duration", "10min"),
 ];
 
-/// A quarter of memory, as PostgreSQL's manual advises, but at most 1 GiB: the hot end of a queue is
-/// small, and the rest is read through the kernel's cache anyway.
+/// A quarter of memory, as PostgreSQL's manual recommends, but at most 1 GiB: the hot end of a queue is small, and the rest is
+/// read through the kernel's cache anyway.
 fn shared_buffers_mb(memory_bytes: Option<u64>) -> u64 {
     memory_bytes.map_or(128, |bytes| (bytes / 4 / MIB).clamp(64, 1024))
 }

@@ -1,4 +1,4 @@
-//! A broker as users run it: the real program, in a process of its own. Knows only its output.
+//! A broker as users run it: the real program in its own process, observed only through its output.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::spawn;
 
-/// A first start creates a PostgreSQL cluster, on a busy machine.
+/// The first start creates a PostgreSQL cluster, possibly on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 const ANNOUNCEMENT: &str = "listening on ";
@@ -27,13 +27,13 @@ pub struct Broker {
     child: Child,
     url: String,
     output: watch::Receiver<String>,
-    /// Its spool, unless the caller has named one.
+    /// Its spool, unless the caller has set one.
     _spool: TempDir,
 }
 
 impl Broker {
-    /// Runs the program and waits until it says where it listens: on a free port of the loopback address,
-    /// unless `env` says otherwise. An error holds all it said.
+    /// Runs the program and waits until it announces its address: a free port of the loopback address, unless `env` says
+    /// otherwise. An error contains all of its output.
     pub async fn start(binary: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
         let spool = TempDir::new()?;
         let mut command = Command::new(binary);
@@ -48,7 +48,7 @@ impl Broker {
         let mut announced = output.clone();
         let url = tokio::select! {
             said = announced.wait_for(|text| address(text).is_some()) => said.ok().and_then(|text| address(&text)),
-            _ = tokio::time::sleep(START_PATIENCE) => bail!("the broker does not listen:\n{}", *output.borrow()),
+            _ = tokio::time::sleep(START_PATIENCE) => bail!("the broker did not start listening:\n{}", *output.borrow()),
         };
         if let Some(url) = url {
             return Ok(Self { child, url, output, _spool: spool });
@@ -57,7 +57,7 @@ impl Broker {
             finish(reader).await;
         }
         let status = child.wait().await?;
-        Err(anyhow!("the broker ended with {status} before it listened:\n{}", *output.borrow()))
+        Err(anyhow!("the broker exited with {status} before listening:\n{}", *output.borrow()))
     }
 
     /// `http://127.0.0.1:41234`
@@ -70,7 +70,7 @@ impl Broker {
         self.child.id().expect("the broker is running")
     }
 
-    /// All it has said so far, on stdout and stderr.
+    /// All output so far, stdout and stderr.
     pub fn output(&self) -> String {
         self.output.borrow().clone()
     }
@@ -80,7 +80,7 @@ impl Broker {
         let mut output = self.output.clone();
         let said = timeout(START_PATIENCE, output.wait_for(|said| said.contains(text))).await;
         let heard = matches!(said, Ok(Ok(_)));
-        assert!(heard, "the broker does not say {text:?} but:\n{}", self.output());
+        assert!(heard, "{text:?} is missing from the broker's output:\n{}", self.output());
     }
 
     /// Returns when the process is gone.
@@ -88,14 +88,14 @@ impl Broker {
         self.child.kill().await.expect("a child can be killed");
     }
 
-    /// Asks it to shut down; [`Broker::wait`] tells when it has.
+    /// Asks it to shut down; wait for the end with [`Broker::wait`].
     pub fn terminate(&self) {
         let pid = Pid::from_raw(self.pid().cast_signed()).expect("a process id is not 0");
         kill_process(pid, Signal::TERM).expect("a child can be signalled");
     }
 
     /// # Cancel safety
-    /// May be cancelled and called again.
+    /// May be canceled and called again.
     pub async fn wait(&mut self) -> ExitStatus {
         self.child.wait().await.expect("a child can be waited for")
     }
@@ -110,12 +110,12 @@ async fn drain(stream: impl AsyncRead + Unpin, lines: watch::Sender<String>) {
     }
 }
 
-/// A child of the broker's that outlives it may keep the pipe open: not our concern.
+/// A child process that outlives the broker may keep the pipe open, which is fine.
 async fn finish(reader: JoinHandle<()>) {
     let _ = timeout(OUTPUT_PATIENCE, reader).await;
 }
 
-/// Only from complete lines, or a port could be cut in half.
+/// Only from complete lines, otherwise a port could be cut off.
 fn address(output: &str) -> Option<String> {
     let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let said = lines.filter_map(|line| line.split_once(ANNOUNCEMENT)).map(|(_, said)| said);
@@ -124,7 +124,7 @@ fn address(output: &str) -> Option<String> {
         Some((scheme, said[scheme.len()..].to_owned()))
     };
     said.filter_map(url).next().map(|(scheme, rest)| {
-        // Colours and quotes of a log format are not part of it.
+        // Strips colors and quotes that belong to the log format.
         let end =
             rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]-".contains(c))).unwrap_or(rest.len());
         format!("{scheme}{}", &rest[..end])

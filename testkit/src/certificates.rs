@@ -1,4 +1,4 @@
-//! Certificates for tests: an authority nobody else knows, and what it signs. They last as long as the test.
+//! Certificates for tests: a private authority, and certificates signed by it. They last as long as the test.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use uuid::Uuid;
@@ -13,22 +13,22 @@ pub struct Certificate {
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    #[expect(clippy::new_without_default, reason = "every one is another")]
+    #[expect(clippy::new_without_default, reason = "every instance is different")]
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
-        // Two of one name would be told apart by their signatures only.
+        // Two authorities of the same name would differ by their signatures only.
         params.distinguished_name.push(DnType::CommonName, format!("authority {}", Uuid::new_v4()));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key can be made");
         Self(CertifiedIssuer::self_signed(params, key).expect("an authority can be made"))
     }
 
-    /// PEM, for those who trust it.
+    /// PEM, for clients that should trust it.
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// One that has signed itself, as `openssl req -x509` makes it: of an authority, and for names all the same.
+    /// A self-signed certificate as `openssl req -x509` makes it: an authority that also has names.
     pub fn self_signed(names: &[&str]) -> Certificate {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().expect("a key can be made");
@@ -38,7 +38,7 @@ impl Authority {
         Certificate { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
-    /// For host names and addresses.
+    /// A certificate for host names and addresses.
     pub fn issue(&self, names: &[&str]) -> Certificate {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().expect("a key can be made");

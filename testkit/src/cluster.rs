@@ -1,4 +1,4 @@
-//! A private PostgreSQL that a test may stop, kill and start. Nothing brings it back but the test.
+//! A private PostgreSQL that a test may stop, kill and start. It is not restarted automatically.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -13,17 +13,17 @@ use tokio_postgres::Client;
 
 use crate::{CLUSTER_TEMPLATE, connect};
 
-/// Speed over safety: what these lose, they lose only when the machine itself goes down.
+/// Speed over safety: what these settings lose, they lose only when the machine crashes.
 const EXTRA: [(&str, &str); 4] =
     [("fsync", "off"), ("full_page_writes", "off"), ("max_connections", "400"), ("shared_buffers", "128MB")];
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts a PostgreSQL of one's own.
+/// Starts a private PostgreSQL.
 pub async fn cluster() -> Cluster {
     cluster_with(&EXTRA).await
 }
 
-/// The same with these settings of the server, and otherwise as Queen runs its own.
+/// With these server settings, and otherwise Queen's usual ones.
 pub async fn cluster_with(extra: &[(&str, &str)]) -> Cluster {
     let dir = folder();
     if let Some(template) = std::env::var_os(CLUSTER_TEMPLATE) {
@@ -38,8 +38,8 @@ pub async fn cluster_with(extra: &[(&str, &str)]) -> Cluster {
     cluster
 }
 
-/// A cluster that nobody starts: copying it takes a fraction of the time in which `initdb` makes another. Answers where its
-/// files are, and the folder that they go with.
+/// A cluster that is never started: copying it takes a fraction of the time of `initdb`. Returns the path of its files and the
+/// folder that owns them.
 pub async fn cluster_template() -> (TempDir, PathBuf) {
     let dir = folder();
     let settings = Settings { data_dir: dir.path().to_owned(), bin_dir: None, extra: Vec::new() };
@@ -56,7 +56,7 @@ fn files(dir: &TempDir) -> PathBuf {
     dir.path().join("postgres")
 }
 
-/// A PostgreSQL in a temporary folder. When dropped it is shut down at once, and its folder removed.
+/// A PostgreSQL in a temporary folder. Dropping it shuts it down immediately and removes the folder.
 #[derive(Debug)]
 pub struct Cluster {
     postmaster: Option<Postmaster>,
@@ -69,7 +69,7 @@ impl Cluster {
         self.inner.connection().url()
     }
 
-    /// Of the database from which others are created and dropped.
+    /// Connection string of the maintenance database, from which others are created and dropped.
     pub fn maintenance_url(&self) -> String {
         let connection = self.inner.connection().clone();
         Connection { database: "postgres".to_owned(), ..connection }.url()
@@ -84,7 +84,7 @@ impl Cluster {
         self.postmaster.as_ref().and_then(Postmaster::pid).expect("the cluster is running")
     }
 
-    /// From now on it speaks TLS on the addresses it listens on, and lets in everybody there.
+    /// Switches to TLS on all TCP addresses, and accepts every user there.
     pub async fn offer_tls(&self, certificate: &str, key: &str) {
         let sql = self.client().await;
         let row = sql.query_one("show data_directory", &[]).await.expect("it has a folder");
@@ -106,23 +106,23 @@ impl Cluster {
         }
     }
 
-    /// A clean shutdown: sessions are cut, nothing needs recovery.
+    /// A clean shutdown: sessions are ended, no recovery is needed.
     pub async fn stop(&mut self) {
         self.running().stop().await;
     }
 
-    /// Kills the postmaster. Its sessions find out on their own, busy ones a little later.
+    /// Kills the postmaster. Its sessions notice by themselves, busy ones a little later.
     pub async fn kill9(&mut self) {
         self.end(Signal::KILL).await;
     }
 
-    /// Returns when connections are taken again.
+    /// Returns when it accepts connections again.
     pub async fn start(&mut self) {
         assert!(self.postmaster.is_none(), "the cluster is already running");
         self.postmaster = Some(self.inner.launch().await.expect("the cluster starts"));
     }
 
-    /// An immediate shutdown, as in a crash, and the start with recovery after it.
+    /// An immediate shutdown, as in a crash, followed by a start with recovery.
     pub async fn restart_immediate(&mut self) {
         self.end(Signal::QUIT).await;
         self.start().await;
@@ -143,7 +143,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let Some(postmaster) = &self.postmaster else { return };
         send(postmaster, Signal::QUIT);
-        // The postmaster removes this file last. Nobody can await here, and the folder is about to go.
+        // The postmaster removes this file last. Drop cannot await, and the folder is about to be removed.
         let pid_file = files(&self.dir).join("postmaster.pid");
         let deadline = Instant::now() + DROP_PATIENCE;
         while pid_file.exists() && Instant::now() < deadline {
@@ -154,7 +154,7 @@ impl Drop for Cluster {
 
 fn send(postmaster: &Postmaster, signal: Signal) {
     if let Some(pid) = postmaster.pid().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-        // It may just have ended by itself.
+        // It may have exited already.
         let _ = kill_process(pid, signal);
     }
 }

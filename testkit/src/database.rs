@@ -1,4 +1,4 @@
-//! A database of one's own, on the shared cluster if there is one. Knows nothing of Queen's schema.
+//! A database for one test, on the shared cluster if there is one. Knows nothing of Queen's schema.
 
 use std::process::Stdio;
 use std::thread;
@@ -24,7 +24,7 @@ pub async fn empty_database() -> Database {
     made("").await
 }
 
-/// On the shared cluster, or on a cluster started for it alone.
+/// On the shared cluster, or on a cluster of its own.
 async fn made(how: &str) -> Database {
     if let Some(shared) = std::env::var_os(SHARED_CLUSTER) {
         return Database::make(shared.to_str().expect("a connection string is UTF-8"), how).await;
@@ -35,7 +35,7 @@ async fn made(how: &str) -> Database {
     database
 }
 
-/// Dropped on the server too, with whatever sessions are still open in it.
+/// Dropped on the server too, with any sessions that are still open.
 #[derive(Debug)]
 pub struct Database {
     name: String,
@@ -60,8 +60,8 @@ impl Database {
         Self { name, url, maintenance_url: maintenance_url.to_owned(), cluster: None }
     }
 
-    /// Lets a command fill it, which finds its address in `DATABASE_URL`, and keeps it to be copied: nobody may connect to
-    /// it any more.
+    /// Makes this database a template: runs a command that fills it, with its address in `DATABASE_URL`, and then forbids
+    /// connections.
     pub async fn into_template(self, command: &str) -> Result<String> {
         let words: Vec<&str> = command.split_whitespace().collect();
         let (program, arguments) = words.split_first().context("a template needs a command that fills it")?;
@@ -70,7 +70,7 @@ impl Database {
         let status = fill.status().await.with_context(|| format!("cannot run {program}"))?;
         ensure!(status.success(), "`{command}` ended with {status}");
         let name = self.name.clone();
-        // A template cannot be dropped: it goes with the cluster.
+        // A template cannot be dropped, so it stays until the cluster is removed.
         let close = format!("alter database {name} with is_template true allow_connections false");
         connect(&self.maintenance_url).await?.batch_execute(&close).await?;
         Ok(name)
@@ -93,10 +93,10 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         if self.cluster.is_some() {
-            return; // The whole cluster goes.
+            return; // The whole cluster is removed.
         }
         let (url, name) = (self.maintenance_url.clone(), self.name.clone());
-        // The test's own runtime may be the one that is just ending: the last word needs another.
+        // The test's own runtime may be shutting down, so this needs another.
         let dropper = thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -105,7 +105,7 @@ impl Drop for Database {
                 anyhow::Ok(())
             })
         });
-        // A database left behind is no reason to fail a test that has passed.
+        // A database that cannot be dropped is no reason to fail a test that passed.
         let _ = dropper.join();
     }
 }

@@ -1,9 +1,9 @@
-//! What tests stand on: a PostgreSQL in a temporary folder, a database of one's own, a network that can
-//! break, a broker as a real process. When one of these cannot be had the test panics at once.
+//! Infrastructure for tests: a PostgreSQL in a temporary folder, databases, a network that can break, a broker as a real
+//! process. If any of these cannot be provided, the test panics at once.
 //!
-//! `cargo run -p queen-testkit -- cargo nextest run` lets all tests share one cluster. Without it each
-//! test starts its own: slower, still works. `--template COMMAND` in front lets them have copies of one database that the
-//! command has filled. `queen-testkit scenarios -- COMMAND` is the stage of `clients/scenarios`.
+//! `cargo run -p queen-testkit -- cargo nextest run` shares one cluster among all tests. Without it, each test starts its own,
+//! which is slower. With `--template COMMAND` in front, tests get copies of a database that the command has filled.
+//! `queen-testkit scenarios -- COMMAND` is the environment of `clients/scenarios`.
 
 mod broker;
 #[cfg(feature = "certificates")]
@@ -30,20 +30,20 @@ pub use scenarios::Scenarios;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};
 
-/// The shared cluster's connection string, in keyword form; set by the `queen-testkit` program.
+/// Connection string of the shared cluster, in keyword form; set by the `queen-testkit` program.
 pub const SHARED_CLUSTER: &str = "QUEEN_TEST_POSTGRES";
 
-/// The database on it that tests get a copy of; set by the same.
+/// The database on it that tests get copies of; set by the same program.
 pub const TEMPLATE: &str = "QUEEN_TEST_TEMPLATE";
 
-/// The files of a cluster that those of tests are copied from; set by the same.
+/// The files that tests' own clusters are copied from; set by the same program.
 pub const CLUSTER_TEMPLATE: &str = "QUEEN_TEST_CLUSTER";
 
 /// Opens a session. Its connection runs in the background until the client is dropped.
 pub async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     spawn(async move {
-        // Whoever uses the client hears of the failure there.
+        // The user of the client sees the failure there.
         let _ = connection.await;
     });
     Ok(client)

@@ -1,6 +1,6 @@
-//! `queen-testkit [--template COMMAND] <command …>`: runs a command, usually `cargo nextest run`, with one PostgreSQL
-//! for all its tests, and exits as the command did. With a template, each test has a copy of a database that was filled
-//! once. `queen-testkit scenarios -- <command …>`: runs it with what the behaviour suite of the clients needs.
+//! `queen-testkit [--template COMMAND] <command …>`: runs a command, usually `cargo nextest run`, with one PostgreSQL for all
+//! its tests, and exits with its exit code. With a template, each test gets a copy of a database that was filled once.
+//! `queen-testkit scenarios -- <command …>`: runs it with what the scenario suite of the clients needs.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -20,7 +20,7 @@ const USAGE: &str = "usage: queen-testkit [--template COMMAND] <command …>
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
-    // From here on a signal ends the command, and we clean up after it.
+    // From here on, a signal ends the command and this program cleans up afterwards.
     let signals = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut args = std::env::args_os().skip(1).peekable();
     if args.next_if(|arg| arg == "scenarios").is_some() {
@@ -50,7 +50,7 @@ async fn on_stage(mut command: Command, signals: (Signals, Signals)) -> Result<E
         Some(named) => PathBuf::from(named),
         None => std::env::current_exe()?.with_file_name("queen"),
     };
-    ensure!(broker.exists(), "there is no broker at {}: build it first", broker.display());
+    ensure!(broker.exists(), "no broker at {}: build it first", broker.display());
     let scenarios = Scenarios::start(&broker).await?;
     command.envs(scenarios.environment());
     let code = run(command, signals).await;
@@ -73,7 +73,7 @@ async fn run(
     let status = loop {
         tokio::select! {
             status = child.wait() => break status?,
-            // A terminal sends it to the command as well.
+            // At a terminal, the command has received the signal as well.
             _ = interrupted.recv() => {}
             _ = terminated.recv() => forward(child.id(), Signal::TERM),
         }
@@ -87,7 +87,7 @@ fn forward(pid: Option<u32>, signal: Signal) {
     }
 }
 
-/// As a shell tells it: 128 and the signal's number for a command that was killed.
+/// The exit code as shells report it: 128 plus the signal's number for a killed command.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)

@@ -1,5 +1,5 @@
-//! A pooler in transaction mode: a session of PostgreSQL is lent to a client for one transaction at a time, the one used
-//! last first. Knows as much of the protocol as it takes to see where a transaction ends.
+//! A connection pooler in transaction mode: a client gets a PostgreSQL session for one transaction at a time, the one used last
+//! first. Understands just enough of the protocol to see where a transaction ends.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use tokio_postgres::config::{Config, Host};
 
 use crate::{spawn, url};
 
-/// For one user and one database, trusted without a password.
+/// For one user and one database, without a password.
 #[derive(Debug)]
 pub struct Pooler {
     url: String,
@@ -22,7 +22,7 @@ type Idle = Arc<Mutex<Vec<UnixStream>>>;
 type Frame = (u8, Vec<u8>);
 
 impl Pooler {
-    /// In front of the server this connection string names, over a Unix socket.
+    /// In front of the server that this connection string names, over a Unix socket.
     pub async fn to_postgres(upstream: &str) -> Self {
         let config: Config = upstream.parse().expect("a connection string in keyword form");
         let (Host::Unix(dir), port) = url::address(&config) else { panic!("a Unix socket") };
@@ -33,7 +33,7 @@ impl Pooler {
             let idle = Idle::default();
             while let Ok((client, _)) = listener.accept().await {
                 let (socket, idle) = (socket.clone(), idle.clone());
-                // A client that breaks off ends its own session and nobody else's.
+                // A client that breaks off ends its own session only.
                 spawn(async move { serve(client, &socket, &idle).await.ok() });
             }
         });
@@ -57,7 +57,7 @@ async fn serve(mut client: TcpStream, socket: &std::path::Path, idle: &Idle) -> 
     let mut startup = length.to_be_bytes().to_vec();
     startup.resize(length as usize, 0);
     client.read_exact(&mut startup[4..]).await?;
-    // Welcome, a key that fits nothing, ready.
+    // AuthenticationOk, a dummy cancel key, ReadyForQuery.
     client.write_all(b"R\0\0\0\x08\0\0\0\0K\0\0\0\x0c\0\0\0\x01\0\0\0\x01Z\0\0\0\x05I").await?;
     let mut lent: Option<UnixStream> = None;
     loop {
@@ -68,7 +68,7 @@ async fn serve(mut client: TcpStream, socket: &std::path::Path, idle: &Idle) -> 
         let mut server = match lent.take() {
             Some(server) => server,
             None => {
-                let used = idle.lock().expect("nobody panics while holding it").pop();
+                let used = idle.lock().expect("never poisoned").pop();
                 match used {
                     Some(server) => server,
                     None => opened(socket, &startup).await?,
@@ -86,7 +86,7 @@ async fn serve(mut client: TcpStream, socket: &std::path::Path, idle: &Idle) -> 
             }
         }
         match over {
-            true => idle.lock().expect("nobody panics while holding it").push(server),
+            true => idle.lock().expect("never poisoned").push(server),
             false => lent = Some(server),
         }
     }

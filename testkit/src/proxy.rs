@@ -1,5 +1,5 @@
-//! A network that breaks on request: a loopback proxy in front of PostgreSQL. It looks into the stream
-//! only as far as it must to know which reply belongs to which request.
+//! A loopback proxy in front of PostgreSQL that breaks the network on request. It parses the stream only as far as needed to
+//! know which reply belongs to which request.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use crate::wire::{Frames, REPLY_ENDS, REQUEST_ENDS};
 use crate::{spawn, url};
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// How much of the past stream is kept, to find a pattern that two chunks share.
+/// How much of the past stream is kept, to find a pattern that spans two chunks.
 const PATTERN_BYTES_MAX: usize = 256;
 
-/// A healthy connection to PostgreSQL, until told otherwise. When dropped it cuts what is open.
+/// A healthy connection to PostgreSQL until a fault is set. Dropping it closes open connections.
 #[derive(Debug)]
 pub struct Proxy {
     url: String,
@@ -28,7 +28,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// In front of the server this connection string names, over TCP or a Unix socket.
+    /// In front of the server that this connection string names, over TCP or a Unix socket.
     pub async fn to_postgres(upstream: &str) -> Self {
         let config: Config = upstream.parse().expect("a connection string in keyword form");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -48,23 +48,23 @@ impl Proxy {
         self.control.cuts.send_modify(|count| *count += 1);
     }
 
-    /// While on, new connections are closed as soon as they come. Open ones are left alone.
+    /// While on, new connections are closed as soon as they arrive. Open ones continue.
     pub fn refuse(&self, on: bool) {
         self.control.state().refuse = on;
     }
 
-    /// Holds back every chunk, in both directions, for this long.
+    /// Delays every chunk by this long, in both directions.
     pub fn delay(&self, delay: Duration) {
         self.control.state().delay = delay;
     }
 
-    /// While on, connections stay open and nothing gets through. Afterwards everything does.
+    /// While on, connections stay open and no data passes. Afterwards all of it does.
     pub fn black_hole(&self, on: bool) {
         self.control.black_hole.send_replace(on);
     }
 
-    /// What is sent from now on over the connections that are open now arrives when they are released, also if the sender
-    /// has closed its end by then. New connections are healthy.
+    /// Holds back what is sent from here on over connections that are open now, until they are released, even if the sender has
+    /// closed its end by then. New connections are healthy.
     pub fn strand(&self) {
         self.control.stranded.send_replace(self.control.opened.load(Ordering::SeqCst));
     }
@@ -73,12 +73,12 @@ impl Proxy {
         self.control.stranded.send_replace(0);
     }
 
-    /// Once: lets the next request through, waits until the server's reply to it is complete, and closes
-    /// the connection without delivering it. Done on the server, unknown to the client. Replies to earlier
-    /// requests on the same connection are delivered.
+    /// Once: forwards the next request, waits until the server's reply is complete, and closes the connection without delivering
+    /// the reply. So the server has executed the request and the client does not know it. Replies to earlier requests on the
+    /// connection are delivered.
     ///
-    /// With a pattern it waits for a request that contains these bytes, on any connection. Preparing a
-    /// statement is a request too, so `None` rarely hits what was meant unless the statement is prepared.
+    /// With a pattern, waits for a request that contains these bytes, on any connection. Preparing a statement is a request too,
+    /// so `None` rarely hits the intended one unless the statement is prepared.
     pub fn cut_before_reply(&self, pattern: Option<&[u8]>) {
         assert!(
             pattern.is_none_or(|p| (1..=PATTERN_BYTES_MAX).contains(&p.len())),
@@ -88,7 +88,7 @@ impl Proxy {
             Some(pattern.map_or(Trap::Any, |pattern| Trap::Holding(pattern.to_vec())));
     }
 
-    /// How many replies [`Proxy::cut_before_reply`] has swallowed so far.
+    /// How many replies [`Proxy::cut_before_reply`] has withheld so far.
     pub fn replies_withheld(&self) -> usize {
         self.control.state().replies_withheld
     }
@@ -105,7 +105,7 @@ impl Drop for Proxy {
 struct Control {
     cuts: watch::Sender<u64>,
     black_hole: watch::Sender<bool>,
-    /// Connections are numbered from 1; up to this one they are stranded.
+    /// Connections are numbered from 1; those up to this one are held back.
     stranded: watch::Sender<u64>,
     opened: AtomicU64,
     state: Mutex<State>,
@@ -119,7 +119,7 @@ struct State {
     replies_withheld: usize,
 }
 
-/// The request whose reply is to be withheld.
+/// The request whose reply is withheld.
 #[derive(Debug)]
 enum Trap {
     Any,
@@ -128,10 +128,10 @@ enum Trap {
 
 impl Control {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics while holding the state")
+        self.state.lock().expect("never poisoned")
     }
 
-    /// What a chunk of the connection with this number goes through before it may pass.
+    /// Applies the current faults to a chunk of the connection with this number.
     async fn weather(&self, number: u64) {
         let delay = self.state().delay;
         if !delay.is_zero() {
@@ -145,14 +145,14 @@ impl Control {
 async fn accept(listener: TcpListener, upstream: (Host, u16), control: Arc<Control>) {
     while let Ok((client, _)) = listener.accept().await {
         if !control.state().refuse {
-            // Before the task runs, so that a cut from now on reaches it.
+            // Before the task runs, so that a cut from here on reaches it.
             let cuts = control.cuts.subscribe();
             spawn(serve(client, upstream.clone(), Arc::clone(&control), cuts));
         }
     }
 }
 
-/// Ends, and so closes both sides, when either direction ends or a cut comes.
+/// Ends, and closes both sides, when either direction ends or a cut is requested.
 async fn serve(
     client: TcpStream,
     upstream: (Host, u16),
@@ -186,8 +186,7 @@ async fn relay(client: TcpStream, server: impl AsyncRead + AsyncWrite, control: 
     }
 }
 
-/// `doomed` is the number of the request whose reply must not arrive: 1 is the first after the
-/// handshake, 0 is none.
+/// `doomed` is the number of the request whose reply must not arrive: 1 is the first after the handshake, 0 means none.
 async fn forward_requests(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -207,7 +206,7 @@ async fn forward_requests(
             let mut state = control.state();
             if let Some(number) = requests.follow(chunk, state.trap.as_ref()) {
                 state.trap = None;
-                // Before the bytes go out, so that the reply cannot overtake the order to hold it back.
+                // Before the bytes are sent, so that the reply cannot arrive before the order to withhold it.
                 doomed.store(number, Ordering::SeqCst);
             }
         }
@@ -223,7 +222,7 @@ async fn forward_replies(
     doomed: &AtomicU64,
 ) -> io::Result<()> {
     let mut frames = Frames::of_server();
-    // The end of the handshake counts as reply number 0.
+    // The end of the handshake counts as reply 0.
     let mut replies = 0;
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {
@@ -243,8 +242,8 @@ async fn forward_replies(
     }
 }
 
-/// How many bytes of a chunk come before the reply to the request `doomed`, when `replies` (the
-/// handshake's among them) were complete before the chunk and more end at `ends` in it.
+/// How many bytes of a chunk come before the reply to the request `doomed`, if `replies` (the handshake included) were complete
+/// before the chunk and more end at `ends` within it.
 fn deliverable(bytes: usize, ends: &[usize], replies: u64, doomed: u64) -> usize {
     if doomed == 0 {
         return bytes;
@@ -255,7 +254,7 @@ fn deliverable(bytes: usize, ends: &[usize], replies: u64, doomed: u64) -> usize
     }
 }
 
-/// Counts the requests of one client and finds the one that springs the trap.
+/// Counts the requests of one client and finds the one that triggers the fault.
 struct Requests {
     frames: Frames,
     finished: u64,
@@ -283,7 +282,7 @@ impl Requests {
         caught
     }
 
-    /// Where in `chunk` the pattern ends; it may have begun before.
+    /// Where in `chunk` the pattern ends; it may begin in an earlier one.
     fn last_byte_of(&self, pattern: &[u8], chunk: &[u8]) -> Option<usize> {
         let begun = &self.past[self.past.len().saturating_sub(pattern.len() - 1)..];
         let text = [begun, chunk].concat();

@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats on any machine. Not for secrets.
+//! Random numbers that are reproducible from a seed on any machine. Not for secrets.
 
 use uuid::Uuid;
 

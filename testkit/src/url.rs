@@ -1,8 +1,8 @@
-//! Rewrites connection strings: another host, another database, the same user. Opens nothing.
+//! Rewrites connection strings: another host or database, the same user. Opens no connection.
 
 use tokio_postgres::config::{Config, Host};
 
-/// Where a connection string leads: the first host in it, and the port that goes with that.
+/// Where a connection string leads: its first host, with the matching port.
 pub fn address(config: &Config) -> (Host, u16) {
     let host = config.get_hosts().first().expect("a connection string names a host").clone();
     (host, config.get_ports().first().copied().unwrap_or(5432))
@@ -20,7 +20,7 @@ pub fn with_database(config: &Config, database: &str) -> String {
 
 /// The same database, reached through a port on this machine.
 pub fn through_port(config: &Config, port: u16) -> String {
-    // A proxy that looks into the stream must be able to read it.
+    // A proxy that parses the stream must be able to read it.
     keywords(config, "127.0.0.1", port, config.get_dbname().unwrap_or("postgres")) + " sslmode=disable"
 }
 

@@ -1,4 +1,4 @@
-//! Where messages end in PostgreSQL's byte streams. Understands their frame, not their content.
+//! Finds the ends of messages in PostgreSQL's byte streams. Understands their framing, not their content.
 
 /// Client messages that the server answers with `ReadyForQuery`: Sync, Query, FunctionCall.
 pub const REQUEST_ENDS: &[u8] = b"SQF";
@@ -11,7 +11,7 @@ pub struct Frames {
     /// The first message of a client has a length but no kind.
     untyped: bool,
     header: Vec<u8>,
-    /// Bytes missing from the present message, once its header is complete.
+    /// Bytes missing from the current message, once its header is complete.
     body: Option<usize>,
 }
 
@@ -24,7 +24,7 @@ impl Frames {
         Self { untyped: false, ..Self::of_client() }
     }
 
-    /// Takes the next piece of the stream and tells at which offsets in it messages of these kinds end.
+    /// Takes the next piece of the stream and returns the offsets at which messages of these kinds end.
     pub fn ends(&mut self, chunk: &[u8], kinds: &[u8]) -> Vec<usize> {
         let mut ends = Vec::new();
         let mut at = 0;
@@ -54,7 +54,7 @@ impl Frames {
     fn body_bytes(&self) -> Option<usize> {
         let length = self.header.get(usize::from(!self.untyped)..)?;
         let length = u32::from_be_bytes(length.try_into().ok()?);
-        // The length counts itself.
+        // The length includes itself.
         Some((length as usize).saturating_sub(4))
     }
 }

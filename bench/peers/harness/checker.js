@@ -1,4 +1,4 @@
-// Compares what was confirmed with what was delivered. Knows no peer and no clock.
+// Compares confirmed messages with delivered ones. Knows no peer and no clock.
 
 import { LANES } from "./message.js";
 
@@ -9,7 +9,7 @@ export class Checker {
   doubled = 0;
   /** Delivered after a later one of the same producer and lane. */
   disordered = 0;
-  /** By producer and lane: which were seen, and the highest. */
+  /** By producer and lane: the messages seen, and the highest. */
   #seen = new Map();
 
   saw({ producer, lane, seq }) {
@@ -26,7 +26,7 @@ export class Checker {
     else stream.last = seq;
   }
 
-  /** `left` is what the peer says it still holds after everything was acknowledged. */
+  /** `left` is what the peer still holds after everything was acknowledged. */
   violations(ordered, left) {
     const counts = {
       lost: Math.max(this.confirmed - this.delivered, 0),

@@ -1,7 +1,7 @@
-// Latencies in buckets that grow by one per cent: bounded memory, and quantiles true to that.
+// Latencies in buckets that grow by one percent: bounded memory, and quantiles of that precision.
 
 const GROWTH = Math.log(1.01);
-/** From a microsecond to beyond an hour. */
+/** From a microsecond to more than an hour. */
 const BUCKETS = 2300;
 
 export class Histogram {

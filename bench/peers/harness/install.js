@@ -1,11 +1,11 @@
-// Installs what is missing.
+// Installs missing packages.
 
 import { spawnSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 
 import { output } from "./processes.js";
 
-/** A package must not start the service it brings, which this file, if there is none yet, tells Debian. */
+/** Keeps Debian from starting the package's service, with a policy file unless one exists. */
 const INSTALL = `
 set -e
 policy=/usr/sbin/policy-rc.d
@@ -19,7 +19,7 @@ apt-get update -qq
 apt-get install -y -qq --no-install-recommends "$1"
 `;
 
-/** A Debian package, unless its program of the same name is here. */
+/** Installs a Debian package, unless its program of the same name exists. */
 export function debian(name) {
   if (has(name)) return;
   const root = process.getuid() === 0;
@@ -29,7 +29,7 @@ export function debian(name) {
   output(program, args);
 }
 
-/** What the rest of the project needs too. */
+/** Tools that the rest of the project needs too. */
 export function setup(what) {
   output(fileURLToPath(new URL("../../../scripts/setup", import.meta.url)), [what]);
 }

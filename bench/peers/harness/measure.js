@@ -1,4 +1,4 @@
-// One measured stretch of time: messages, latencies and CPU seconds between `begin` and `end`.
+// A measured window: messages, latencies and CPU seconds between `begin` and `end`.
 
 import { Histogram } from "./histogram.js";
 import { cpuSeconds } from "./processes.js";
@@ -10,7 +10,7 @@ export class Measure {
   #begun;
   #ended;
 
-  /** Once; later calls do nothing. */
+  /** Only the first call has an effect. */
   begin() {
     if (this.#begun) return;
     this.#begun = { at: performance.now(), cpu: cpuSeconds() };
@@ -30,7 +30,7 @@ export class Measure {
     if (this.#state === "during") this.#messages += messages;
   }
 
-  /** Of something begun at `from`, by the clock of `performance.now`. What began before us does not count. */
+  /** For an operation started at `from`, by `performance.now`. Operations started before the window do not count. */
   latency(from) {
     if (this.#begun && from >= this.#begun.at) this.#latencies.add(performance.now() - from);
   }

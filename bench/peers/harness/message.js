@@ -1,12 +1,12 @@
-// What is sent: JSON of 256 bytes that says who sent it where, the how-manieth it is and when.
-// Every number has a fixed width, so that the padding can be made once.
+// The messages: JSON of 256 bytes with the sender, lane, sequence number and time. Numbers have a fixed width, so that the padding
+// can be computed once.
 
 export const LANES = 64;
 
 const SEQ_BASE = 100_000_000;
 const PADDING = "x".repeat(256 - JSON.stringify({ p: 10, l: 10, s: SEQ_BASE, t: now(), x: "" }).length);
 
-/** `sent` is for open loops: the time at which it should have been sent. */
+/** `sent` is for open loops: the scheduled send time. */
 export function message(producer, lane, seq, sent = now()) {
   return { p: producer + 10, l: lane + 10, s: SEQ_BASE + seq, t: sent, x: PADDING };
 }

@@ -18,11 +18,11 @@ const SETTINGS = {
   shared_buffers: "512MB",
 };
 
-/** The database `postgres` belongs to the user `postgres`, who needs no password. */
+/** The database `postgres` belongs to the user `postgres`, without a password. */
 export async function startPostgres() {
   if (!find()) setup("postgres");
   const programs = find();
-  if (!programs) throw new Error("there are no initdb and postgres");
+  if (!programs) throw new Error("cannot find initdb and postgres");
   const owner = account("postgres");
   const place = folder(owner);
   const initdb = ["-D", place.data, "-U", "postgres", "-E", "UTF8", "--locale", "C.UTF-8", "--auth", "trust"];
@@ -30,7 +30,7 @@ export async function startPostgres() {
   const port = await freePort();
   const settings = Object.entries(SETTINGS).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
   const args = ["-D", place.data, "-p", String(port), ...settings];
-  // SIGTERM would wait until every client has gone.
+  // SIGTERM would wait until every client has disconnected.
   const options = { owner, place, ready: () => answers(port), stop: "SIGINT" };
   await start("postgres", join(programs, "postgres"), args, options);
   return { port, place, version: output(join(programs, "postgres"), ["--version"]).replace(/^\D+|\s.*$/g, "") };
@@ -42,12 +42,12 @@ function find() {
   try {
     places.unshift(output("pg_config", ["--bindir"]));
   } catch {
-    // It is in a package of its own that may be missing.
+    // It is in a separate package that may be missing.
   }
   return places.find((place) => ["initdb", "postgres"].every((name) => existsSync(join(place, name))));
 }
 
-/** It answers "may I have TLS" with N once it takes connections. */
+/** Answers a TLS request with N once it accepts connections. */
 function answers(port) {
   return new Promise((resolve, reject) => {
     const socket = createConnection(port, "127.0.0.1", () => socket.write(Buffer.from([0, 0, 0, 8, 4, 210, 22, 47])));

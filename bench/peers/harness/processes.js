@@ -1,4 +1,4 @@
-// Servers of ours: started in temporary folders on the loopback address, metered, stopped by their id.
+// Server processes: started in temporary folders on the loopback address, metered, stopped by process id.
 
 import { spawn, spawnSync } from "node:child_process";
 import { chmodSync, chownSync, mkdirSync, mkdtempSync, openSync, readFileSync, readdirSync, rmSync } from "node:fs";
@@ -9,7 +9,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const START_MS = 60_000;
 const STOP_MS = 30_000;
-/** What the kernel counts in, on every architecture. */
+/** The kernel's unit of CPU time, on every architecture. */
 const TICKS_PER_S = 100;
 const LOG_LINES_SHOWN = 15;
 
@@ -17,7 +17,7 @@ const servers = [];
 const folders = [];
 let cleaning;
 
-/** A server should not run as root, and PostgreSQL refuses to. The first of these users that exists. */
+/** Servers should not run as root, and PostgreSQL refuses to. The first of these users that exists. */
 export function account(...names) {
   if (process.getuid() !== 0) return {};
   const users = readFileSync("/etc/passwd", "utf8").split("\n").map((line) => line.split(":"));
@@ -26,11 +26,11 @@ export function account(...names) {
   return { uid: Number(user[2]), gid: Number(user[3]) };
 }
 
-/** Removed at the end. Below it, `data` belongs to the account. */
+/** Removed at the end. In it, `data` belongs to the account. */
 export function folder(owner) {
   const path = mkdtempSync(join(tmpdir(), "queen-peers-"));
   folders.push(path);
-  // The account must be able to pass through here to its own folder.
+  // The account must be able to enter this folder to reach its own.
   chmodSync(path, 0o755);
   const data = join(path, "data");
   mkdirSync(data, { mode: 0o700 });
@@ -38,7 +38,7 @@ export function folder(owner) {
   return { path, data };
 }
 
-/** Runs until `cleanUp`. `ready` is asked until it no longer throws; what it returns is returned too. */
+/** Runs until `cleanUp`. `ready` is called until it no longer throws; its result is returned too. */
 export async function start(name, program, args, { owner = {}, place, env = {}, ready, stop = "SIGTERM" }) {
   const log = join(place.path, `${name}.log`);
   const output = openSync(log, "w");
@@ -47,7 +47,7 @@ export async function start(name, program, args, { owner = {}, place, env = {}, 
     cwd: place.data,
     env: { ...process.env, LC_ALL: "C", HOME: place.data, ...env },
     stdio: ["ignore", output, output],
-    // In a group of its own: Ctrl-C in a terminal is for us, who then stop it in order.
+    // In its own process group: Ctrl-C in a terminal goes to us, and we stop it in order.
     detached: true,
   });
   const ended = new Promise((resolve) => {
@@ -69,7 +69,7 @@ export async function start(name, program, args, { owner = {}, place, env = {}, 
   }
 }
 
-/** Stops the servers, the last one first, and removes the folders. Called again meanwhile, it waits for the same. */
+/** Stops the servers, last one first, and removes the folders. Concurrent calls share the result. */
 export function cleanUp() {
   cleaning ??= stopAll().finally(() => (cleaning = undefined));
   return cleaning;
@@ -89,24 +89,24 @@ async function stopAll() {
   for (const path of folders.splice(0)) rmSync(path, { recursive: true, force: true, maxRetries: 5 });
 }
 
-/** CPU seconds so far, by server and of ourselves. */
+/** CPU seconds so far, by server and of this process. */
 export function cpuSeconds() {
   const stats = new Map();
   for (const name of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
     try {
       const stat = readFileSync(`/proc/${name}/stat`, "utf8");
-      // Behind the program's name, which may contain anything: state, parent, ... and from 11 on the times.
+      // After the program's name, which may contain anything: state, parent, … and the times from field 11 on.
       const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ").map(Number);
-      // With those of children that have ended and been waited for.
+      // Includes children that have exited and been waited for.
       stats.set(Number(name), { parent: fields[1], ticks: fields[11] + fields[12] + fields[13] + fields[14] });
     } catch {
-      // It ended meanwhile.
+      // It has exited meanwhile.
     }
   }
   const belongs = (pid, root) => pid === root || (stats.has(pid) && belongs(stats.get(pid).parent, root));
   const seconds = {};
   for (const { name, pid } of [...servers, { name: "client", pid: process.pid }]) {
-    // Servers are children of ours, but none of our work.
+    // Servers are our children, but not part of our work.
     const own = [...stats].filter(([each]) => (pid === process.pid ? each === pid : belongs(each, pid)));
     seconds[name] = own.reduce((sum, [, { ticks }]) => sum + ticks, 0) / TICKS_PER_S;
   }

@@ -1,8 +1,8 @@
-// Numbers for people. Pure.
+// Formats results for people. Pure.
 
 const COLUMNS = ["", "workload", "msg/s", "lowest", "highest", "p50 ms", "p99 ms", "server µs/msg", "client µs/msg"];
 
-/** The run in the middle by its rate, with the rates of all and every violation of any. */
+/** The median run by rate, with the rates of all and every violation of any. */
 export function median(outcomes) {
   const sorted = outcomes.toSorted((a, b) => a.messages_per_s - b.messages_per_s);
   const rates = sorted.map((outcome) => outcome.messages_per_s);

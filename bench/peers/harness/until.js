@@ -1,11 +1,11 @@
-// Waiting for a peer that settles a little later.
+// Waits for a peer that settles a little later.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
 const PATIENCE_MS = 5000;
 const POLL_MS = 50;
 
-/** Asks until the answer is as wished, or patience ends; returns the last answer. */
+/** Polls until the result is as expected, or the time is over; returns the last result. */
 export async function until(ask, wished) {
   const deadline = performance.now() + PATIENCE_MS;
   for (;;) {

@@ -1,8 +1,8 @@
-// What every peer is asked to do. A server offers `create`, `left` and `remove` of a topic, and:
+// The workloads for every peer. A server offers `create`, `left` and `remove` of a topic, and:
 //   publisher(topic)                         { send(lane, messages), close() }, sent when the peer has confirmed
 //   consumer(topic, index, count, handler)   { stop() }; it calls handler.deliver(messages), acknowledges them, then
 //                                            calls handler.acked(how many)
-//   pipelined                                its way to send many is to have many single ones under way
+//   pipelined                                sends many as concurrent single messages
 // Each workload returns its outcomes. Every message sent is received, so that every loss shows.
 
 import { setTimeout as sleep } from "node:timers/promises";
@@ -16,7 +16,7 @@ const BATCH = 100;
 const END_TO_END = { producers: 8, consumers: 8, batch: 10 };
 const PACED_PER_S = 1000;
 const WARMUP_S = 1;
-/** Without any progress for so long, what is missing is lost. */
+/** After this long without progress, missing messages count as lost. */
 const STALL_MS = 10_000;
 
 export const WORKLOADS = [
@@ -92,7 +92,7 @@ async function endToEnd(server, topic, options, name, produce) {
   return measure.outcome(name, await closeTopic(server, topic, options, checker, consumers));
 }
 
-/** Consumers at work. `finish` returns when all that was confirmed is acknowledged, or nothing moves any more. */
+/** Running consumers. `finish` returns when all confirmed messages are acknowledged, or progress has stopped. */
 async function consume(server, topic, count, checker, measure, delivered) {
   let acked = 0;
   let moved = performance.now();
@@ -128,7 +128,7 @@ async function closeTopic(server, topic, { ordered }, checker, consumers) {
   return violations;
 }
 
-/** Sends the next when the last is confirmed. */
+/** Sends the next message when the last is confirmed. */
 async function closedLoop(producer, send, measure, batch) {
   while (!measure.isOver) {
     const lane = randomLane();
@@ -136,14 +136,14 @@ async function closedLoop(producer, send, measure, batch) {
   }
 }
 
-/** Sends one whenever it is due. One that must wait for another counts from then: no peer can slow the clock. */
+/** Sends a message whenever one is due. If it has to wait, its latency starts when it was due: no peer can slow the clock. */
 async function openLoop(producer, send, measure) {
   const every_us = (1e6 * END_TO_END.producers) / PACED_PER_S;
   for (let due = now() + (every_us * producer.index) / END_TO_END.producers; !measure.isOver; due += every_us) {
     const early_ms = (due - now()) / 1000;
     if (early_ms > 0) await sleep(early_ms);
     const lane = randomLane();
-    // A timer is late or early by a millisecond, for which no peer is to blame.
+    // A timer is off by up to a millisecond, which is not the peer's fault.
     await send(lane, [producer.next(lane, early_ms > 0 ? now() : Math.round(due))]);
   }
 }

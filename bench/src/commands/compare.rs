@@ -1,6 +1,6 @@
-//! `queen-bench compare`: our broker and another in turn, each run on a fresh PostgreSQL.
+//! `queen-bench compare`: our broker and another one in turn, each run on a fresh PostgreSQL.
 //!
-//! What the peer breaks is told and does not fail; nor does a goal that was missed.
+//! Violations of the peer are reported but are not a failure; neither is a missed goal.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -32,14 +32,14 @@ pub async fn run(compare_options: CompareOptions) -> Result<bool> {
     let mut budgets: [Option<Series>; 2] = Default::default();
     let series = async |broker: usize, pass: Pass| {
         let series = series::run(&sources[broker], &options, &selected, pass).await;
-        // The other one may still tell something.
+        // The other broker's series may still be useful.
         series.unwrap_or_else(|error| Series {
             outcome: Outcome { violations: vec![format!("no series: {error:#}")], ..Outcome::default() },
             ..Series::default()
         })
     };
     for run in 1..=runs {
-        // Whoever is first finds the machine cooler and its caches emptier.
+        // The first has a cooler machine and colder caches, so the order alternates.
         let order = if run % 2 == 1 { [0, 1] } else { [1, 0] };
         for broker in order {
             eprintln!("run {run}/{runs}: {}, {}", NAMES[broker], sources[broker]);

@@ -1,4 +1,4 @@
-//! One file for each subcommand. Each answers whether all went well.
+//! One file per subcommand. Each returns whether it succeeded.
 
 pub mod admin;
 pub mod ceiling;
@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::environment::Machine;
 use crate::report::Contender;
 
-/// The file of full results: what every subcommand says of itself, and its own part.
+/// The file of full results: common fields of all subcommands, and the subcommand's own part.
 #[derive(Serialize)]
 struct Document<T> {
     command: Vec<String>,
@@ -44,7 +44,7 @@ fn write(path: &Path, text: &[u8]) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What a broker did besides being measured, a line each, after its name.
+/// Notes, errors and violations of a broker, a line each, after its name.
 fn print_remarks(name: &str, contender: &Contender) {
     for note in &contender.notes {
         println!("{name}: {note}");

@@ -1,4 +1,4 @@
-//! `queen-bench run`: one broker. Fails on any broken promise and any unexpected answer.
+//! `queen-bench run`: runs scenarios on one broker. Fails on any violation and any unexpected response.
 
 use anyhow::Result;
 
@@ -20,7 +20,7 @@ pub async fn run(run_options: RunOptions) -> Result<bool> {
     };
     let runs = options.runs.unwrap_or(1);
     let mut all = Vec::new();
-    // Runs are the outer loop: a slow minute of the machine hits each scenario at most once.
+    // Runs are the outer loop, so that a slow minute of the machine affects each scenario at most once.
     for run in 1..=runs {
         eprintln!("run {run}/{runs}");
         all.push(series(&run_options, &source, &selected, Pass::Timed).await?);
@@ -49,7 +49,7 @@ async fn series(
     let Source::Url(_) = source else {
         return series::run(source, &run_options.options, selected, pass).await;
     };
-    // Somebody else's broker: only they know its processes.
+    // A broker that was not started here: its process ids come from the options.
     let mut site = Site::open(source).await?;
     site.watch.broker_pid = run_options.broker_pid;
     site.watch.postgres_pid = run_options.postgres_pid;

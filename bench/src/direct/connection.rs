@@ -1,6 +1,6 @@
-//! One connection as the broker opens them: the same settings, prepared statements, arrays in binary.
+//! One connection with the broker's session settings, prepared statements, and binary arrays.
 //!
-//! Every call fails unless PostgreSQL did all it was asked for.
+//! Every call fails unless PostgreSQL did everything it was asked for.
 
 use anyhow::{Context, Result, ensure};
 use queen_testkit::Random;
@@ -12,19 +12,19 @@ use uuid::Uuid;
 use super::frames::FrameWriter;
 use super::place::{Lease, Place, in_order, list};
 
-/// As in engine/src/db/connect.rs, but for the limit on open transactions: nothing here opens one.
+/// As in engine/src/db/connect.rs, except for the limit on open transactions: nothing here opens one.
 const SESSION: &str = "set search_path = pg_catalog, pg_temp; set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
     set enable_bitmapscan = off; set enable_indexonlyscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; \
     set timezone = 'UTC'; set statement_timeout = 30000; set lock_timeout = 10000";
-/// As QUEEN_POP_MAX_BYTES.
+/// The default of QUEEN_POP_MAX_BYTES.
 const POP_BYTES_MAX: i64 = 64 << 20;
-/// Of one call that fills: a few megabytes.
+/// Size of a call that fills the database: a few megabytes.
 const FILL_MESSAGES_MAX: u32 = 5_000;
 
 const APPENDED: i32 = 0;
 const GRANTED: i32 = 0;
 
-/// A connection that has no statements yet, so that it goes with any broker's procedures.
+/// A connection without prepared statements, so that it works with any broker's procedures.
 pub struct Link {
     pub client: Client,
     _driver: JoinSet<()>,
@@ -36,14 +36,14 @@ impl Link {
             database.connect(NoTls).await.context("cannot reach the broker's database")?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // Whoever uses the client hears of the failure there.
+            // The user of the client sees the failure there.
             let _ = connection.await;
         });
         client.batch_execute(SESSION).await?;
         Ok(Link { client, _driver: driver })
     }
 
-    /// What a load left for later would be done beside a measurement.
+    /// Work that a load leaves for later would otherwise happen during a measurement.
     pub async fn settle(&self) -> Result<()> {
         for command in ["set statement_timeout = 0", "vacuum (analyze)", "checkpoint"] {
             self.client.batch_execute(command).await.with_context(|| command.to_owned())?;
@@ -63,7 +63,7 @@ pub struct Connection {
     random: Random,
 }
 
-/// What a pop asks of each partition.
+/// What a pop requests of each partition.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     pub group: &'a str,
@@ -87,12 +87,12 @@ impl Connection {
         ];
         let [open, push, lease, fetch, ack, rewind] = calls.map(|call| link.client.prepare(call));
         let (open, push, lease, fetch, ack, rewind) = tokio::try_join!(open, push, lease, fetch, ack, rewind)
-            .context("this broker's procedures are not those that are called here")?;
+            .context("the broker's procedures differ from those called here")?;
         let random = Random::from_entropy();
         Ok(Connection { link, open, push, lease, fetch, ack, rewind, random })
     }
 
-    /// Creates what is missing. In the order of their ids, which is the order of locks.
+    /// Creates what is missing, in the order of ids, which is the lock order.
     pub async fn partitions(&mut self, queue: &str, names: &[String]) -> Result<Vec<Place>> {
         let queues = vec![queue; names.len()];
         let ids: Vec<Uuid> = names.iter().map(|_| self.random.uuid()).collect();
@@ -104,14 +104,14 @@ impl Connection {
             .query(&self.open, &[&queues, &names, &ids, &nothing, &nothing, &create])
             .await
             .context("open")?;
-        ensure!(rows.len() == names.len(), "open answered {} of {} partitions", rows.len(), names.len());
+        ensure!(rows.len() == names.len(), "open returned {} of {} partitions", rows.len(), names.len());
         let mut places: Vec<Place> =
             rows.iter().map(|row| Place::new(row.get("id"), row.get("head"))).collect();
         places.sort_by_key(|place| place.id);
         Ok(places)
     }
 
-    /// Appends a segment of so many messages to each. Answers their sum.
+    /// Appends a segment with this many messages to each partition. Returns their sum.
     pub async fn push(&self, places: &mut [Place], counts: &[u32], writer: &mut FrameWriter) -> Result<u64> {
         let pairs = || places.iter().zip(counts);
         let segments: Vec<_> = pairs().map(|(place, &count)| writer.segment(place.head, count)).collect();
@@ -141,7 +141,7 @@ impl Connection {
         Ok(counts.iter().map(|&count| u64::from(count)).sum())
     }
 
-    /// Appends `each` messages to each partition, in segments of so many.
+    /// Appends `each` messages to each partition, in segments of this size.
     pub async fn fill(
         &self,
         places: &mut [Place],
@@ -151,7 +151,7 @@ impl Connection {
     ) -> Result<()> {
         let rows = (FILL_MESSAGES_MAX / segment_messages.max(1)).max(1) as usize;
         let mut left = each;
-        // Partition after partition would lie in the log as no broker writes it.
+        // Writing partition after partition would produce a log that no broker writes.
         while left > 0 {
             let count = left.min(segment_messages);
             for page in places.chunks_mut(rows) {
@@ -162,7 +162,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A pop for each place, all granted and filled, or an error.
+    /// A pop for each place; all must be granted and filled.
     pub async fn lease(&mut self, places: &mut [Place], claim: Claim<'_>) -> Result<Vec<Lease>> {
         let rows = places.len();
         let pops: Vec<i32> = (0..i32::try_from(rows)?).collect();
@@ -246,7 +246,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Back to the beginning, to read the same again.
+    /// Moves cursors back to the beginning, to read the same messages again.
     pub async fn rewind(&self, places: &mut [Place], group: &str) -> Result<()> {
         let updated =
             self.link.client.execute(&self.rewind, &[&Place::ids(places), &group]).await.context("rewind")?;
@@ -257,8 +257,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Fails unless the log holds what is known of these partitions, and `group`, if there is one, is where it
-    /// is known to be and holds no lease.
+    /// Fails unless the log contains exactly what is known of these partitions, and `group`, if given, is at its known position without
+    /// a lease.
     pub async fn check(&self, places: &[Place], group: Option<&str>) -> Result<()> {
         let ids = Place::ids(places);
         let stored = "select (select coalesce(sum(s.count), 0)::bigint from queen.segments s

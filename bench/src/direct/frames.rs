@@ -1,15 +1,15 @@
-//! Segments as the broker would write them (engine/src/log/frames.rs, ids.rs), so that a broker can read them.
+//! Writes segments like the broker (engine/src/log/frames.rs, ids.rs), so that a broker can read them.
 
 use sha2::{Digest, Sha256};
 
 use crate::wire::{Payloads, Stamp};
 
-/// What `queen.push` takes for one partition.
+/// The arguments of `queen.push` for one partition.
 #[derive(Debug, Default, PartialEq)]
 pub struct Segment {
-    /// 16 bytes a message.
+    /// 16 bytes per message.
     pub transactions: Vec<u8>,
-    /// A line a message.
+    /// One line per message.
     pub frames: String,
     /// Bytes of the largest frame.
     pub bytes_max: i32,
@@ -49,7 +49,7 @@ impl FrameWriter {
     }
 }
 
-/// The first bit says that the client chose the id.
+/// The first bit means that the client chose the id.
 fn transaction_hash(id: &[u8]) -> [u8; 16] {
     let mut hash = [0; 16];
     hash.copy_from_slice(&Sha256::digest(id)[..16]);

@@ -1,5 +1,5 @@
-//! The broker's own SQL without the broker: to see what PostgreSQL alone does with it, and to fill a database
-//! faster than over HTTP. Knows no scenario.
+//! The broker's own SQL without the broker: to measure PostgreSQL alone, and to fill a database faster than over HTTP. Knows no
+//! scenario.
 
 mod connection;
 mod frames;

@@ -1,4 +1,4 @@
-//! A partition as whoever alone writes and reads it knows it. Pure.
+//! The state of a partition, as tracked by its only reader and writer. Pure.
 
 use anyhow::{Context, Result, ensure};
 use tokio_postgres::Row;
@@ -6,7 +6,7 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 /// # Invariants
-/// `cursor` ≤ `head`; both are what PostgreSQL has, as long as nobody else touches the partition.
+/// `cursor` ≤ `head`; both equal PostgreSQL's values as long as nothing else touches the partition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
     pub id: Uuid,
@@ -28,7 +28,7 @@ impl Place {
     }
 }
 
-/// A range of a partition under a lease.
+/// A leased range of a partition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lease {
     pub id: Uuid,
@@ -36,8 +36,8 @@ pub struct Lease {
     pub last: i64,
 }
 
-/// An answer in arrays, of which every element must have this status. Answers the elements of another array
-/// in the order in which they were asked for: the positions count from 1.
+/// Checks that every element of an array response has this status. Returns the elements of another array in the order of the
+/// request; positions count from 1.
 pub fn in_order(
     call: &str,
     asked: usize,
@@ -47,15 +47,15 @@ pub fn in_order(
 ) -> Result<Vec<i64>> {
     let mut ordered = vec![None; asked];
     for ((&position, &status), &value) in positions.iter().zip(statuses).zip(values) {
-        ensure!(status == expected_status, "{call} answered status {status}");
+        ensure!(status == expected_status, "{call} returned status {status}");
         let place = usize::try_from(position - 1).ok().and_then(|index| ordered.get_mut(index));
-        *place.with_context(|| format!("{call} answered position {position} of {asked}"))? = Some(value);
+        *place.with_context(|| format!("{call} returned position {position} of {asked}"))? = Some(value);
     }
     let ordered: Option<Vec<i64>> = ordered.into_iter().collect();
-    ordered.with_context(|| format!("{call} answered {} of {asked}", positions.len()))
+    ordered.with_context(|| format!("{call} returned {} of {asked}", positions.len()))
 }
 
-/// An array of an answer; one without elements is null.
+/// An array of a response; an empty one is null.
 pub fn list<'a, T: FromSql<'a>>(row: &'a Row, column: &str) -> Result<Vec<T>> {
     Ok(row.try_get::<_, Option<Vec<T>>>(column)?.unwrap_or_default())
 }
@@ -76,6 +76,6 @@ mod tests {
         assert!(in_order("push", 2, 0, (&[1, 1], &[0, 0]), &[10, 10]).is_err());
         assert!(in_order("push", 1, 0, (&[2], &[0]), &[10]).is_err());
         let error = in_order("lease", 1, 0, (&[1], &[2]), &[10]).unwrap_err();
-        assert_eq!(error.to_string(), "lease answered status 2");
+        assert_eq!(error.to_string(), "lease returned status 2");
     }
 }

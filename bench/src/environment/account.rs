@@ -1,4 +1,4 @@
-//! The user a PostgreSQL of ours runs as. It refuses root, so root hands it to somebody humbler.
+//! The user that our PostgreSQL runs as: an unprivileged one if we are root, because PostgreSQL refuses root.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tokio::process::Command;
 
-/// In this order when we are root.
+/// Candidates, in this order, when we are root.
 const HUMBLE_USERS: [&str; 2] = ["postgres", "nobody"];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,7 +22,7 @@ impl Account {
             return Ok(Account::Ourselves);
         }
         humble(&fs::read_to_string("/etc/passwd")?)
-            .context("PostgreSQL does not run as root, and there is no user postgres or nobody")
+            .context("PostgreSQL refuses to run as root, and there is no user postgres or nobody")
     }
 
     pub fn own(self, folder: &Path) -> Result<()> {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_hands_down_to_postgres_and_else_to_nobody() {
+    fn root_switches_to_postgres_or_else_to_the_user_nobody() {
         let nobody = "root:x:0:0:root:/root:/bin/sh\nbroken\nnobody:x:65534:65533::/:/bin/false\n";
         assert_eq!(humble(nobody), Some(Account::Humble { uid: 65534, gid: 65533 }));
         let both = format!("{nobody}postgres:x:101:104::/:/bin/sh\n");

@@ -1,5 +1,5 @@
-//! A broker process: started with its settings in the environment, waited for, stopped. Any broker that
-//! answers `GET /health` will do.
+//! A broker process: started with settings in the environment, awaited, stopped. Works with any broker that responds to
+//! `GET /health`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// `command` is the program and its arguments. What the broker says goes to a file in `folder`.
+    /// `command` is the program and its arguments. Its output goes to a file in `folder`.
     pub async fn start(
         command: &[String],
         variables: &[(&'static str, String)],
@@ -49,7 +49,7 @@ impl Broker {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {program}"))?;
-        let pid = child.id().context("the broker ended at once")?;
+        let pid = child.id().context("the broker exited at once")?;
         let mut broker = Broker { url: format!("http://127.0.0.1:{port}"), pid, child, log };
         broker.ready().await?;
         Ok(broker)
@@ -60,7 +60,7 @@ impl Broker {
         let mut client = Client::new(Target::from_url(&self.url)?);
         loop {
             if let Some(status) = self.child.try_wait()? {
-                bail!("the broker ended while starting, {status}:\n{}", self.last_words());
+                bail!("the broker exited during startup, {status}:\n{}", self.last_words());
             }
             match client.get("/health").await {
                 Ok(reply) if reply.status == 200 => return Ok(()),
@@ -72,10 +72,10 @@ impl Broker {
         }
     }
 
-    /// Shows its last complaints, if there are any.
+    /// Shows its latest warnings and errors, if any.
     pub async fn stop(mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            bail!("the broker ended during the series, {status}:\n{}", self.last_words());
+            bail!("the broker exited during the series, {status}:\n{}", self.last_words());
         }
         let pid = Pid::from_raw(self.pid.cast_signed()).context("the broker has no pid")?;
         kill_process(pid, Signal::TERM)?;

@@ -1,7 +1,6 @@
-//! A PostgreSQL in a temporary folder, new for each series. Every broker gets one with the same settings.
+//! A PostgreSQL in a temporary folder, new for each series. Every broker gets the same settings.
 //!
-//! The embedded one of `queen-postgres` listens on no port and tunes itself for Queen; a comparison needs
-//! a port and settings that favour nobody.
+//! The embedded one of `queen-postgres` listens on no port and is tuned for Queen; a comparison needs a port and neutral settings.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -19,13 +18,13 @@ use tokio_postgres::Config;
 use super::account::Account;
 use super::session::Session;
 
-/// Creates the broker's role and database, and reads the counters: told apart from the broker by its name.
+/// The role that creates the broker's role and database and reads counters; its name distinguishes it from the broker.
 pub const OBSERVER: &str = "postgres";
 /// Role, password and database of the broker.
 pub const BROKER: &str = "queen";
 
-/// PostgreSQL's defaults but for these. Durable, with room for the connections of any broker, and without
-/// checkpoints so frequent that they hit one scenario and spare the next.
+/// Differences from PostgreSQL's defaults: durable, enough connections for any broker, and checkpoints that are rare enough not to
+/// affect scenarios unevenly.
 const SETTINGS: [(&str, &str); 8] = [
     ("listen_addresses", "127.0.0.1"),
     ("unix_socket_directories", ""),
@@ -40,7 +39,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Stopped, and its folder removed, when dropped.
+/// Stopped when dropped, and its folder removed.
 pub struct Cluster {
     pub port: u16,
     pub pid: u32,
@@ -53,7 +52,7 @@ impl Cluster {
         let programs = programs()?;
         let account = Account::choose()?;
         let folder = tempfile::Builder::new().prefix("queen-bench-").tempdir()?;
-        // The account must be able to pass through here to its own folder.
+        // The account must be able to enter this folder to reach its own.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let data = data_folder(&folder);
         fs::create_dir(&data)?;
@@ -72,17 +71,17 @@ impl Cluster {
         for (name, value) in SETTINGS {
             postgres.arg("-c").arg(format!("{name}={value}"));
         }
-        // In a group of its own: Ctrl-C in a terminal is for us, who then stop it in order.
+        // In its own process group: Ctrl-C in a terminal goes to us, and we stop it in order.
         postgres.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = postgres.spawn().context("cannot start postgres")?;
-        let pid = child.id().context("postgres ended at once")?;
+        let pid = child.id().context("postgres exited at once")?;
         let mut cluster = Cluster { port, pid, child, folder };
         let session = cluster.ready().await?;
         session.create_database(BROKER).await?;
         Ok(cluster)
     }
 
-    /// As the observer, beside the broker's database and not in it.
+    /// As the observer, in a database other than the broker's.
     pub async fn session(&self) -> Result<Session> {
         Session::open(self.port, OBSERVER).await
     }
@@ -94,16 +93,16 @@ impl Cluster {
         config
     }
 
-    /// What a broker needs to find its database here.
+    /// Environment variables with which a broker finds its database.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![("PG_HOST", "127.0.0.1".to_owned()), ("PG_PORT", self.port.to_string())];
-        // Some brokers know the database as one, some as the other.
+        // Brokers use different variables for the database's name.
         let names = ["PG_USER", "PG_PASSWORD", "PG_DB", "PG_DATABASE"];
         variables.extend(names.map(|name| (name, BROKER.to_owned())));
         variables
     }
 
-    /// Where a broker on it may keep its log.
+    /// Where a broker may write its log.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -113,7 +112,7 @@ impl Cluster {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 let log = fs::read_to_string(self.folder.path().join("postgres.log")).unwrap_or_default();
-                bail!("postgres ended while starting, {status}: {}", log.trim());
+                bail!("postgres exited during startup, {status}: {}", log.trim());
             }
             match self.session().await {
                 Ok(session) => return Ok(session),
@@ -125,10 +124,10 @@ impl Cluster {
 }
 
 impl Drop for Cluster {
-    /// By fast shutdown. Nobody can await here, and the folder is about to go.
+    /// A fast shutdown. Drop cannot await, and the folder is about to be removed.
     fn drop(&mut self) {
         if let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-            // It may just have ended by itself.
+            // It may have exited already.
             let _ = kill_process(pid, Signal::INT);
             let deadline = Instant::now() + STOP_TIMEOUT;
             while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -138,7 +137,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Free a moment ago, which is the best anybody can say.
+/// Free a moment ago, which is the best one can know.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
@@ -147,7 +146,7 @@ fn data_folder(folder: &TempDir) -> PathBuf {
     folder.path().join("data")
 }
 
-/// The folder of `initdb` and `postgres`: what is on the PATH, else Debian's newest.
+/// The folder of `initdb` and `postgres`: from the PATH, otherwise Debian's newest.
 pub fn programs() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();

@@ -1,11 +1,11 @@
-//! What a number is worth nothing without: the code and the machine it was measured on.
+//! The context of a measurement: code version and machine.
 
 use std::fs;
 use std::process::Command;
 
 use serde::Serialize;
 
-/// None where it cannot be found out.
+/// None if unknown.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub commit: Option<String>,
@@ -43,7 +43,7 @@ impl Machine {
     }
 }
 
-/// Kilobytes of a line such as `VmRSS:  1234 kB`.
+/// Kilobytes of a line like `VmRSS:  1234 kB`.
 pub fn kilobytes(text: &str, name: &str) -> Option<u64> {
     field(text, name)?.strip_suffix("kB")?.trim().parse().ok()
 }
@@ -55,7 +55,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// With a `+` when the working tree differs from it.
+/// With a `+` if the working tree differs from it.
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;

@@ -1,4 +1,4 @@
-//! What a series of scenarios runs against: a fresh PostgreSQL, a broker on it, or a broker somebody else runs.
+//! What a series of scenarios runs against: a fresh PostgreSQL with a broker, or a broker that is already running.
 
 mod account;
 mod broker;

@@ -1,4 +1,4 @@
-//! Our own connection to a cluster, for what a broker would not tell: what it makes PostgreSQL do.
+//! A session of our own on the cluster, to read counters of PostgreSQL that the broker does not report.
 
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
@@ -18,13 +18,13 @@ impl Session {
         let (client, connection) = tokio_postgres::connect(&config, NoTls).await?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // Whoever uses the client hears of the failure there.
+            // The user of the client sees the failure there.
             let _ = connection.await;
         });
         Ok(Session { client, _driver: driver })
     }
 
-    /// With an owner of the same name, who may do everything: brokers create extensions and set parameters.
+    /// With an owner of the same name that is a superuser: brokers create extensions and set parameters.
     pub async fn create_database(&self, name: &str) -> Result<()> {
         let role = format!("create role {name} superuser login password '{name}'");
         self.client.batch_execute(&role).await?;
@@ -37,8 +37,7 @@ impl Session {
         Ok(self.client.query_one("select current_setting('server_version')", &[]).await?.try_get(0)?)
     }
 
-    /// Counters that are exact at any moment. Everything of the observer's own is left out: its statements
-    /// by name, and it writes nothing.
+    /// Counters that are exact at any moment. They exclude the observer: its statements by name, and it writes nothing.
     pub async fn at_once(&self) -> Result<AtOnce> {
         let query = "select (select coalesce(sum(calls), 0)::bigint from pg_stat_statements(false)
                       where userid = (select oid from pg_roles where rolname = $1)),
@@ -52,15 +51,14 @@ impl Session {
         })
     }
 
-    /// Counters that each backend reports at most once a second, and ten seconds after its last statement
-    /// at the latest.
+    /// Counters that each backend reports at most once a second, and at the latest ten seconds after its last statement.
     pub async fn settling(&self) -> Result<Settling> {
         let query = "select xact_commit, tup_updated + tup_deleted from pg_stat_database where datname = $1";
         let row = self.client.query_one(query, &[&BROKER]).await.context("cannot read the counters")?;
         Ok(Settling { commits: row.try_get(0)?, dead_tuples: row.try_get(1)? })
     }
 
-    /// How many milliseconds calls of these procedures have taken since the cluster was started.
+    /// Total milliseconds of calls of these procedures since the cluster was started.
     pub async fn milliseconds_of(&self, procedures: &[&str]) -> Result<f64> {
         let query = "select coalesce(sum(s.total_exec_time), 0)::float8 from pg_stat_statements s
             where exists (select 1 from unnest($1::text[]) p (name) where starts_with(s.query, 'select ' || p.name || '('))";

@@ -1,4 +1,4 @@
-//! Everything one series stands on, from the start of the cluster to the stop of the broker.
+//! The environment of one series, from the start of the cluster to the stop of the broker.
 
 use std::fmt;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::measure::{CpuWatch, Memory};
 pub enum Source {
     /// Started on a cluster of its own: program and arguments.
     Command(Vec<String>),
-    /// Run by somebody else, on a database we do not see.
+    /// Already running, on a database that is not accessible here.
     Url(String),
 }
 
@@ -27,7 +27,7 @@ impl Source {
         Source::Command(vec![program.display().to_string(), "serve".to_owned()])
     }
 
-    /// A URL, or a command split at white space.
+    /// A URL, or a command split at whitespace.
     pub fn parse(text: &str) -> Source {
         match text.starts_with("http://") {
             true => Source::Url(text.to_owned()),
@@ -47,13 +47,13 @@ impl fmt::Display for Source {
 
 pub struct Site {
     pub target: Target,
-    /// What `/health` says.
+    /// The version in the `/health` response.
     pub broker_version: Option<String>,
     pub postgres_version: Option<String>,
     pub watch: CpuWatch,
-    /// Of a broker of ours.
+    /// Of a broker that was started here.
     command: Vec<String>,
-    /// Before the cluster: fields are dropped in order, and a broker should not outlive its database.
+    /// Declared before the cluster: fields are dropped in order, and a broker should not outlive its database.
     broker: Option<Broker>,
     cluster: Option<Cluster>,
 }
@@ -93,7 +93,7 @@ impl Site {
         }
     }
 
-    /// None on a database we do not see.
+    /// None if the database is not accessible.
     pub async fn session(&self) -> Result<Option<Session>> {
         match &self.cluster {
             Some(cluster) => Ok(Some(cluster.session().await?)),
@@ -101,12 +101,12 @@ impl Site {
         }
     }
 
-    /// The broker's database, for those who go there without it.
+    /// The broker's database, for direct access.
     pub fn database(&self) -> Result<Config> {
-        Ok(self.cluster.as_ref().context("the broker runs on a database we do not see")?.broker_database())
+        Ok(self.cluster.as_ref().context("the broker's database is not accessible")?.broker_database())
     }
 
-    /// Leaves the database to us alone.
+    /// Stops the broker, to use the database alone.
     pub async fn stop_broker(&mut self) -> Result<()> {
         match self.broker.take() {
             Some(broker) => broker.stop().await,
@@ -114,15 +114,15 @@ impl Site {
         }
     }
 
-    /// A new one, which knows nothing but the database.
+    /// Starts a new broker on the same database.
     pub async fn restart_broker(&mut self) -> Result<()> {
         self.restart_broker_with(&[]).await
     }
 
-    /// The same with more arguments than usual.
+    /// Starts a new broker with additional arguments.
     pub async fn restart_broker_with(&mut self, arguments: &[&str]) -> Result<()> {
         self.stop_broker().await?;
-        let cluster = self.cluster.as_ref().context("the broker is not ours to start")?;
+        let cluster = self.cluster.as_ref().context("the broker was not started here")?;
         let arguments = arguments.iter().map(|&argument| argument.to_owned());
         let command: Vec<String> = self.command.iter().cloned().chain(arguments).collect();
         let broker = Broker::start(&command, &cluster.variables(), cluster.folder()).await?;
@@ -136,7 +136,7 @@ impl Site {
         Memory::of(self.watch.broker_pid?)
     }
 
-    /// An error when the broker ended before or did not stop in order.
+    /// An error if the broker exited early or did not stop cleanly.
     pub async fn close(mut self) -> Result<()> {
         self.stop_broker().await
     }

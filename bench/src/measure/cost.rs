@@ -1,4 +1,4 @@
-//! Counters, their differences, and what is left of them for one message. Pure.
+//! Counters, their differences, and costs per message. Pure.
 
 use serde::Serialize;
 
@@ -16,11 +16,11 @@ pub struct AtOnce {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Settling {
     pub commits: i64,
-    /// Row versions that became garbage: updates and deletes.
+    /// Row versions that became dead: updates and deletes.
     pub dead_tuples: i64,
 }
 
-/// What was spent between two readings. None: cannot be seen from here.
+/// The difference of two readings. None: not accessible.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub cpu: CpuSeconds,
@@ -29,7 +29,7 @@ pub struct Usage {
     pub settling: Option<Settling>,
 }
 
-/// For each message: a number in one run, a spread over several.
+/// Per message: a number in one run, a spread over several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost<T> {
     pub statements: Option<T>,
@@ -40,7 +40,7 @@ pub struct Cost<T> {
     pub broker_cpu_us: Option<T>,
     pub postgres_cpu_us: Option<T>,
     pub load_cpu_us: Option<T>,
-    /// The one that is for each request: what the load generator itself takes from the machine.
+    /// The only one per request: the CPU time of the load generator itself.
     pub load_cpu_us_per_request: Option<T>,
 }
 
@@ -64,7 +64,7 @@ impl Settling {
 }
 
 impl Cost<f64> {
-    /// Nothing at all when there was no message to divide by.
+    /// Empty if there was no message to divide by.
     pub fn of(usage: &Usage, messages: u64) -> Cost<f64> {
         if messages == 0 {
             return Cost::default();
@@ -102,7 +102,7 @@ impl<T: Copy> Cost<T> {
         ]
     }
 
-    /// Several into one, each value by itself.
+    /// Combines several, value by value.
     pub fn combine<U>(all: &[Cost<T>], combine: impl Fn(Vec<T>) -> Option<U>) -> Cost<U> {
         let over = |value: fn(&Cost<T>) -> Option<T>| combine(all.iter().filter_map(value).collect());
         Cost {

@@ -1,11 +1,11 @@
-//! CPU time of broker, PostgreSQL and this process, read from `/proc`. Says nothing about other machines.
+//! CPU time of broker, PostgreSQL and this process, read from `/proc` of this machine.
 
 use std::collections::HashSet;
 use std::fs;
 
 use serde::Serialize;
 
-/// CPU seconds, user and system. None: no such process is known here.
+/// CPU seconds, user and system. None: unknown process.
 #[derive(Clone, Copy, Debug, Default, Serialize, PartialEq)]
 pub struct CpuSeconds {
     pub broker: Option<f64>,
@@ -36,7 +36,7 @@ impl CpuWatch {
         let processes = processes();
         let seconds = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
         let find = |pid: u32| processes.iter().find(|process| process.pid == pid);
-        // The broker's waited-for children are PostgreSQL processes: not its own time.
+        // The broker's waited-for children are PostgreSQL processes, and not its own time.
         let broker = self.broker_pid.and_then(find).map(|process| seconds(process.own_ticks));
         let bench = find(std::process::id()).map(|process| seconds(process.own_ticks));
 
@@ -53,7 +53,7 @@ impl CpuWatch {
             }
         }
         let alive: Vec<_> = processes.iter().filter(|process| tree.contains(&process.pid)).collect();
-        // A backend that ended since the last sample is in its parent's waited-for time.
+        // A backend that exited since the last sample is in its parent's waited-for time.
         let ticks = alive.iter().map(|process| process.own_ticks + process.waited_ticks).sum();
         let postgres = (!alive.is_empty()).then(|| seconds(ticks));
         CpuSeconds { broker, postgres, bench }
@@ -77,7 +77,7 @@ fn processes() -> Vec<Process> {
     entries.flatten().filter_map(stat).collect()
 }
 
-/// The command name may hold spaces and brackets, so fields are counted from its closing one.
+/// The command name may contain spaces and parentheses, so fields are counted from its last closing one.
 fn parse_stat(pid: u32, stat: &str) -> Option<Process> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();

@@ -9,12 +9,12 @@ use crate::environment::kilobytes;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Memory {
     pub resident_mb: f64,
-    /// The most it ever was.
+    /// Peak.
     pub peak_mb: f64,
 }
 
 impl Memory {
-    /// None when there is no such process.
+    /// None if there is no such process.
     pub fn of(pid: u32) -> Option<Memory> {
         Memory::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
     }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_told_in_megabytes() {
+    fn memory_is_reported_in_megabytes() {
         let memory = Memory::parse("Name:\tqueen\nVmHWM:\t 4096 kB\nVmRSS:\t 1536 kB\n").unwrap();
         assert_eq!(memory, Memory { resident_mb: 1.5, peak_mb: 4.0 });
         assert!(Memory::of(std::process::id()).unwrap().resident_mb > 0.0);

@@ -9,16 +9,16 @@ use super::cpu::{CpuSeconds, CpuWatch};
 use crate::client::Target;
 use crate::environment::Session;
 
-/// An idle backend reports its commits and tuples ten seconds after its last statement, and nothing shows
-/// from outside whether it still has something to report.
+/// An idle backend reports its commits and tuples ten seconds after its last statement, and it is not visible from outside whether
+/// it still has something to report.
 const SETTLE_TIME: Duration = Duration::from_secs(11);
 
 pub struct Meter {
     pub watch: CpuWatch,
     pub target: Target,
-    /// None on a database we do not see.
+    /// None if the database is not accessible.
     pub session: Option<Session>,
-    /// Waits before and after a window until the late counters have arrived.
+    /// Waits before and after a window until late counters have arrived.
     pub settles: bool,
 }
 

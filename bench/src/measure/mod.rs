@@ -1,4 +1,4 @@
-//! What a window of load cost: processor time, memory, and what PostgreSQL was made to do.
+//! Costs of a window of load: CPU time, memory, and PostgreSQL's work.
 
 mod cost;
 mod cpu;

@@ -13,15 +13,15 @@ pub struct Comparison {
     pub memory: Vec<Verdict>,
 }
 
-/// One scenario. What a broker did not finish is missing.
+/// One scenario. Figures are missing if a broker did not finish it.
 #[derive(Debug, Serialize)]
 pub struct Line {
     pub scenario: String,
-    /// `service` or `response`: where the latencies count from.
+    /// `service` or `response`: when latencies start.
     pub clock: Option<&'static str>,
     pub ours: Option<Figures>,
     pub peer: Option<Figures>,
-    /// Ours to the peer's.
+    /// Ratio of ours to the peer's.
     pub throughput_ratio: Option<f64>,
     pub p50_ratio: Option<f64>,
     pub p99_ratio: Option<f64>,
@@ -38,7 +38,7 @@ pub struct Figures {
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Verdict {
     pub goal: String,
-    /// None when it cannot be told.
+    /// None if unknown.
     pub met: Option<bool>,
 }
 
@@ -57,7 +57,7 @@ pub fn compare(ours: &Contender, peer: &Contender) -> Comparison {
 
 fn line(scenario: &str, ours: &Contender, peer: &Contender) -> Line {
     let one_by_one = ours.summary(BURST_LOOP);
-    // A scenario that measured nothing has neither a rate nor a latency.
+    // A scenario without measurements has neither a rate nor a latency.
     let measured = |summary: &&Summary| summary.messages_per_second.median > 0.0;
     let (ours, peer) = (ours.summary(scenario).filter(measured), peer.summary(scenario).filter(measured));
     let ratio = |value: fn(&Summary) -> Spread| {

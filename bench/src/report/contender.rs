@@ -1,4 +1,4 @@
-//! All that is known of one broker after its series.
+//! The results of one broker after its series.
 
 use serde::Serialize;
 
@@ -8,12 +8,12 @@ use crate::series::Series;
 
 #[derive(Debug, Serialize)]
 pub struct Contender {
-    /// The command or address it was reached by.
+    /// Its command or URL.
     pub source: String,
     pub version: Option<String>,
     pub postgres_version: Option<String>,
     pub summaries: Vec<Summary>,
-    /// Of the broker after each series.
+    /// Memory of the broker after each series.
     pub resident_mb: Option<Spread>,
     pub peak_mb: Option<Spread>,
     pub notes: Vec<String>,
@@ -22,7 +22,7 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// `budget` is a series of its own, of which only the late costs count.
+    /// `budget` is a separate series, of which only the late costs count.
     pub fn of(source: String, runs: Vec<Series>, budget: Option<Series>) -> Contender {
         let memory: Vec<Memory> = runs.iter().filter_map(|series| series.memory).collect();
         let mut contender = Contender {
@@ -45,12 +45,12 @@ impl Contender {
         contender
     }
 
-    /// The figures a scenario is judged by: its first operation.
+    /// The main figures of a scenario: those of its first operation.
     pub fn summary(&self, scenario: &str) -> Option<&Summary> {
         self.summaries.iter().find(|summary| summary.scenario == scenario)
     }
 
-    /// Kept every promise and answered every request.
+    /// Without violations and errors.
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty() && self.summaries.iter().all(|summary| summary.errors == 0)
     }
@@ -65,7 +65,7 @@ impl Contender {
         )
     }
 
-    /// Everything but the rows.
+    /// Everything except the rows.
     fn take(&mut self, series: Series) -> Vec<Row> {
         self.notes.extend(series.outcome.notes);
         self.violations.extend(series.outcome.violations);

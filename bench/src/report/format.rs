@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 pub fn millis(micros: f64) -> String {
     format!("{:.2}", micros / 1e3)
@@ -20,7 +20,7 @@ pub fn thousands(value: f64) -> String {
     text
 }
 
-/// Three digits that mean something, and no more than a thousandth.
+/// Three significant digits, with at most three decimals.
 pub fn significant(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

@@ -1,4 +1,4 @@
-//! What a broker of ours has to reach beside the peer, in one table.
+//! The goals of our broker relative to the peer, in one table.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use super::format::significant;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At least so many times the peer's messages a second.
+    /// Minimum ratio of messages per second to the peer's.
     Throughput(f64),
-    /// The p99 is at most this part of the peer's.
+    /// Maximum ratio of the p99 to the peer's.
     P99Part(f64),
     P50Ms(f64),
     P99Ms(f64),
-    /// The whole of it takes at most this.
+    /// Maximum of the total time.
     WallMs(f64),
-    /// At least so many times as fast as one after the other.
+    /// Minimum speedup over the sequential loop.
     OverLoop(f64),
     ResidentMb(f64),
 }
@@ -48,29 +48,29 @@ const GOALS: [(&str, &[Goal]); 24] = [
     ("parked", &[]),
 ];
 
-/// Stands for the broker's memory after the series.
+/// Name for the broker's memory after the series.
 pub const MEMORY: &str = "memory";
 
 pub fn of(scenario: &str) -> &'static [Goal] {
     GOALS.iter().find(|(name, _)| *name == scenario).map_or(&[], |(_, goals)| goals)
 }
 
-/// Everything a goal may ask for; what was not measured is missing.
+/// The figures that goals refer to; unmeasured ones are missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
     pub throughput_ratio: Option<f64>,
-    /// Ours to the peer's.
+    /// Ratio of ours to the peer's.
     pub p99_ratio: Option<f64>,
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
     pub wall_ms: Option<f64>,
-    /// Of the same work one after the other.
+    /// Time of the same work in sequence.
     pub loop_ms: Option<f64>,
     pub resident_mb: Option<f64>,
 }
 
 impl Goal {
-    /// None when it cannot be told.
+    /// None if unknown.
     pub fn met(self, facts: &Facts) -> Option<bool> {
         let at_least = |value: Option<f64>, least: f64| Some(value? >= least);
         let at_most = |value: Option<f64>, most: f64| Some(value? <= most);
@@ -93,7 +93,7 @@ impl fmt::Display for Goal {
             P99Part(part) => write!(f, "p99 ≤{}×", significant(*part)),
             P50Ms(ms) => write!(f, "p50 ≤{ms} ms"),
             P99Ms(ms) => write!(f, "p99 ≤{ms} ms"),
-            WallMs(ms) => write!(f, "≤{ms} ms in all"),
+            WallMs(ms) => write!(f, "≤{ms} ms in total"),
             OverLoop(times) => write!(f, "≥{times}× the loop"),
             ResidentMb(mb) => write!(f, "≤{mb} MB"),
         }
@@ -109,10 +109,10 @@ mod tests {
     fn every_goal_belongs_to_a_scenario_and_every_scenario_is_in_the_table() {
         let names: Vec<String> = scenarios::all().iter().map(ToString::to_string).collect();
         for (name, _) in GOALS {
-            assert!(name == MEMORY || names.iter().any(|known| known == name), "{name} is no scenario");
+            assert!(name == MEMORY || names.iter().any(|known| known == name), "{name} is not a scenario");
         }
         for name in names {
-            assert!(GOALS.iter().any(|(known, _)| *known == name), "nobody decided on a goal for {name}");
+            assert!(GOALS.iter().any(|(known, _)| *known == name), "no goal is defined for {name}");
         }
     }
 

@@ -12,20 +12,17 @@ pub fn markdown(machine: &Machine, contenders: &[(&str, &Contender)], tables: &[
     }
     let [comparison, memory, costs] = tables;
     text.push_str(
-        "\nMedians of all runs, with their range. A latency is a service time, from sending to answer, or a \
+        "\nMedians of all runs, with their range. A latency is a service time, from sending to response, or a \
          response time, from the moment at which the schedule wanted to send.\n",
     );
     text.push_str(&format!("\n{}\n{}", comparison.markdown(), memory.markdown()));
     if !costs.is_empty() {
-        text.push_str(&format!(
-            "\nFor each message, the last column for each request:\n\n{}",
-            costs.markdown()
-        ));
+        text.push_str(&format!("\nPer message, the last column per request:\n\n{}", costs.markdown()));
     }
     text
 }
 
-/// Tables under what is to be said of them.
+/// Tables under an introductory text.
 pub fn section(machine: &Machine, words: &str, tables: &[Table]) -> String {
     let tables: String = tables.iter().map(|table| format!("\n{}", table.markdown())).collect();
     format!("Measured on {}.\n\n{words}\n{tables}", machine.describe())
@@ -51,6 +48,6 @@ mod tests {
         assert!(text.starts_with("Measured on commit "), "{text}");
         assert!(text.contains("- peer: queen serve (version unknown"), "{text}");
         assert!(text.contains("| push-1 | 500 | - |") && text.contains("| peer | 300 | 310 |"), "{text}");
-        assert!(!text.contains("For each message"), "{text}");
+        assert!(!text.contains("Per message"), "{text}");
     }
 }

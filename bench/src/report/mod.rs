@@ -1,4 +1,4 @@
-//! Turns what was measured into tables, pictures and a JSON file. Measures nothing itself.
+//! Turns measurements into tables, charts and a JSON file. Measures nothing itself.
 
 mod comparison;
 mod contender;

@@ -1,7 +1,7 @@
-//! Pictures of a comparison: one file for each family of scenarios, a column for each scenario.
+//! Charts of a comparison: one file per scenario family, one column per scenario.
 //!
-//! Each column has a scale of its own, from zero: a family spans two orders of magnitude, and what is to be
-//! compared stands side by side.
+//! Each column has its own scale, from zero: a family spans two orders of magnitude, and the values to compare are next to each
+//! other.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, WHITE};
 use super::comparison::{Comparison, Figures, Line};
 use super::format::{millis, thousands, times};
 
-/// A scenario belongs to the first that begins its name.
+/// A scenario belongs to the first prefix that matches.
 const FAMILIES: [&str; 9] = [
     "push",
     "pop-specific-autoack",
@@ -88,7 +88,7 @@ fn draw_on(canvas: &Canvas<'_>, family: &str, lines: &[&Line]) -> Result<(), Box
         x += 70;
     }
     let (upper, lower) = (TITLE + PANEL, TITLE + PANEL + GAP + PANEL - MARGIN);
-    text(canvas, "messages a second", (MARGIN, TITLE - 12), 15, HPos::Left)?;
+    text(canvas, "messages per second", (MARGIN, TITLE - 12), 15, HPos::Left)?;
     text(canvas, "latency in ms: p50 dark, p99 light", (MARGIN, upper + 34), 15, HPos::Left)?;
     for (index, line) in lines.iter().enumerate() {
         let left = MARGIN + COLUMN * index as i32;

@@ -1,4 +1,4 @@
-//! One run as rows, several runs as medians with their range.
+//! One run as rows, several runs as medians with ranges.
 
 use serde::Serialize;
 
@@ -10,21 +10,21 @@ use crate::measure::Cost;
 pub struct Row {
     pub scenario: String,
     pub operation: &'static str,
-    /// `service` or `response`: where the latencies count from.
+    /// `service` or `response`: when latencies start.
     pub clock: &'static str,
     pub seconds: f64,
     pub messages: u64,
-    /// None where messages, not requests, are timed.
+    /// None where messages are timed, and not requests.
     pub requests: Option<u64>,
     pub messages_per_second: f64,
     pub requests_per_second: Option<f64>,
-    /// In each tenth of the planned time; zeros when there was no plan.
+    /// In each tenth of the planned time; zeros if there was no plan.
     pub messages_by_tenth: [u64; TENTHS],
     pub p50_us: u64,
     pub p99_us: u64,
     pub p999_us: u64,
     pub max_us: u64,
-    /// Of the whole scenario, told once, in its first row.
+    /// Of the whole scenario, only in its first row.
     pub errors: u64,
     /// Of the whole scenario, in its first row.
     pub cost: Option<Cost<f64>>,
@@ -84,8 +84,8 @@ pub struct Spread {
 }
 
 impl Summary {
-    /// In the order in which the rows first came. Only the late costs are taken from the rows of a budget
-    /// pass: its times are those of a cold broker.
+    /// In the order in which the rows first appear. Only the late costs are taken from the rows of a budget pass: its times are those
+    /// of a cold broker.
     pub fn of_all(rows: Vec<Row>, budget: &[Row]) -> Vec<Summary> {
         let mut groups: Vec<Vec<Row>> = Vec::new();
         for row in rows {
@@ -128,7 +128,7 @@ impl Summary {
 }
 
 impl Spread {
-    /// None of nothing.
+    /// None for an empty list.
     pub fn of(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
@@ -140,7 +140,7 @@ impl Spread {
         Some(Spread { median, min: values[0], max: values[values.len() - 1] })
     }
 
-    /// The median, and the range when there is one.
+    /// The median, and the range if there is one.
     pub fn cell(self, format: impl Fn(f64) -> String) -> String {
         match self.min == self.max {
             true => format(self.median),
@@ -155,7 +155,7 @@ pub mod tests {
 
     use super::*;
 
-    /// Of two seconds.
+    /// A row of two seconds.
     pub fn row(scenario: &str, operation: Operation, messages: u64, latency_ms: u64) -> Row {
         let mut tally = Tally { messages, requests: 10, ..Tally::default() };
         tally.latency(Duration::from_millis(latency_ms));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 #[derive(Debug)]
 pub struct Table {
-    /// So many columns hold words and stand left; numbers stand right.
+    /// The first columns contain words and are left-aligned; numbers are right-aligned.
     words: usize,
     headings: Vec<String>,
     lines: Vec<Vec<String>>,

@@ -1,4 +1,4 @@
-//! The tables: what was reached, what it cost, and how two brokers compare.
+//! The tables: results, costs, and the comparison of two brokers.
 
 use super::comparison::{Comparison, Figures, Verdict};
 use super::contender::Contender;
@@ -40,7 +40,7 @@ pub fn results(summaries: &[Summary]) -> Table {
     table
 }
 
-/// For each message but for the last column. `contenders` by the name they have in this table.
+/// Per message except for the last column. `contenders` have the names used in this table.
 pub fn costs(contenders: &[(&str, &Contender)]) -> Table {
     let no_cost = Cost::<f64>::default();
     let headings = ["scenario", "broker"].into_iter().chain(no_cost.columns().map(|(heading, _)| heading));
@@ -115,7 +115,7 @@ pub fn memory(contenders: &[(&str, &Contender)], verdicts: &[Verdict]) -> Table 
     table
 }
 
-/// All goals, and whether all of them are met; of several, which are not.
+/// All goals, and whether they are met; if there are several, which are not.
 fn verdict_cells(verdicts: &[Verdict]) -> (String, String) {
     let goals: Vec<&str> = verdicts.iter().map(|verdict| verdict.goal.as_str()).collect();
     let missed = verdicts.iter().filter(|verdict| verdict.met == Some(false));

@@ -1,6 +1,6 @@
-//! Many specific pops at the same moment, against the same pops one after the other.
+//! Many specific pops at the same moment, compared with the same pops in sequence.
 //!
-//! The burst goes first, so that caches warmed by one do not help it. Answers are checked afterwards.
+//! The burst runs first, so that it does not benefit from warm caches. Responses are checked afterwards.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::report::Row;
 use crate::setup::Setup;
 use crate::wire::{group_query, partition_name, popped};
 
-/// The row of the same pops one after the other.
+/// The row of the sequential pops.
 pub const LOOP: &str = "burst-loop";
 
 const BATCH: usize = 10;
@@ -39,7 +39,7 @@ pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
     let burst_seconds = measure(setup, name, pops("burst"), connections, &mut outcome).await?;
     let loop_seconds = measure(setup, LOOP, pops("loop"), 1, &mut outcome).await?;
     outcome.notes.push(format!(
-        "{name}: {partitions} pops took {:.1} ms at once over {connections} connections, {:.1} ms one after the other: {:.1}x",
+        "{name}: {partitions} pops took {:.1} ms at once over {connections} connections, {:.1} ms in sequence: {:.1}x",
         burst_seconds * 1e3,
         loop_seconds * 1e3,
         loop_seconds / burst_seconds
@@ -47,7 +47,7 @@ pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Sends all pops over the connections, starting on all of them at once. Answers the seconds it took.
+/// Sends all pops over the connections, starting on all of them at once. Returns the seconds it took.
 async fn measure(
     setup: &Setup,
     name: &str,
@@ -63,7 +63,7 @@ async fn measure(
     let mut tasks = JoinSet::new();
     for share in shares {
         let mut client = setup.client();
-        // A first answer shows that the broker has accepted the connection.
+        // A first response shows that the broker has accepted the connection.
         client.get("/health").await?;
         tasks.spawn(pop_all(client, share, Arc::clone(&start)));
     }
@@ -111,7 +111,7 @@ async fn pop_all(
     answers
 }
 
-/// Every partition was full, so each pop brings the first messages in order.
+/// Every partition was full, so each pop returns the first messages in order.
 fn check_answer(reply: &Reply) -> Result<usize> {
     let messages = popped(reply)?;
     let seqs: Option<Vec<u32>> = messages.iter().map(|message| Some(message.stamp()?.seq)).collect();

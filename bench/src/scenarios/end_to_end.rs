@@ -1,7 +1,7 @@
-//! Producers and consumers at once, every message checked.
+//! Producers and consumers at once, with every message checked.
 //!
-//! Without a rate producers send as fast as they are answered. With one, each message has a time at which
-//! it should be sent and its latency counts from then: a slow broker cannot slow down the clock.
+//! Without a rate, producers send as fast as they get responses. With one, each message has a scheduled send time and its latency
+//! starts then: a slow broker cannot slow down the clock.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,10 +20,10 @@ use crate::wire::{PushBody, Stamp, check_pushed};
 
 const PRODUCERS: u32 = 8;
 const CONSUMERS: u32 = 8;
-/// Enough that a fixed rate is kept while some requests are slow.
+/// Enough workers to keep the rate while some requests are slow.
 const RATE_PRODUCERS: u32 = 32;
 
-/// So many messages a second, in requests of so many each.
+/// Messages per second, and messages per request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     pub per_second: u32,

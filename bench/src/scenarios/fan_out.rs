@@ -16,7 +16,7 @@ pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {
     let each = options.scale(1_000, 20);
     let mut groups = Vec::new();
     for group in 0..GROUPS {
-        // All groups are owed the same: the first checker is told by the pushes themselves.
+        // All groups must receive the same: the pushes themselves fill the first checker.
         let checker = shared(Checker::new(1));
         if group == 0 {
             setup.preload(queue, partitions, each, Some(&checker)).await?;

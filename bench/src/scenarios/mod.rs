@@ -1,4 +1,4 @@
-//! Every scenario and its name. Each gets a queue of its own, deleted when it ends.
+//! All scenarios by name. Each gets its own queue, deleted at its end.
 
 mod burst;
 mod drain;
@@ -38,9 +38,9 @@ pub enum Scenario {
 #[derive(Default)]
 pub struct Outcome {
     pub rows: Vec<Row>,
-    /// Facts worth a line under the table.
+    /// Facts for a line under the table.
     pub notes: Vec<String>,
-    /// Promises the broker broke.
+    /// Violated guarantees.
     pub violations: Vec<String>,
     pub error_texts: Vec<String>,
 }
@@ -52,12 +52,12 @@ impl Outcome {
         outcome
     }
 
-    /// One row for each operation that took place.
+    /// One row per operation that took place.
     fn add(&mut self, name: &str, phase: &Phase) {
         let took_place = |operation: &Operation| !phase.tally(*operation).latency_us.is_empty();
         let mut operations: Vec<Operation> = Operation::ALL.into_iter().filter(took_place).collect();
         if operations.is_empty() {
-            // Nothing but errors, or nothing at all: a row of zeros says so.
+            // Only errors, or nothing at all: a row of zeros shows that.
             operations.push(Operation::ALL[0]);
         }
         for (index, &operation) in operations.iter().enumerate() {
@@ -95,7 +95,7 @@ pub async fn run(setup: &Setup, scenario: Scenario) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// On a queue that somebody has prepared and may look at afterwards.
+/// On a queue that the caller has prepared and may inspect afterwards.
 pub async fn run_on(setup: &Setup, queue: &str, scenario: Scenario) -> Result<Outcome> {
     let name = scenario.to_string();
     match scenario {
@@ -129,7 +129,7 @@ pub fn all() -> Vec<Scenario> {
     all
 }
 
-/// A word selects the scenario of that name, or else every one whose name it begins.
+/// A word selects the scenario of that name, otherwise all whose names start with it.
 pub fn select(words: &[String]) -> Result<Vec<Scenario>> {
     let all = all();
     let mut selected = Vec::new();
@@ -141,7 +141,7 @@ pub fn select(words: &[String]) -> Result<Vec<Scenario>> {
         selected.extend(all.iter().filter(|scenario| matches(&scenario.to_string())));
         if selected.len() == before {
             let names: Vec<String> = all.iter().map(Scenario::to_string).collect();
-            bail!("no scenario `{word}`; there are {}", names.join(", "));
+            bail!("unknown scenario `{word}`; known are {}", names.join(", "));
         }
     }
     Ok(selected)

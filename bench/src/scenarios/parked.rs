@@ -1,4 +1,4 @@
-//! How fast a push wakes a waiting pop, alone and beside many long polls parked on another queue.
+//! How fast a push wakes a waiting pop, alone and with many long polls parked on another queue.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use crate::harness::{Flow, Operation, Phase, Plan, Recorder, Worker, run_workers
 use crate::setup::{PUSH, Setup};
 use crate::wire::{PushBody, Stamp, check_pushed, popped};
 
-/// Time for a poll to reach the broker and park before the push that is to wake it.
+/// Time for a poll to reach the broker and park before the push that wakes it.
 const PARK_TIME: Duration = Duration::from_millis(20);
-/// The same for all the long polls: generous, since the broker looks into the queue for each of them once.
+/// The same for all long polls; generous, because the broker checks the queue once for each.
 const PARK_ALL_TIME: Duration = Duration::from_secs(1);
-/// And as much again for each so many of them.
+/// Additional time per this many polls.
 const PARKED_A_SECOND: u32 = 4_000;
 
 pub async fn run(setup: &Setup, queue: &str, name: &str) -> Result<Outcome> {

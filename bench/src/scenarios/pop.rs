@@ -1,7 +1,7 @@
-//! Pop and acknowledge from a queue filled beforehand, as fast as the broker answers.
+//! Pops and acknowledges from a queue filled beforehand, as fast as the broker responds.
 //!
-//! How much to fill in is found by a short drain first, which is also the warm-up. The measured time ends
-//! with the limit or with the first empty pop, so that it never contains idle workers.
+//! A short drain first determines how much to fill in, and is also the warm-up. The measured time ends with the limit or with the
+//! first empty pop, so that it contains no idle workers.
 
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,17 @@ use crate::harness::{Flow, Operation, Phase, Plan, Recorder, Worker, run_workers
 use crate::setup::{ACK, Setup};
 use crate::wire::{ack_body, check_acked, count_popped, group_query, partition_name, popped};
 
-/// Where a pop takes its messages from.
+/// The source of a pop's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     Specific,
     SpecificAutoAck,
     Wildcard,
-    /// Any of up to so many partitions in one pop.
+    /// Any of up to this many partitions in one pop.
     Spread(u32),
 }
 
-/// Each of the groups reads everything; without any it is the queue's own reader.
+/// Each group reads everything; without groups, queue mode.
 pub async fn run(
     setup: &Setup,
     queue: &str,
@@ -45,7 +45,7 @@ pub async fn run(
     let warmup = drain(setup, queue, claim, batch, groups, warmup).await?;
     let rate = warmup.tally(Operation::Pop).messages as f64 / warmup.seconds.max(0.001);
 
-    // A quarter more than the warm-up would take: a warm broker is faster.
+    // A quarter more than the warm-up suggests: a warm broker is faster.
     fill(rate * options.measured().as_secs_f64() * 1.25).await?;
     let measured = Plan::timed(Duration::ZERO, options.measured());
     let mut phase = drain(setup, queue, claim, batch, groups, measured).await?;
@@ -76,8 +76,8 @@ async fn drain(
             Claim::Specific => own.map(|partition| specific(partition, "")).collect(),
             Claim::SpecificAutoAck => own.map(|partition| specific(partition, "&autoAck=true")).collect(),
             Claim::Wildcard => wildcard(""),
-            // Sixteen pops of ten partitions want more than there are: some wait for a lease to end, but an empty queue
-            // must show soon, because it ends the measured time.
+            // Sixteen pops of ten partitions want more than there are, so some wait for a lease to end. But an empty queue must show quickly,
+            // because it ends the measured time.
             Claim::Spread(claimed) => wildcard(&format!("&partitions={claimed}&wait=true&timeout=50")),
         };
         let of_group = |group: &String| {
@@ -88,14 +88,14 @@ async fn drain(
             [] => pops.into_iter().map(|pop| (pop, None)).collect(),
             groups => groups.iter().flat_map(of_group).collect(),
         };
-        // Each begins with another group, so that all groups get on alike.
+        // Each starts with another group, so that all groups advance evenly.
         Popper { pops, next: worker as usize, acknowledges: claim != Claim::SpecificAutoAck }
     };
     run_workers(setup, (0..workers).map(popper).collect(), plan).await
 }
 
 struct Popper {
-    /// With their groups, asked in turn. No other worker asks the same partition by name.
+    /// With their groups, in turn. No other worker asks the same partition by name.
     pops: Vec<(String, Option<String>)>,
     next: usize,
     acknowledges: bool,

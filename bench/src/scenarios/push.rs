@@ -1,4 +1,4 @@
-//! Push as fast as the broker answers: `batch` messages a request, to one random partition or spread.
+//! Pushes as fast as the broker responds: `batch` messages per request, to one random partition or spread.
 
 use std::time::Instant;
 
@@ -14,9 +14,9 @@ use crate::wire::{PushBody, Stamp, check_pushed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub batch: u32,
-    /// Partitions a request touches.
+    /// Partitions per request.
     pub spread: u32,
-    /// As many as the options say, unless given.
+    /// From the options, unless given.
     pub connections: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ struct Pusher {
     random: Random,
     producer: u32,
     batch: u32,
-    /// Partitions a request touches.
+    /// Partitions per request.
     spread: u32,
     partitions: u32,
     seq: u32,

@@ -1,4 +1,4 @@
-//! What became of pushed messages: a line for each, and how many of each kind.
+//! The results of a push: a line for each message, and counts per outcome.
 
 use std::io;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::super::exit::{Exit, Refused, told};
 use super::super::output::Output;
 use super::super::text::thousands;
 
-/// What became of a message, as JSON.
+/// The outcome of a message, as JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line<'a> {
@@ -28,7 +28,7 @@ struct Line<'a> {
     operation_id: Option<&'a str>,
 }
 
-/// How many of each.
+/// Counts per outcome.
 #[derive(Debug, Default)]
 pub struct Count {
     all: u64,
@@ -36,7 +36,7 @@ pub struct Count {
     buffered: u64,
     deferred: u64,
     failed: u64,
-    /// Nobody could wait for their results.
+    /// No response arrived in time.
     unknown: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct Results<'a> {
     queue: &'a str,
     output: Output,
     bar: &'a ProgressBar,
-    /// How long to wait for the others once one has failed.
+    /// How long to wait for remaining results once one has failed.
     patience: Duration,
     pub count: Count,
 }
@@ -55,8 +55,8 @@ impl<'a> Results<'a> {
         Self { queue, output, bar, patience, count: Count::default() }
     }
 
-    /// Tells what became of messages, in their order and to the last one. Of a failure it tells in the end: then it is `enough`, but
-    /// what is under way may be stored all the same.
+    /// Reports outcomes in order, to the last message. After a failure it sets `enough` and returns the failure at the end; what was
+    /// in progress then may still be stored.
     pub async fn settle(
         &mut self,
         mut receipts: mpsc::Receiver<Receipt>,
@@ -91,7 +91,7 @@ impl<'a> Results<'a> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// `read`: somebody wants to know. If he leaves, messages are stored all the same.
+    /// `read` is false once the reader of our output has left. Messages are still stored.
     fn tell(&mut self, pushed: &Pushed, read: &mut bool) -> Result<()> {
         self.count.add(pushed);
         self.bar.set_message(format!("{} messages", thousands(self.count.all)));
@@ -127,9 +127,9 @@ impl Count {
         }
     }
 
-    /// The failure, with what became of messages all the same. Then it was not only wrong usage.
+    /// The failure, with the counts. If anything was stored, it is more than wrong usage.
     pub fn after(&self, error: anyhow::Error) -> anyhow::Error {
-        let counts = [(self.all, "pushed"), (self.failed, "failed"), (self.unknown, "without an answer")];
+        let counts = [(self.all, "pushed"), (self.failed, "failed"), (self.unknown, "without a response")];
         let counts: Vec<String> = counts
             .into_iter()
             .filter(|(count, _)| *count > 0)
@@ -149,9 +149,9 @@ impl Count {
         let messages = if self.all == 1 { "message" } else { "messages" };
         let mut text = format!("{} {messages} pushed to {queue}", thousands(self.all));
         for (count, what) in [
-            (self.duplicate, "known already"),
-            (self.buffered, "in the broker's spool"),
-            (self.deferred, "deferred, see `queen ops`"),
+            (self.duplicate, "duplicates"),
+            (self.buffered, "spooled by the broker"),
+            (self.deferred, "deferred (see `queen ops`)"),
         ] {
             if count > 0 {
                 text.push_str(&format!(", {} {what}", thousands(count)));
@@ -171,13 +171,13 @@ mod tests {
         assert_eq!(Exit::of(&Count::default().after(wrong())), Exit::Usage);
         let error = Count { all: 1_200, unknown: 3, ..Count::default() }.after(wrong());
         assert_eq!(Exit::of(&error), Exit::Failed);
-        assert_eq!(error.to_string(), "1,200 pushed, 3 without an answer: -, line 3: line 3 is not JSON");
+        assert_eq!(error.to_string(), "1,200 pushed, 3 without a response: -, line 3: line 3 is not JSON");
     }
 
     #[test]
-    fn what_was_not_simply_stored_is_told() {
+    fn outcomes_other_than_stored_are_reported() {
         let count = Count { all: 1_200, duplicate: 2, deferred: 3, ..Count::default() };
-        let told = "1,200 messages pushed to orders, 2 known already, 3 deferred, see `queen ops`";
+        let told = "1,200 messages pushed to orders, 2 duplicates, 3 deferred (see `queen ops`)";
         assert_eq!(count.told("orders"), told);
         assert_eq!(Count { all: 1, ..Count::default() }.told("orders"), "1 message pushed to orders");
     }

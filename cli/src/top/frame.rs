@@ -1,4 +1,4 @@
-//! Draws a view, on a terminal or into text. It decides nothing.
+//! Draws a view, on a terminal or as text. No decisions here.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -10,14 +10,14 @@ use super::super::text::{clean, thousands};
 use super::super::times::span;
 use super::view::{BrokerView, GroupView, LaneView, QueueView, View};
 
-/// A title, and a line below it that is empty.
+/// A title and an empty line below it.
 const AROUND: u16 = 2;
 const FOOT: u16 = 1;
 const SPACING: u16 = 2;
-/// However narrow it is, so much of a name is shown.
+/// Minimum width of a name.
 const FIRST_MIN: u16 = 8;
 
-/// As it would be on a terminal that is high enough for all of it.
+/// As on a terminal that is high enough for all of it.
 pub fn text(view: &View, width: usize) -> String {
     let height = heights(view).iter().sum::<u16>() + FOOT;
     let area = Rect::new(0, 0, u16::try_from(width).unwrap_or(u16::MAX), height);
@@ -36,7 +36,7 @@ fn line(buffer: &Buffer, y: u16) -> String {
 }
 
 pub fn draw(view: &View, area: Rect, buffer: &mut Buffer) {
-    // However low it is, that the numbers are old must be seen.
+    // Even in a low terminal, the warning that numbers are stale must be visible.
     let [body, foot] = Layout::vertical([Constraint::Fill(1), Constraint::Length(FOOT)]).areas(area);
     let areas = Layout::vertical(heights(view).map(Constraint::Length)).split(body);
     Paragraph::new(head(view)).render(areas[0], buffer);
@@ -49,7 +49,7 @@ pub fn draw(view: &View, area: Rect, buffer: &mut Buffer) {
     table(titles, view.queues.iter().map(queue), areas[4], buffer);
     let text = match &view.problem {
         Some(problem) => Line::from(clean(problem).into_owned()).fg(Color::Red),
-        None => Line::from("q leaves").dim(),
+        None => Line::from("q quits").dim(),
     };
     text.render(foot, buffer);
 }
@@ -88,7 +88,7 @@ fn broker(broker: &BrokerView) -> Vec<String> {
     let state = match (&broker.problem, broker.database) {
         (Some(_), _) => "down",
         (None, false) => "no database",
-        (None, true) => "well",
+        (None, true) => "healthy",
     };
     if !broker.up {
         return vec![name, state.to_owned()];
@@ -131,7 +131,7 @@ fn number(number: Option<f64>) -> String {
     }
 }
 
-/// Names on the left, numbers on the right. Where there is too little room the first column has less.
+/// Names on the left, numbers on the right. If space is short, the first column shrinks.
 fn table<const N: usize>(
     titles: [&'static str; N],
     rows: impl Iterator<Item = Vec<String>>,
@@ -178,11 +178,11 @@ mod tests {
         let frame = text(&View::of(Some(&before), &now), 100);
         for part in [
             "LANE         ITEMS/S  FLIGHTS/S  MS/FLIGHT\npush             500         50        2.0\n",
-            "http://a   well",
+            "http://a   healthy",
             "http://b   down",
             "billing  orders      60       -20     4.0s  stable\n",
             "busy             3       100       10       1\n",
-            "q leaves\n",
+            "q quits\n",
         ] {
             assert!(frame.contains(part), "{part:?} in\n{frame}");
         }
@@ -200,12 +200,12 @@ mod tests {
     fn a_frame_that_does_not_fit_is_cut_and_still_says_that_it_is_old() {
         let (before, now) = samples();
         let mut view = View::of(Some(&before), &now);
-        view.problem = Some("nobody answers".to_owned());
+        view.problem = Some("no broker responds".to_owned());
         for height in [24, 4, 1] {
             let area = Rect::new(0, 0, 20, height);
             let mut buffer = Buffer::empty(area);
             draw(&view, area, &mut buffer);
-            assert_eq!(line(&buffer, height - 1).trim_end(), "nobody answers", "{height}");
+            assert_eq!(line(&buffer, height - 1).trim_end(), "no broker responds", "{height}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One look at all brokers and at what they share. It compares nothing.
+//! Fetches one sample of all brokers and of the database they share. It compares nothing.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use tokio::time::timeout;
 use super::super::exit::{Exit, Refused};
 use super::super::pages;
 
-/// A look that takes longer is of no use.
+/// Limit of a sample; one that takes longer is useless.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// Of several pages.
+/// Limit of a list of several pages.
 const LIST_MAX: Duration = Duration::from_secs(10);
 
-/// The lanes of a broker, by its names for them.
+/// The lanes of a broker, by the broker's names.
 pub const LANES: [&str; 5] = ["push", "pop", "ack", "transaction", "renew_lease"];
 
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
-    /// Seconds since the first look.
+    /// Seconds since the first sample.
     pub at: f64,
     pub brokers: Vec<Broker>,
     pub all: Shared,
@@ -33,11 +33,11 @@ pub struct Sample {
 #[derive(Debug, Clone)]
 pub struct Broker {
     pub url: String,
-    /// `Err`: why it does not answer.
+    /// `Err`: why it does not respond.
     pub state: Result<State, String>,
 }
 
-/// Counted since the broker's start, but for what is said otherwise.
+/// Counted since the broker's start, except where noted.
 #[derive(Debug, Clone, Default)]
 pub struct State {
     pub server: String,
@@ -45,15 +45,15 @@ pub struct State {
     pub uptime: f64,
     pub requests: u64,
     pub cpu_us: u64,
-    /// Now.
+    /// Current value.
     pub memory: u64,
-    /// Now.
+    /// Current value.
     pub connections: u64,
-    /// Now.
+    /// Current value.
     pub connections_busy: u64,
-    /// Requests that wait for a flight, now.
+    /// Requests waiting for a flight now.
     pub waiting: u64,
-    /// Whether its database could be reached when last tried.
+    /// Whether the latest attempt to reach the database succeeded.
     pub database: bool,
     pub lanes: [Lane; LANES.len()],
 }
@@ -62,7 +62,7 @@ pub struct State {
 pub struct Lane {
     pub flights: u64,
     pub items: u64,
-    /// Time in the database.
+    /// Time spent in the database.
     pub busy_ms: f64,
 }
 
@@ -113,7 +113,7 @@ impl Sampler {
             looks.spawn(async move { (index, look_at(url, &queen).await) });
         }
         let admin = self.all.admin();
-        // All of them: what matters most may be anywhere.
+        // All pages: what matters most may be on any of them.
         let groups = async |limit, offset| {
             anyhow::Ok(admin.groups().limit(limit).offset(offset).deadline(LOOK_MAX).await?)
         };
@@ -158,12 +158,12 @@ impl Sampler {
     }
 }
 
-/// A list to its end, unless that takes too long.
+/// Reads a whole list, unless that takes too long.
 async fn whole<T>(what: &str, page: impl AsyncFnMut(u32, u64) -> Result<Vec<T>>) -> Result<Vec<T>> {
     match timeout(LIST_MAX, pages::all(page)).await {
         Ok(list) => list,
         Err(_) => {
-            let text = format!("the list of {what} is not here after {LIST_MAX:?}");
+            let text = format!("reading the list of {what} took longer than {LIST_MAX:?}");
             Err(Refused::error(Exit::Unreachable, text))
         }
     }
@@ -180,7 +180,7 @@ async fn look_at(url: String, queen: &Queen) -> Broker {
 }
 
 impl State {
-    /// From what `/metrics` says. What is not there is 0.
+    /// From `/metrics`. A missing value counts as 0.
     fn read(metrics: &Value) -> Self {
         let number = |path: &str| metrics.pointer(path).and_then(Value::as_u64).unwrap_or_default();
         let real = |path: &str| metrics.pointer(path).and_then(Value::as_f64).unwrap_or_default();

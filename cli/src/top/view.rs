@@ -1,10 +1,10 @@
-//! What is shown: rates from two looks, and what matters most first. Pure.
+//! Computes what to show: rates between two samples, most important rows first. Pure.
 
 use serde::Serialize;
 
 use super::sample::{Broker, LANES, Lane, Sample, Shared, State};
 
-/// More would not fit on a screen.
+/// More rows would not fit on a screen.
 const LIST_MAX: usize = 10;
 
 #[derive(Debug, Default, Serialize)]
@@ -12,13 +12,13 @@ const LIST_MAX: usize = 10;
 pub struct View {
     pub messages: Messages,
     pub brokers: Vec<BrokerView>,
-    /// Of all brokers that answer.
+    /// Sum of all brokers that respond.
     pub lanes: Vec<LaneView>,
-    /// Those that have waited longest first.
+    /// Longest waiting first.
     pub groups: Vec<GroupView>,
-    /// Those with the most unread messages first.
+    /// Most unread messages first.
     pub queues: Vec<QueueView>,
-    /// Why the numbers are old.
+    /// Why the numbers are stale.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -32,7 +32,7 @@ pub struct Messages {
     pub pending: u64,
     pub leased: u64,
     pub dead_letters: u64,
-    /// Operations that are accepted and not done yet.
+    /// Deferred operations that are not executed yet.
     pub deferred: u64,
 }
 
@@ -43,14 +43,14 @@ pub struct BrokerView {
     pub server: String,
     pub version: String,
     pub up: bool,
-    /// Its database could be reached when last tried.
+    /// Whether the latest attempt to reach its database succeeded.
     pub database: bool,
     /// Why it is not up.
     pub problem: Option<String>,
     pub uptime_seconds: f64,
-    /// `null`: not known, because it was looked at only once since its start.
+    /// `None` after only one sample since its start.
     pub requests_per_second: Option<f64>,
-    /// Of one core.
+    /// Percent of one core.
     pub cpu_percent: Option<f64>,
     pub memory_bytes: u64,
     pub connections: u64,
@@ -73,7 +73,7 @@ pub struct GroupView {
     pub group: String,
     pub queue: String,
     pub unread: u64,
-    /// How fast that grows; negative while it catches up.
+    /// Growth per second; negative while the group catches up.
     pub unread_per_second: Option<f64>,
     pub waiting_seconds: f64,
     pub state: String,
@@ -90,7 +90,7 @@ pub struct QueueView {
 }
 
 impl View {
-    /// Rates need a look before this one.
+    /// Rates since an earlier sample.
     pub fn of(before: Option<&Sample>, now: &Sample) -> Self {
         let seconds = before.map_or(0.0, |before| now.at - before.at);
         let earlier = |broker: &Broker| before.and_then(|before| state_of(before, &broker.url));
@@ -105,7 +105,7 @@ impl View {
     }
 }
 
-/// A second. `None` if no time has passed, or if it counts from the start again.
+/// Per second. `None` if no time has passed, or if the counter was reset.
 fn rate(before: u64, now: u64, seconds: f64) -> Option<f64> {
     let more = now.checked_sub(before)?;
     (seconds > 0.0).then(|| more as f64 / seconds)
@@ -137,7 +137,7 @@ fn broker_view(before: Option<&State>, broker: &Broker, seconds: f64) -> BrokerV
     }
 }
 
-/// Over all brokers that were there both times and did not start in between.
+/// Sum over all brokers that are in both samples and were not restarted in between.
 fn lane_view(index: usize, before: Option<&Sample>, now: &Sample, seconds: f64) -> LaneView {
     let mut sum: Option<Lane> = None;
     for broker in &now.brokers {

@@ -1,4 +1,4 @@
-// Fan-out: every consumer group gets every message, at its own pace.
+// Fan-out: every consumer group receives every message, at its own pace.
 import { Queen } from 'queen-client';
 
 const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');

@@ -1,4 +1,4 @@
-// Order per customer: a partition each. What one customer does is handled in order; customers do not wait for each other.
+// Ordering per customer: one partition per customer. Each customer's events are processed in order, independently of others.
 import { Queen } from 'queen-client';
 
 const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
@@ -6,14 +6,14 @@ const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
 /** @type {import('queen-client').Queue<{ customer: string, step: number }>} */
 const steps = queen.queue('example-steps');
 
-// A buffer makes few requests of many pushes and keeps the order of every partition.
+// A buffer combines many pushes into few requests and keeps the order of each partition.
 const buffer = steps.buffer();
 for (let step = 1; step <= 5; step++) {
   for (const customer of ['ada', 'grace', 'barbara']) {
     await buffer.push({ customer, step }, { partition: customer });
   }
 }
-await buffer.close(); // tells what could not be delivered
+await buffer.close(); // fails if messages could not be delivered
 
 /** @type {Map<string, number>} */
 const last = new Map();

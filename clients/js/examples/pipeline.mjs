@@ -1,4 +1,4 @@
-// A pipeline: taking an order and writing its invoice are one transaction, so a crash in between repeats nothing and loses nothing.
+// A pipeline: acknowledging an order and pushing its invoice are one transaction, so a crash in between repeats and loses nothing.
 import { Queen } from 'queen-client';
 
 /** @typedef {{ customer: string, total: number }} Order */

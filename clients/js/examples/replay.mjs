@@ -1,8 +1,8 @@
-// Replay: a group goes back and reads again, for example after a bug is mended. Other groups do not notice.
+// Replay: a group is moved back to read again, for example after a bug was fixed. Other groups are not affected.
 import { Queen } from 'queen-client';
 
 const queen = new Queen(process.env.QUEEN_URL ?? 'http://localhost:6632');
-await queen.admin.queues.delete('example-prices'); // what an earlier run has left
+await queen.admin.queues.delete('example-prices'); // left by an earlier run
 
 /** @type {import('queen-client').Queue<number>} */
 const queue = queen.queue('example-prices');

@@ -1,4 +1,4 @@
-/** Settling messages: acknowledge, fail, give back, dead-letter; and renewing leases. */
+/** Acknowledges messages as completed, failed, returned or dead-lettered; and renews leases. */
 
 import { checkChoice, checkSpan } from './checks.js';
 import { badUse, QueenError, retold } from './errors.js';
@@ -11,10 +11,10 @@ import type { WireAck, WireAckResult } from './wire.js';
 import { asArray, asObject, path, wholeSeconds } from './wire.js';
 
 /**
- * - `completed`: done, and with it everything that was delivered before it
- * - `failed`: again while the queue's retries last, then it becomes a dead letter
- * - `retry`: again, at no cost
- * - `dlq`: becomes a dead letter now
+  * - `completed`: done, together with everything delivered before it
+  * - `failed`: redelivered until the queue's retries are exhausted, then a dead letter
+  * - `retry`: redelivered, without counting a failure
+  * - `dlq`: a dead letter now
  */
 export type AckStatus = 'completed' | 'failed' | 'retry' | 'dlq';
 
@@ -24,11 +24,11 @@ export interface AckResult {
   /** Why it was refused. */
   readonly error: string | undefined;
   readonly deadLettered: boolean;
-  /** The lease on its partition has ended with this. */
+  /** Whether this ended the lease on its partition. */
   readonly leaseReleased: boolean;
-  /** It was completed before. */
+  /** Whether it was completed before. */
   readonly repeated: boolean;
-  /** If the broker has deferred it. */
+  /** Set if the broker deferred it. */
   readonly operation: Operation | undefined;
 }
 
@@ -38,29 +38,29 @@ export interface AckOptions extends CallOptions {
   error?: string | undefined;
 }
 
-/** One message and what became of it. */
+/** A message and its outcome. */
 export interface Settlement {
   readonly message: Message<unknown>;
   readonly status: AckStatus;
   readonly error?: string | undefined;
 }
 
-/** What the broker made of a settlement. */
+/** The broker's result for an acknowledgement. */
 export interface Told {
   readonly result: AckResult;
-  /** Why it does not count, or is not known to. */
+  /** Why it was not applied, or is not known to be. */
   readonly error: QueenError | undefined;
 }
 
-/** Has messages in hand that others may settle. */
+/** A consumer that holds messages whose outcome may also be reported by others. */
 export interface Holder {
-  /** Tells the broker what it has not told yet. */
+  /** Sends pending acknowledgements. */
   tellAhead(): Promise<void>;
-  /** The broker was told about a message. `ended`: that has ended the lease on its partition. */
+  /** An outcome was reported to the broker. `ended`: that ended the lease on its partition. */
   settled(message: Message<unknown>, ended: boolean): void;
 }
 
-/** One request for all. What is refused is among the results; what is accepted, and then not known to be done, throws. */
+/** One request for all. Refusals are among the results; an accepted item whose outcome is unknown throws. */
 export async function ackAll(
   http: Http,
   messages: readonly Message<unknown>[],
@@ -76,7 +76,7 @@ export async function ackAll(
   return results;
 }
 
-/** For those who are not the holder of the messages. */
+/** For callers other than the holder of the messages. */
 export async function settle(
   http: Http,
   settlements: readonly Settlement[],
@@ -88,7 +88,7 @@ export async function settle(
   return send(http, settlements, call);
 }
 
-/** What is done before it and not told yet would be too late behind a nack, which ends the lease. */
+/** Pending completions of earlier messages must be sent before a nack, which ends the lease. */
 export async function tellAhead(settlements: readonly Settlement[]): Promise<void> {
   const nacked = settlements.filter(({ status }) => status === 'failed' || status === 'retry');
   for (const holder of new Set(nacked.map(({ message }) => message.holder))) {
@@ -107,7 +107,7 @@ export async function send(http: Http, settlements: readonly Settlement[], optio
   const consumerGroup = first.message.group;
   const acknowledgments = settlements.map(wireAck);
   if (settlements.some(({ message }) => message.group !== consumerGroup)) {
-    throw badUse('messages of several consumer groups cannot be acknowledged together');
+    throw badUse('messages of different consumer groups cannot be acknowledged together');
   }
   const one = acknowledgments.length === 1;
   const body = one ? { ...acknowledgments[0], consumerGroup } : { acknowledgments, consumerGroup };
@@ -150,30 +150,30 @@ function toldOf(
 }
 
 function refusal({ status }: Settlement, result: AckResult, { unsure, attempts }: Answer): QueenError {
-  const text = `the broker refused the acknowledgement: ${result.error ?? 'it does not say why'}`;
-  // The first try of a nack ends the lease, and then the next one is refused for that.
+  const text = `the broker refused the acknowledgement: ${result.error ?? 'no reason given'}`;
+  // The first attempt of a nack ends the lease, which is why a later one is refused.
   return unsure && status !== 'completed'
-    ? new QueenError('outcome_unknown', `an answer was lost, and then ${text}`, { attempts, results: [result] })
+    ? new QueenError('outcome_unknown', `a response was lost, and then ${text}`, { attempts, results: [result] })
     : new QueenError('refused', text, { attempts, results: [result] });
 }
 
 export function wireAck({ message, status, error }: Settlement): WireAck {
   checkChoice('status', status, ['completed', 'failed', 'retry', 'dlq']);
   if (message.leaseId === '') {
-    throw badUse('this message was popped with autoAck: it is acknowledged already');
+    throw badUse('this message was popped with autoAck and is already acknowledged');
   }
   const { id: messageId, transactionId, partitionId, leaseId } = message;
   return { transactionId, messageId, partitionId, leaseId, status, error };
 }
 
-/** A consumer does not settle again what its handler has settled. */
+/** Keeps a consumer from acknowledging what its handler has acknowledged. */
 export function note({ message, status }: Settlement, { success, deadLettered }: AckResult): void {
   if (success) {
     message.holder?.settled(message, (status === 'failed' || status === 'retry') && !deadLettered);
   }
 }
 
-/** False if the lease is gone. */
+/** False if the lease is lost. */
 export async function extend(
   http: Http,
   message: Message<unknown>,
@@ -182,7 +182,7 @@ export async function extend(
 ): Promise<{ extended: boolean; expiresAt: Date | undefined; error: string | undefined }> {
   checkSpan('the time to renew for', milliseconds);
   if (message.leaseId === '') {
-    throw badUse('this message was popped with autoAck: it has no lease');
+    throw badUse('this message was popped with autoAck and has no lease');
   }
   const { body } = await http.call({
     method: 'POST',

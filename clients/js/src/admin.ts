@@ -1,4 +1,4 @@
-/** The admin plane: queues, groups, messages, operations, and how the brokers are. One method per route. */
+/** The admin API: queues, groups, messages, operations, and the brokers' health. One method per route. */
 
 import type * as types from './adminTypes.js';
 import { checkKnown, checkName, checkTime } from './checks.js';
@@ -12,7 +12,7 @@ import type { MessageKey, Page } from './traces.js';
 import type { WirePushResult } from './wire.js';
 import { path, query, time } from './wire.js';
 
-/** Before all that was ever pushed. */
+/** Earlier than any push. */
 const BEGINNING = new Date(0);
 
 export class Admin {
@@ -35,12 +35,12 @@ export class Admin {
     this.maintenance = new MaintenanceSwitches(http);
   }
 
-  /** The whole installation in numbers. */
+  /** Totals of the whole installation. */
   overview(options?: CallOptions): Promise<types.Overview> {
     return this.#http.ask('GET', '/api/v1/resources/overview', options);
   }
 
-  /** Everything on one page, for the last hour or the given time. */
+  /** A status overview of the last hour, or of the given time. */
   status(
     options: { from?: Date | undefined; to?: Date | undefined; queue?: string | undefined } & CallOptions = {},
   ): Promise<Record<string, unknown>> {
@@ -48,22 +48,22 @@ export class Admin {
     return this.#http.ask('GET', `/api/v1/status${query({ from, to, queue })}`, call);
   }
 
-  /** What is wrong, in words. */
+  /** Problems of the database, and what to do about them. */
   doctor(options?: CallOptions): Promise<types.DoctorReport> {
     return this.#http.ask('GET', '/api/v1/system/doctor', options);
   }
 
-  /** Fails with `unavailable` if the broker has no database, once the deadline has passed. */
+  /** Fails with `unavailable` if the broker still has no database when the deadline passes. */
   health(options?: CallOptions): Promise<types.Health> {
     return this.#http.ask('GET', '/health', options);
   }
 
-  /** Numbers of one broker. */
+  /** Metrics of one broker. */
   metrics(options?: CallOptions): Promise<Record<string, unknown>> {
     return this.#http.ask('GET', '/metrics', options);
   }
 
-  /** The same and more, as Prometheus reads it. */
+  /** Metrics of one broker in Prometheus format. */
   prometheus(options?: CallOptions): Promise<string> {
     return this.#http.ask('GET', '/metrics/prometheus', options);
   }
@@ -80,7 +80,7 @@ abstract class Part {
 }
 
 export class Queues extends Part {
-  /** The newest first. */
+  /** Newest first. */
   async list(
     options: Page &
       CallOptions & { namespace?: string | undefined; task?: string | undefined; search?: string | undefined } = {},
@@ -97,7 +97,7 @@ export class Queues extends Part {
     return this.http.ask('GET', named('/api/v1/resources/queues', 'queue', queue) + query({ limit, offset }), call);
   }
 
-  /** Creates a queue or changes its options. What is left out stays as it is; with `replace` it returns to its default. */
+  /** Creates a queue or changes its options. Omitted options stay as they are; with `replace` they are reset to their defaults. */
   configure(
     queue: string,
     options: types.QueueOptions = {},
@@ -110,38 +110,38 @@ export class Queues extends Part {
     return this.http.ask('POST', '/api/v1/configure', call, { body });
   }
 
-  /** With everything in it. False if there was none. */
+  /** Deletes the queue with everything in it. False if it did not exist. */
   async delete(queue: string, options?: CallOptions): Promise<boolean> {
     const where = named('/api/v1/resources/queues', 'queue', queue);
     return (await this.http.ask<{ existed: boolean }>('DELETE', where, options, { once: true })).existed;
   }
 
-  /** Removes its messages, or those of one partition, and keeps the queue. Returns how many there were. */
+  /** Deletes its messages, or those of one partition, and keeps the queue. Returns their number. */
   async clear(queue: string, options: { partition?: string | undefined } & CallOptions = {}): Promise<number> {
     const { partition, ...call } = options;
     const where = `${named('/api/v1/queues', 'queue', queue)}/clear${query({ partition })}`;
     return (await this.http.ask<{ deleted: number }>('DELETE', where, call, { once: true })).deleted;
   }
 
-  /** What a group has still to read. Made to be asked often. */
+  /** A group's backlog. Cheap enough to poll frequently. */
   depth(queue: string, options: { group?: string | undefined } & CallOptions = {}): Promise<types.Depth> {
     const { group, ...call } = options;
     const where = `${named('/api/v1/resources/queues', 'queue', queue)}/depth${query({ group })}`;
     return this.http.ask('GET', where, call);
   }
 
-  /** The namespaces there are, and what is in them. */
+  /** All namespaces, with totals. */
   async namespaces(options?: CallOptions): Promise<types.Namespace[]> {
     const where = '/api/v1/resources/namespaces';
     return (await this.http.ask<{ namespaces: types.Namespace[] }>('GET', where, options)).namespaces;
   }
 
-  /** The tasks there are, and what is in them. */
+  /** All tasks, with totals. */
   async tasks(options?: CallOptions): Promise<types.Task[]> {
     return (await this.http.ask<{ tasks: types.Task[] }>('GET', '/api/v1/resources/tasks', options)).tasks;
   }
 
-  /** Those with the most unread messages. */
+  /** Partitions with the most unread messages. */
   async partitions(
     options: { queue?: string | undefined; limit?: number | undefined } & CallOptions = {},
   ): Promise<types.BusyPartition[]> {
@@ -151,14 +151,14 @@ export class Queues extends Part {
   }
 }
 
-/** Where a group is sent. */
+/** Where to move a group. */
 type Position = 'beginning' | 'end' | Date;
 
 interface SeekOptions extends CallOptions {
   partition?: string | undefined;
   /** Create the group if it does not read the queue; otherwise that is an error. */
   create?: boolean | undefined;
-  /** Move nothing. */
+  /** Preview only. */
   dryRun?: boolean | undefined;
 }
 
@@ -171,20 +171,20 @@ function forecast({ partitionsUpdated: partitions = 1, messagesReplayed, message
 }
 
 export class Groups extends Part {
-  /** An entry for each queue a group reads. */
+  /** One entry per group and queue. */
   list(options: Page & CallOptions = {}): Promise<types.GroupSummary[]> {
     const { limit, offset, ...call } = options;
     return this.http.ask('GET', `/api/v1/consumer-groups${query({ limit, offset })}`, call);
   }
 
-  /** Where a group stands, by queue and partition. */
+  /** A group's position in each queue and partition. */
   get(group: string, options: { limit?: number | undefined } & CallOptions = {}): Promise<types.GroupDetail> {
     const { limit, ...call } = options;
     const where = named('/api/v1/consumer-groups', 'group', group) + query({ limit });
     return this.http.ask('GET', where, call);
   }
 
-  /** What has waited longest: an hour at least, or `minLag` milliseconds. */
+  /** Partitions that have waited at least an hour, or `minLag` milliseconds. */
   async lagging(
     options: { minLag?: number | undefined; limit?: number | undefined } & CallOptions = {},
   ): Promise<types.LaggingPartition[]> {
@@ -196,8 +196,8 @@ export class Groups extends Part {
   }
 
   /**
-   * Forgets a group, in one queue or everywhere: one of the same name starts afresh. Where it was told to start is
-   * forgotten, too, unless `keepSubscription`. Returns how many cursors there were.
+    * Deletes a group, in one queue or in all: a new group of the same name starts over. Its configured start position is
+    * deleted too, unless `keepSubscription`. Returns the number of deleted cursors.
    */
   async delete(
     group: string,
@@ -214,8 +214,8 @@ export class Groups extends Part {
   }
 
   /**
-   * Moves a group in a queue: its next message is the first after that time. A single partition goes to its end only. Returns
-   * how many partitions were moved. With `dryRun` nothing moves: returns what the seek would do.
+    * Moves a group in a queue: its next message is the first one after that time. A single partition can only be moved to its
+    * end. Returns the number of moved partitions. With `dryRun`, returns a preview and moves nothing.
    */
   seek(group: string, queue: string, to: Position, options: SeekOptions & { dryRun: true }): Promise<types.SeekForecast>;
   seek(group: string, queue: string, to: Position, options?: SeekOptions & { dryRun?: false | undefined }): Promise<number>;
@@ -229,11 +229,11 @@ export class Groups extends Part {
     const { partition, dryRun = false, create = false, ...call } = options;
     const where = named(`${named('/api/v1/consumer-groups', 'group', group)}/queues`, 'queue', queue);
     if (to !== 'beginning' && to !== 'end' && !(to instanceof Date)) {
-      throw badUse("a group is sent to the 'beginning', to the 'end' or to a Date");
+      throw badUse("a group can be moved to the 'beginning', the 'end' or a Date");
     }
     if (partition !== undefined) {
       if (to !== 'end') {
-        throw badUse("a single partition can be sent to its 'end' only");
+        throw badUse("a single partition can only be moved to its 'end'");
       }
       const one = `${named(`${where}/partitions`, 'partition', partition)}/seek`;
       const body = create ? { create } : {};
@@ -254,7 +254,7 @@ export class Groups extends Part {
     return told.partitionsUpdated;
   }
 
-  /** A broker of the release before does not know `dryRun`, and would move the group. */
+  /** Brokers of the previous release do not know `dryRun` and would move the group. */
   async #checkForecasts(call: CallOptions): Promise<void> {
     const { version } = await this.http.ask<types.Health>('GET', '/health', call);
     if (version.startsWith('0.1.')) {
@@ -262,7 +262,7 @@ export class Groups extends Part {
     }
   }
 
-  /** Changes where a group starts in partitions it has not met yet. Returns how many registrations were changed. */
+  /** Changes where a group starts in partitions that are new to it. Returns the number of changed registrations. */
   async subscription(group: string, from: Date, options: CallOptions = {}): Promise<number> {
     const where = `${named('/api/v1/consumer-groups', 'group', group)}/subscription`;
     const body = { subscriptionTimestamp: time(from) };
@@ -271,7 +271,7 @@ export class Groups extends Part {
 }
 
 export class Messages extends Part {
-  /** The newest first, of the last hour if no time is given. */
+  /** Newest first; by default those of the last hour. */
   async list(
     options: Page &
       CallOptions & {
@@ -289,22 +289,22 @@ export class Messages extends Part {
     return (await this.http.ask<{ messages: types.StoredMessage[] }>('GET', where, call)).messages;
   }
 
-  /** With its payload and who has read it. */
+  /** One message with its payload and its state in each group. */
   get(message: MessageKey, options?: CallOptions): Promise<types.StoredMessageDetail> {
     return this.http.ask('GET', pathOf(message), options);
   }
 
-  /** What happened to it. */
+  /** The history of a message. */
   life(message: MessageKey, options?: CallOptions): Promise<types.MessageLife> {
     return this.http.ask('GET', `${pathOf(message)}/life`, options);
   }
 
-  /** Never to be delivered again, to nobody. */
+  /** Deletes a message, so that it is not delivered to any group. */
   async delete(message: MessageKey, options?: CallOptions): Promise<void> {
     await this.http.ask('DELETE', pathOf(message), options, { once: true });
   }
 
-  /** Dead-letters it for a group, or for all who name none. Fails with `conflict` if it is leased or was read. */
+  /** Dead-letters it for a group, or for queue mode. Fails with `conflict` if it is leased or was read. */
   async deadLetter(
     message: MessageKey,
     options: { group?: string | undefined; error?: string | undefined } & CallOptions = {},
@@ -313,7 +313,7 @@ export class Messages extends Part {
     await this.http.ask('POST', `${pathOf(message)}/dlq`, call, { body: { consumerGroup, error } });
   }
 
-  /** Pushes a dead letter again, under a new transaction id. */
+  /** Pushes a dead letter again, with a new transaction id. */
   async retry(message: MessageKey, options: CallOptions = {}): Promise<Pick<PushResult, 'id' | 'transactionId'>> {
     const where = `${pathOf(message)}/retry`;
     const more = { body: {}, once: true };
@@ -323,7 +323,7 @@ export class Messages extends Part {
 }
 
 export class Operations extends Part {
-  /** Deferred operations, the oldest first. */
+  /** Deferred operations, oldest first. */
   async list(
     options: Page &
       CallOptions & {
@@ -350,20 +350,20 @@ export class Operations extends Part {
     return { ...told, stats: told.stats.map(camel<types.OperationStats['stats'][number]>) };
   }
 
-  /** Tries a failed one again, behind all that was accepted since. Fails with `conflict` if it has not failed. */
+  /** Retries a failed operation, behind everything accepted since. Fails with `conflict` if it has not failed. */
   async retry(id: string, options?: CallOptions): Promise<void> {
     await this.http.ask('POST', `${named('/api/v1/operations', 'id', id)}/retry`, options, { body: {} });
   }
 
-  /** Takes back a pending one, or gives up a failed one. Fails with `conflict` if it is neither. */
+  /** Cancels an operation that is pending or has failed. Fails with `conflict` otherwise. */
   async cancel(id: string, options?: CallOptions): Promise<void> {
     await this.http.ask('DELETE', named('/api/v1/operations', 'id', id), options);
   }
 }
 
-/** Replays of dead letters, whoever began them. */
+/** Redrives, including those started by other clients. */
 export class Redrives extends Part {
-  /** The newest first. */
+  /** Newest first. */
   async list(options: Page & CallOptions = {}): Promise<Redrive[]> {
     const { limit, offset, ...call } = options;
     const where = `/api/v1/dlq/redrives${query({ limit, offset })}`;
@@ -381,12 +381,12 @@ export class MaintenanceSwitches extends Part {
     return this.http.ask('GET', '/api/v1/system/maintenance', options);
   }
 
-  /** While it is on, pushes go to the spools of the brokers. */
+  /** While on, brokers write pushes to their spools. */
   push(enabled: boolean, options?: CallOptions): Promise<types.Maintenance> {
     return this.http.ask('POST', '/api/v1/system/maintenance', options, { body: { enabled } });
   }
 
-  /** While it is on, pops find nothing. */
+  /** While on, pops return no messages. */
   pop(enabled: boolean, options?: CallOptions): Promise<Pick<types.Maintenance, 'popMaintenanceMode'>> {
     return this.http.ask('POST', '/api/v1/system/maintenance/pop', options, { body: { enabled } });
   }
@@ -400,7 +400,7 @@ function pathOf({ partitionId, transactionId }: MessageKey): string {
   return path('/api/v1/messages', partitionId, transactionId);
 }
 
-/** Some routes answer in snake_case. What is inside their fields stays as it is. */
+/** Some routes respond in snake_case. The contents of their fields are not converted. */
 function camel<T>(told: object): T {
   const entries = Object.entries(told).map(([name, value]) => {
     return [name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()), value];

@@ -1,16 +1,16 @@
-/** What the admin plane tells, in the words of the HTTP API. Times are ISO 8601 texts, spans of time are seconds. */
+/** Types of the admin API, with the field names of the HTTP API. Times are ISO 8601 texts, durations are seconds. */
 
 import type { QueueOptions } from './queueOptions.js';
 
 export type { QueueOptions };
 
-/** What a seek would do. */
+/** A preview of a seek. */
 export interface SeekForecast {
   /** Partitions that would be moved. */
   readonly partitions: number;
   /** Messages that the group would read again. */
   readonly messagesReplayed: number;
-  /** Messages that it would not read any more. */
+  /** Unread messages that the group would skip. */
   readonly messagesSkipped: number;
 }
 
@@ -19,7 +19,7 @@ export interface ConfiguredQueue {
   readonly queueId: string;
   readonly namespace: string;
   readonly task: string;
-  /** All of them, as they are now. */
+  /** All options in force. */
   readonly options: Readonly<Record<keyof QueueOptions, number | boolean>>;
 }
 
@@ -62,7 +62,7 @@ export interface QueueDetail {
   readonly partitionCount: number;
 }
 
-/** What is in the queues with a label. */
+/** Totals of the queues with a label. */
 interface Labelled {
   readonly queues: number;
   readonly partitions: number;
@@ -80,7 +80,7 @@ export interface Task extends Labelled {
 export interface Depth {
   readonly queue: string;
   readonly group: string;
-  /** What the group has still to read, including what it holds under a lease. */
+  /** The group's unread messages, including leased ones. */
   readonly pending: number;
   readonly partitionsPending: number;
   readonly partitions: readonly { readonly partition: string; readonly pending: number }[];
@@ -109,7 +109,7 @@ export interface GroupSummary {
   readonly subscriptionCreatedAt: string | null;
 }
 
-/** Where a group stands, by queue. */
+/** A group's position in each queue. */
 export type GroupDetail = Readonly<
   Record<
     string,
@@ -185,7 +185,7 @@ export interface MessageLife {
     readonly attempts: number;
     readonly deadLetter: { readonly error: string | null; readonly failedAt: string } | null;
   }[];
-  /** Only of messages with a trace. */
+  /** Only for traced messages. */
   readonly events: readonly {
     readonly at: string;
     readonly event: string;
@@ -210,7 +210,7 @@ export interface DeferredOperation {
   readonly errorMessage: string | null;
   readonly latencySeconds: number;
   readonly messages: number;
-  /** What the request would have been answered, once it is completed. */
+  /** The result of the direct call, once completed. */
   readonly result: unknown;
 }
 

@@ -1,4 +1,4 @@
-/** One request to one broker, and its answer. It never tries twice. */
+/** A single HTTP request to one broker. No retries here. */
 
 import { after, now } from './clock.js';
 import { badUse, kindOfStatus, QueenError, textOf } from './errors.js';
@@ -8,20 +8,20 @@ import { readRetryAfter } from './retry.js';
 
 export interface Received {
   readonly status: number;
-  /** Parsed JSON, text if it is something else, or undefined if there is none. */
+  /** Parsed JSON, text if it is not JSON, or undefined if empty. */
   readonly body: unknown;
 }
 
 export interface Failure {
-  /** It is `unsure` if the broker may have done what it was asked for. */
+  /** `unsure` if the broker may have executed the request. */
   readonly error: QueenError;
-  /** The broker should be left alone for a while. That says nothing about others. */
+  /** The broker should be avoided for a while, but other brokers may work. */
   readonly down: boolean;
-  /** It was the deadline of the call that ended it, and not the usual time of an attempt. */
+  /** The deadline of the call ended it, not the time limit of an attempt. */
   readonly cut: boolean;
 }
 
-/** Throws only what ends the call whatever the rules say. */
+/** Throws only what ends the call regardless of retry rules. */
 export async function attempt(call: Call, broker: string, options: Options): Promise<Received | Failure> {
   const usual = call.timeout ?? options.requestTimeout;
   const left = call.until - now();
@@ -37,7 +37,7 @@ export async function attempt(call: Call, broker: string, options: Options): Pro
     what = `${call.method} ${path.replace(/\?.*/, '')}`;
     const { method, body = null } = call;
     const headers = headersOf(options.headers, token, body !== null);
-    // A browser would let a pop wait for the answer of another one, to keep it for both.
+    // Browsers would queue a pop behind an identical one, to share its cached response.
     const cache = 'no-store';
     const response = await fetch(broker + path, { method, body, headers, cache, signal: controller.signal });
     const text = await response.text();
@@ -48,17 +48,17 @@ export async function attempt(call: Call, broker: string, options: Options): Pro
       throw cause;
     }
     const late = controller.signal.aborted;
-    // A caller in a hurry says nothing about the broker.
+    // A timeout cut short by the caller's deadline says nothing about the broker.
     const cut = late && left < usual;
     const time = `within ${Math.round(patience)} ms`;
     if (what === undefined) {
       const error = late
-        ? new QueenError('timeout', `there was no token ${time}`)
-        : new QueenError('network', `there is no token: ${textOf(cause)}`, { cause });
+        ? new QueenError('timeout', `no token ${time}`)
+        : new QueenError('network', `cannot get a token: ${textOf(cause)}`, { cause });
       return { error, down: false, cut };
     }
     const error = late
-      ? new QueenError('timeout', `${what}: no answer from ${broker} ${time}`, { unsure: true })
+      ? new QueenError('timeout', `${what}: no response from ${broker} ${time}`, { unsure: true })
       : new QueenError('network', `${what}: cannot reach ${broker}: ${reason(cause)}`, { cause, unsure: !isUnsent(cause) });
     return { error, down: !cut, cut };
   } finally {
@@ -67,11 +67,11 @@ export async function attempt(call: Call, broker: string, options: Options): Pro
   }
 }
 
-/** The token, unless that takes too long. */
+/** The token, within a time limit. */
 function asked(token: () => string | Promise<string>, signal: AbortSignal): Promise<string> {
   return new Promise((resolve, reject) => {
     signal.addEventListener('abort', () => reject(signal.reason), { once: true });
-    // What it throws at once is a rejection, too.
+    // Turns a synchronous exception into a rejection.
     Promise.resolve().then(token).then(resolve, reject);
   });
 }
@@ -83,8 +83,8 @@ function headersOf(given: Options['headers'], token: string | undefined, hasBody
       headers.set('Authorization', `Bearer ${token}`);
     }
   } catch {
-    // Not with the cause, which tells the token.
-    throw badUse('the token cannot be sent in a header');
+    // Without the cause, which contains the token.
+    throw badUse('the token contains characters that are not allowed in a header');
   }
   if (hasBody) {
     headers.set('Content-Type', 'application/json');
@@ -103,7 +103,7 @@ function read(what: string, response: Response, text: string): Received | Failur
   try {
     return { status, body: JSON.parse(text) };
   } catch (cause) {
-    const error = new QueenError('decode', `${what}: the answer is not JSON`, { status, cause, unsure: true });
+    const error = new QueenError('decode', `${what}: the response is not JSON`, { status, cause, unsure: true });
     return { error, down: false, cut: false };
   }
 }
@@ -114,14 +114,14 @@ function refusal(what: string, response: Response, text: string): Failure {
   try {
     said = JSON.parse(text);
   } catch {
-    // Something in between answered, in its own words.
+    // A proxy in between responded, in its own format.
   }
   const words = typeof said?.error === 'string' ? said.error : text.slice(0, 200) || response.statusText;
   const error = new QueenError(kindOfStatus(status), `${what}: ${status} ${words}`.trim(), {
     status,
     code: typeof said?.code === 'string' ? said.code : undefined,
     retryAfter: readRetryAfter(response.headers.get('Retry-After'), Date.now()),
-    // A broker also says 503 if its database went away in the middle of a commit.
+    // A broker also returns 503 if its database went away during a commit.
     unsure: status >= 500,
   });
   return { error, down: status === 503, cut: false };
@@ -134,18 +134,18 @@ interface Cause {
   readonly errors?: readonly Cause[];
 }
 
-/** `fetch failed` says nothing; its cause does. */
+/** `fetch failed` is not informative; its cause is. */
 function reason(thrown: unknown): string {
   const error = thrown as { message?: string; cause?: Cause };
   return error.cause?.message || error.cause?.code || error.message || String(thrown);
 }
 
-/** Whether no connection came about, so that nothing was sent. Node says so, browsers do not. */
+/** Whether no connection was established, so that nothing was sent. Node reports that, browsers do not. */
 function isUnsent(thrown: unknown): boolean {
   const { cause } = thrown as { cause?: Cause };
   const unsent = ({ code, syscall }: Cause) => {
     return syscall === 'connect' || syscall === 'getaddrinfo' || code === 'UND_ERR_CONNECT_TIMEOUT';
   };
-  // An error for each address of a host that has several.
+  // One error per address, if a host has several.
   return cause !== undefined && (unsent(cause) || (cause.errors?.every(unsent) ?? false));
 }

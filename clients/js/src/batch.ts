@@ -1,4 +1,4 @@
-/** One delivery in the hands of a consumer: handlers run, what is done is acknowledged, the lease is kept. */
+/** A batch of a consumer: runs handlers, acknowledges what is done, and renews the lease. */
 
 import type { Holder, Settlement } from './ack.js';
 import { extend, send } from './ack.js';
@@ -9,15 +9,15 @@ import type { Message } from './message.js';
 
 export interface HandlerContext {
   /**
-   * Aborted when the work is in vain: the lease is gone, or the consumer has waited long enough for its end.
-   * Nothing that is handled afterwards is acknowledged.
+    * Aborted when the work has become useless: the lease is lost, or the consumer has waited long enough for its end.
+    * Nothing handled afterwards is acknowledged.
    */
   readonly signal: AbortSignal;
-  /** The consumer was told to stop: it waits for this handler and begins no other. */
+  /** The consumer is stopping: it waits for this handler and starts no other. */
   readonly stopping: boolean;
   /** Number of the worker, from 0. */
   readonly worker: number;
-  /** Stops the consumer, once this handler is done. (To await `consumer.stop()` in a handler is to wait for oneself.) */
+  /** Stops the consumer once this handler is done. (Awaiting `consumer.stop()` in a handler would deadlock.) */
   stop(): void;
 }
 
@@ -30,15 +30,15 @@ export interface ErrorContext {
   readonly messages: readonly Message<unknown>[];
 }
 
-/** What a batch needs to know of its consumer. */
+/** What a batch needs from its consumer. */
 export interface Work {
   readonly http: Http;
   readonly worker: number;
   readonly autoAck: boolean;
   readonly renew: boolean;
-  /** No further handlers. */
+  /** Start no further handlers. */
   readonly stopping: AbortSignal;
-  /** No further waiting for those that run. */
+  /** Stop waiting for running handlers. */
   readonly givingUp: AbortSignal;
   readonly stop: () => void;
   readonly onError: (error: unknown, context: ErrorContext) => void;
@@ -52,39 +52,39 @@ export interface Counts {
 /** The messages of one partition. */
 interface Lane {
   size: number;
-  /** So many of them, from the first, are settled: what the broker is told of one counts for all before it. */
+  /** How many, from the first, are acknowledged: acknowledging one includes those before it. */
   settled: number;
 }
 
-/** What is done waits no longer for its acknowledgement, so that a crash repeats little. */
+/** Maximum delay of acknowledgements, so that a crash repeats little. */
 const ACK_EVERY = 1_000;
-/** A renewal that is answered later is a reason to leave the broker. */
+/** If a renewal takes longer, another broker is tried. */
 const RENEWAL_PATIENCE = 5_000;
-/** For a renewal that begins when the lease is nearly over. */
+/** For a renewal that starts when the lease has nearly ended. */
 const RENEWAL_SHORTEST = 100;
 
 const GAVE_UP = Symbol('gave up');
 
 /**
  * # Invariants
- * - Within a partition nothing is handled behind a message that failed.
- * - After `run`, no partition is leased any more, unless the lease is gone or the handlers settle for themselves.
+  * - Within a partition, nothing is handled behind a message that failed.
+  * - After `run`, no partition is leased, unless the lease was lost or the handlers acknowledge themselves.
  */
 export class Batch<T> implements Holder {
   readonly counts: Counts = { handled: 0, failed: 0 };
   readonly #work: Work;
   readonly #messages: readonly Message<T>[];
   readonly #places = new Map<Message<unknown>, { lane: Lane; index: number }>();
-  /** Handed out, or nacked, or left to come again. */
+  /** Handled, nacked, or left for redelivery. */
   readonly #touched = new Set<Message<T>>();
-  /** To be told to the broker with the next request. */
+  /** To be acknowledged with the next request. */
   #done: Settlement[] = [];
   #telling: Promise<void> = Promise.resolve();
-  /** Something may be told while a handler runs. */
+  /** Whether acknowledgements may be sent while a handler runs. */
   #tellsEarly = false;
   readonly #vain = new AbortController();
   #lost = false;
-  /** The last acknowledgement is on its way, which ends the lease. */
+  /** The final acknowledgement is being sent, which ends the lease. */
   #ending = false;
 
   constructor(work: Work, messages: readonly Message<T>[]) {
@@ -122,8 +122,8 @@ export class Batch<T> implements Holder {
   }
 
   batches(handler: BatchHandler<T>): Promise<void> {
-    // Nothing is told while the handler runs. A message that cannot be read may become a dead letter, and the broker takes
-    // everything before that for done.
+    // Nothing is reported while the handler runs. A message that cannot be decoded may become a dead letter, and that completes
+    // everything before it.
     return this.#run(async (context) => {
       if (this.#work.stopping.aborted) {
         return;
@@ -166,7 +166,7 @@ export class Batch<T> implements Holder {
       },
       stop,
     };
-    const giveUp = () => this.#vain.abort(new QueenError('closed', 'the consumer waits no longer for this handler'));
+    const giveUp = () => this.#vain.abort(new QueenError('closed', 'the consumer has stopped waiting for this handler'));
     givingUp.addEventListener('abort', giveUp, { once: true });
     const telling = this.#tellsEarly ? setInterval(() => void this.#tell(), ACK_EVERY) : undefined;
     const finished = new AbortController();
@@ -186,7 +186,7 @@ export class Batch<T> implements Holder {
     }
   }
 
-  /** What the handler threw, undefined if it returned. */
+  /** What the handler threw; undefined if it returned. */
   async #call(handler: () => unknown, messages: readonly Message<T>[]): Promise<unknown> {
     const { givingUp, onError } = this.#work;
     let leave = () => {};
@@ -210,9 +210,9 @@ export class Batch<T> implements Holder {
     }
   }
 
-  /** `outcome`: undefined, or what was thrown. What the handler has settled itself is not spoken over. */
+  /** `outcome`: undefined, or what was thrown. An outcome that the handler has reported takes precedence. */
   #settle(messages: readonly Message<T>[], outcome: unknown): void {
-    // They come again, and count then.
+    // They are redelivered, and counted then.
     if (this.#lost) {
       return;
     }
@@ -232,7 +232,7 @@ export class Batch<T> implements Holder {
     }
   }
 
-  /** False for a payload that cannot be read; it is nacked with the reason. */
+  /** False for a payload that cannot be decoded; its message is nacked with the reason. */
   #isReadable(message: Message<T>): boolean {
     try {
       void message.data;
@@ -252,14 +252,14 @@ export class Batch<T> implements Holder {
     return index < lane.settled;
   }
 
-  /** To be handled, or given back. */
+  /** Messages left to handle or to give back. */
   #isOpen(message: Message<T>): boolean {
     return !this.#touched.has(message) && !this.#isSettled(message);
   }
 
   /**
-   * What is open in these partitions comes again: `retry` on the first message of each ends the lease there, at no cost.
-   * Behind a failure it counts if that became a dead letter, which does not end the lease.
+    * Returns unfinished messages of these partitions: `retry` on the first one of each ends the lease there, without counting a
+    * failure. Needed behind a failure too, because if that became a dead letter the lease has not ended.
    */
   #giveBack(where: (partitionId: string) => boolean = () => true): void {
     const seen = new Set<string>();
@@ -276,8 +276,8 @@ export class Batch<T> implements Holder {
   }
 
   /**
-   * A failure whose retries are spent becomes a dead letter, and the broker takes everything before that for done. If the handler
-   * has yet to acknowledge some of it, the failure is given back instead.
+    * A failure that exhausts its retries becomes a dead letter, which completes everything before it. If the handler has not
+    * acknowledged some of that yet, the failed message is returned instead.
    */
   #withoutHarm(done: readonly Settlement[]): readonly Settlement[] {
     if (this.#work.autoAck) {
@@ -296,7 +296,7 @@ export class Batch<T> implements Holder {
     });
   }
 
-  /** Requests go one after the other. */
+  /** Requests are sequential. */
   #tell(): Promise<void> {
     this.#telling = this.#telling.then(async () => {
       const done = this.#withoutHarm(this.#done);
@@ -308,11 +308,11 @@ export class Batch<T> implements Holder {
         const told = await send(this.#work.http, done, {});
         told.forEach(({ result, error }, index) => {
           const { message, status } = done[index]!;
-          // What is not ours any more need not be given back.
+          // A message that is no longer held need not be given back.
           if (error && status !== 'retry') {
             this.#work.onError(error, { during: 'ack', messages: [message] });
           }
-          // Others have its partition by now: to go on there would be in vain.
+          // Another consumer has its partition, so continuing there would be useless.
           if (status === 'completed' && !result.success && !result.operation) {
             this.settled(message, true);
           }
@@ -324,7 +324,7 @@ export class Batch<T> implements Holder {
     return this.#telling;
   }
 
-  /** Extends the lease when a third of it has passed, until the batch is finished, or settled, or the lease is lost. */
+  /** Renews the lease when a third of it has passed, until the batch is finished or acknowledged, or the lease is lost. */
   async #keep(lease: number, finished: AbortSignal): Promise<void> {
     const { http, onError } = this.#work;
     let began = now();
@@ -343,7 +343,7 @@ export class Batch<T> implements Holder {
         if (extended) {
           ends = began + lease;
         } else if (!this.#ending && !this.#isSettled(open)) {
-          return this.#lose('the lease is gone: these messages come again');
+          return this.#lose('the lease is lost: these messages are redelivered');
         }
       } catch (error) {
         if (finished.aborted) {
@@ -351,7 +351,7 @@ export class Batch<T> implements Holder {
         }
         onError(error, { during: 'renew', messages: this.#messages });
         if (!this.#ending && now() >= ends) {
-          return this.#lose('the lease has run out, for it could not be renewed: these messages come again');
+          return this.#lose('the lease expired because it could not be renewed: these messages are redelivered');
         }
       }
     }

@@ -1,18 +1,18 @@
-/** Which of several brokers gets a request. Pure: the time is given. */
+/** Chooses a broker for each request. Pure: the time is an argument. */
 
-/** Where a request would like to go. Neither field: to the first broker. */
+/** The affinity of a request. With neither field: the first broker. */
 export interface Route {
-  /** The URL that delivered the message this is about. */
+  /** The URL of the broker that delivered the message. */
   readonly at?: string | undefined;
-  /** Requests with the same key go to the same broker. */
+  /** Requests with the same key use the same broker. */
   readonly key?: number | undefined;
 }
 
 interface Broker {
   readonly url: string;
-  /** Not asked before, unless all are down. */
+  /** Not used before then, unless all are down. */
   downUntil: number;
-  /** How long it is left alone after a failure. */
+  /** How long it is avoided after a failure. */
   pause: number;
 }
 
@@ -21,8 +21,8 @@ const PAUSE_MAX = 30_000;
 
 /**
  * # Invariants
- * - A healthy broker goes before all that are down.
- * - Among the healthy, a key always chooses the same one, and losing one moves its keys only.
+  * - A healthy broker is preferred to all that are down.
+  * - With the same brokers healthy, a key always chooses the same one; losing a broker moves only its keys.
  */
 export class Brokers {
   readonly #brokers: readonly Broker[];
@@ -48,8 +48,8 @@ export class Brokers {
 
   down(url: string, now: number): void {
     const broker = this.#find(url);
-    // Requests that were in flight together fail together, and the pause doubles once. Whoever failed last is due last, so
-    // that brokers take turns while all are down.
+    // Concurrent requests fail together and double the pause only once. The broker that failed last is due last, so that brokers
+    // take turns while all are down.
     if (broker.downUntil <= now) {
       broker.pause = Math.min(Math.max(PAUSE_FIRST, broker.pause * 2), PAUSE_MAX);
     }
@@ -85,8 +85,8 @@ export class Brokers {
 const utf8 = new TextEncoder();
 
 /**
- * FNV-1a over the names, with line breaks between them. The same in Queen's other clients, so that the producers and
- * consumers of a partition meet at one broker whatever they are written in.
+  * FNV-1a over the names, separated by line breaks. All Queen clients use it, so that the producers and consumers of a
+  * partition use the same broker whatever language they are written in.
  */
 export function routeKey(...names: readonly (string | number)[]): number {
   let hash = 0x811c9dc5;
@@ -96,7 +96,7 @@ export function routeKey(...names: readonly (string | number)[]): number {
   return hash >>> 0;
 }
 
-/** The last step of Murmur3: FNV alone would favour brokers by the last character of their address. */
+/** The finalizer of Murmur3: FNV alone would favor brokers by the last character of their address. */
 export function mix(hash: number): number {
   hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
   hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);

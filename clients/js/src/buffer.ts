@@ -15,23 +15,23 @@ import { tell } from './tell.js';
 
 /** All times are milliseconds. */
 export interface BufferOptions {
-  /** Most messages inside. Default 10,000. */
+  /** Maximum messages in the buffer. Default 10,000. */
   maxMessages?: number | undefined;
-  /** Most bytes inside. Default 16 MiB. */
+  /** Maximum bytes in the buffer. Default 16 MiB. */
   maxBytes?: number | undefined;
   /** How long a message waits for others. Default 10 ms. */
   linger?: number | undefined;
-  /** Most messages in a request. Default 1,000. */
+  /** Maximum messages per request. Default 1,000. */
   batchMessages?: number | undefined;
-  /** Most bytes in a request, unless a single message is larger. Default 4 MiB. */
+  /** Maximum bytes per request, unless a single message is larger. Default 4 MiB. */
   batchBytes?: number | undefined;
-  /** Requests in flight at once. A partition has one lane, so its order is kept. Default 4. */
+  /** Concurrent requests. A partition uses one lane, which keeps its order. Default 4. */
   lanes?: number | undefined;
   /** What a push does when the buffer is full. Default `wait`. */
   whenFull?: 'wait' | 'reject' | undefined;
-  /** For each request with all its retries. Default: the client's. */
+  /** Time limit of each request, including retries. Default: the client's. */
   deadline?: number | undefined;
-  /** Hears of messages that could not be delivered and whose receipt nobody awaits. Without it, the client's `logger` does. */
+  /** Called for undelivered messages whose receipt is not awaited. By default, they go to the client's `logger`. */
   onError?: ((error: QueenError) => void) | undefined;
 }
 
@@ -54,10 +54,10 @@ const utf8 = new TextEncoder();
 
 /**
  * # Invariants
- * - Messages of one partition are sent in the order of their pushes, one request after the other.
- * - Count and bytes inside never exceed their limits, but for a single message that is larger than the whole buffer. What
- *   could not be delivered and is not yet told takes room, too.
- * - Every message ends in its receipt: with a result, or with an error.
+  * - Messages of one partition are sent in the order of their pushes, one request after the other.
+  * - Count and bytes never exceed their limits, except for a single message larger than the whole buffer. Undelivered messages
+  *   that were not reported yet count too.
+  * - Every message settles its receipt, with a result or an error.
  */
 export class PushBuffer<T> implements AsyncDisposable {
   readonly #http: Http;
@@ -65,14 +65,14 @@ export class PushBuffer<T> implements AsyncDisposable {
   readonly #partition: string | undefined;
   readonly #options: ReturnType<typeof readOptions>;
   readonly #lanes: readonly Lane[];
-  /** Pushes that wait for room, in their order. */
+  /** Pushes waiting for room, in order. */
   readonly #waiting: Waiting[] = [];
   readonly #inside = new Set<Entry>();
-  /** Failed and not yet told. */
+  /** Failed and not reported yet. */
   readonly #undelivered = new Map<Entry, QueenError>();
-  /** Of both. */
+  /** Size of both. */
   #bytes = 0;
-  /** Somebody waits for all of it: no lingering. */
+  /** A flush is waiting: no lingering. */
   #flushes = 0;
   #closing: Promise<void> | undefined;
 
@@ -88,12 +88,12 @@ export class PushBuffer<T> implements AsyncDisposable {
     http.running.buffers.add(this);
   }
 
-  /** Messages inside. */
+  /** Number of messages in the buffer. */
   get size(): number {
     return this.#inside.size;
   }
 
-  /** Returns once the message is in the buffer; its receipt tells what became of it. */
+  /** Returns once the message is in the buffer; its receipt provides the result. */
   async push(
     payload: T,
     options: ItemOptions<T> & PartitionOption<T> & { signal?: AbortSignal | undefined } = {},
@@ -114,13 +114,13 @@ export class PushBuffer<T> implements AsyncDisposable {
     return this.#receipt(await this.#wait(made, bytes, signal));
   }
 
-  /** Waits until all that is inside has been sent. Fails with what could not be delivered since last asked. */
+  /** Waits until everything in the buffer was sent. Fails with the messages that could not be delivered since the last call. */
   async flush(): Promise<void> {
     await this.#drain();
     this.#tell();
   }
 
-  /** Flushes and refuses further pushes. Fails with what could not be delivered since last asked. */
+  /** Flushes and refuses further pushes. Fails with the messages that could not be delivered since the last call. */
   close(): Promise<void> {
     this.#closing ??= this.#close();
     return this.#closing;
@@ -131,7 +131,7 @@ export class PushBuffer<T> implements AsyncDisposable {
   }
 
   async #close(): Promise<void> {
-    // Also those who wait for room: they called before.
+    // Includes pushes that wait for room, because they were called before.
     do {
       await this.#drain();
     } while (this.#inside.size > 0 || this.#waiting.length > 0);
@@ -189,7 +189,7 @@ export class PushBuffer<T> implements AsyncDisposable {
     });
   }
 
-  /** Lets in who waits for room. If there will never be any they are told. */
+  /** Admits pushes that wait for room. If there will never be any, they fail. */
   #admit(): void {
     for (let next = this.#waiting[0]; next; next = this.#waiting[0]) {
       if (this.#hasRoom(next.bytes)) {
@@ -225,7 +225,7 @@ export class PushBuffer<T> implements AsyncDisposable {
     return entry;
   }
 
-  /** Sends the lane's next batch, now or when it has lingered; its end schedules the one after. */
+  /** Sends the lane's next batch, now or after lingering; its end schedules the next one. */
   #schedule(lane: Lane): void {
     const [oldest] = lane.entries;
     if (lane.busy || !oldest) {
@@ -233,7 +233,7 @@ export class PushBuffer<T> implements AsyncDisposable {
     }
     const { linger, batchMessages, batchBytes } = this.#options;
     const full = lane.entries.length >= batchMessages || lane.bytes >= batchBytes;
-    // Nobody can join who waits for room.
+    // Pushes that wait for room cannot join it.
     const hurry = full || this.#flushes > 0 || this.#waiting.length > 0;
     const rest = hurry ? 0 : oldest.since + linger - now();
     if (rest > 0) {
@@ -276,7 +276,7 @@ export class PushBuffer<T> implements AsyncDisposable {
       outcomes = told.map(({ result, error }) => error ?? result);
     } catch (thrown) {
       const error = asQueenError(thrown);
-      // One that is too large or malformed must not take its neighbours along.
+      // A message that is too large or malformed must not fail its neighbors.
       if ((error.status === 400 || error.status === 413) && batch.length > 1) {
         const half = Math.ceil(batch.length / 2);
         await this.#deliver(batch.slice(0, half), lane);
@@ -287,7 +287,7 @@ export class PushBuffer<T> implements AsyncDisposable {
     this.#settle(batch, outcomes);
   }
 
-  /** A lane stays at one broker, whatever partitions it carries. If it is but one, where its other requests go. */
+  /** A lane uses one broker for all of its partitions. With a single partition, the broker of its other requests. */
   #route(lane: Lane): Route {
     const names = this.#partition === undefined ? ['lane', lane.number] : [this.#partition];
     return { key: routeKey(this.#queue, ...names) };
@@ -363,7 +363,7 @@ function readOptions(options: BufferOptions) {
 }
 
 function clogged(): QueenError {
-  return new QueenError('buffer_full', 'the buffer is full of messages that could not be delivered: flush() hands them out');
+  return new QueenError('buffer_full', 'the buffer is full of undelivered messages; flush() returns them');
 }
 
 function undeliveredError(failures: readonly Failure[]): QueenError {
@@ -376,7 +376,7 @@ function undeliveredError(failures: readonly Failure[]): QueenError {
   return retold(first, { text, undelivered, results: undefined, cause: first });
 }
 
-/** Anything else is a request that could not be written. */
+/** Anything else is a request that could not be serialized. */
 function asQueenError(thrown: unknown): QueenError {
   return thrown instanceof QueenError ? thrown : badUse(`cannot send: ${textOf(thrown)}`, thrown);
 }

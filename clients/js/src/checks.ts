@@ -1,13 +1,13 @@
-/** Finds wrong use before anything is sent. */
+/** Validates arguments before anything is sent. */
 
 import { badUse } from './errors.js';
 
-/** As the broker counts: characters, not bytes and not UTF-16 units. */
+/** Counted like the broker does: in characters, not bytes or UTF-16 units. */
 const NAME_CHARACTERS_MAX = 255;
 
 export function checkName(what: string, name: unknown): string {
   if (typeof name !== 'string' || name === '') {
-    throw badUse(`${what} must be a text that is not empty`);
+    throw badUse(`${what} must be a non-empty string`);
   }
   if (name.length > NAME_CHARACTERS_MAX && [...name].length > NAME_CHARACTERS_MAX) {
     throw badUse(`${what} is longer than ${NAME_CHARACTERS_MAX} characters`);
@@ -23,7 +23,7 @@ export function checkName(what: string, name: unknown): string {
   return name;
 }
 
-/** What is left of options once the known ones are taken out. A typo that is passed over would do something else than it says. */
+/** Rejects unknown options: ignoring a typo would do something else than intended. */
 export function checkNoMore(rest: Record<string, never>): void {
   checkKnown(rest, []);
 }
@@ -42,7 +42,7 @@ export function checkTime(what: string, time: unknown): void {
   }
 }
 
-/** Milliseconds, and not none at all. */
+/** Milliseconds, more than 0. */
 export function checkSpan(what: string, time: unknown): void {
   checkTime(what, time);
   if (time === 0) {

@@ -1,9 +1,9 @@
 /** Time and timers. */
 
-/** The longest delay that timers take; anything longer would fire at once. */
+/** The longest delay of a timer; a longer one would fire at once. */
 const TIMER_MAX = 2 ** 31 - 1;
 
-/** A clock that never jumps. */
+/** A monotonic clock. */
 export function now(): number {
   return performance.now();
 }

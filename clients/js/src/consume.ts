@@ -1,4 +1,4 @@
-/** A running consumer: workers that pop, hand batches to handlers, and stop without leaving anything leased. */
+/** Consumers: workers that pop and pass batches to handlers, and stop without leaving anything leased. */
 
 import type { BatchHandler, EachHandler, ErrorContext } from './batch.js';
 import { Batch } from './batch.js';
@@ -18,35 +18,35 @@ import { asObject, path } from './wire.js';
 
 /** All times are milliseconds. */
 export interface ConsumeOptions extends TakeOptions {
-  /** Workers, each with a batch at a time. Default 1. */
+  /** Workers, each with one batch at a time. Default 1. */
   concurrency?: number | undefined;
-  /** End after so many messages. */
+  /** Stop after this many messages. */
   limit?: number | undefined;
-  /** End after so long without a message: with an error, if no broker can be asked for one by then. */
+  /** Stop after this long without a message; with an error, if no broker is reachable by then. */
   idleTimeout?: number | undefined;
   /** How long a pop waits for a message. Default 30 s. */
   wait?: number | undefined;
-  /** Acknowledge what the handler returned from; off, it does so itself. What it throws at is nacked anyway. Default true. */
+  /** Acknowledge a message when its handler returns; otherwise the handler does it. Failures are nacked in any case. Default true. */
   autoAck?: boolean | undefined;
   /** Renew the lease while handlers run. Default true. */
   renew?: boolean | undefined;
-  /** How long `stop` waits for handlers that run. Default 30 s. */
+  /** How long `stop` waits for running handlers. Default 30 s. */
   stopTimeout?: number | undefined;
   /** Stops the consumer. */
   signal?: AbortSignal | undefined;
-  /** Hears of everything that goes wrong and does not end the consumer. Without it, the client's `logger` does. */
+  /** Called for all errors that do not end the consumer. By default, they go to the client's `logger`. */
   onError?: ((error: unknown, context: ErrorContext) => void) | undefined;
 }
 
 export interface ConsumeSummary {
-  /** Messages that handlers returned from. */
+  /** Messages whose handler returned. */
   readonly handled: number;
-  /** Messages that handlers threw at, or that could not be read. */
+  /** Messages whose handler threw, or that could not be decoded. */
   readonly failed: number;
   readonly batches: number;
 }
 
-/** Chooses the handler; the consumer runs from then on. */
+/** Sets the handler and starts the consumer. */
 export class Consume<T> {
   readonly #http: Http;
   readonly #source: Source<T>;
@@ -62,7 +62,7 @@ export class Consume<T> {
     this.#options = options;
   }
 
-  /** Message by message, in order. By default one is popped at a time. */
+  /** Handles messages one at a time, in order. By default, one is popped at a time. */
   each(handler: EachHandler<T>): Consumer {
     checkFunction('the handler', handler);
     const options = { ...this.#options, batch: this.#options.batch ?? 1 };
@@ -71,7 +71,7 @@ export class Consume<T> {
     );
   }
 
-  /** Whole batches, which succeed or fail as one. By default up to 100 messages. */
+  /** Handles whole batches, which succeed or fail together. By default, up to 100 messages. */
   batches(handler: BatchHandler<T>): Consumer {
     checkFunction('the handler', handler);
     const options = { ...this.#options, batch: this.#options.batch ?? 100 };
@@ -81,26 +81,26 @@ export class Consume<T> {
   }
 }
 
-/** A pop under way. */
+/** A pop in progress. */
 interface Pop {
   readonly dropped: AbortController;
-  /** While an attempt is in flight. */
+  /** Set while an attempt is in progress. */
   wait: { readonly id: string; readonly broker: string } | undefined;
-  /** Drops it, once it was asked to end or nobody needs it any more. */
+  /** Drops it, once it was asked to end or is no longer needed. */
   patience: ReturnType<typeof setTimeout> | undefined;
-  /** Why nobody can say whether there is a message, after all the time that there was none. */
+  /** Set if the idle time has passed without a response from any broker. */
   failure: QueenError | undefined;
 }
 
-/** A pop whose wait was ended answers at once. If not, the connection is dropped. */
+/** A broker responds at once when a pop's wait is ended. If not, the connection is dropped. */
 const END_PATIENCE = 5_000;
-/** When to ask again if the broker does not know the wait yet, because it was just sent. */
+/** When to repeat the request if the broker does not know the wait yet. */
 const END_AGAIN = 50;
-/** After pops that come back empty before their time, as they do while pops are switched off. */
+/** Pause after pops that return early without messages, as during maintenance. */
 const EMPTY_RULES = { retryDelay: 100, maxRetryDelay: 1_000, retryOn429: true, honorRetryAfter: true };
 
 export class Consumer implements AsyncDisposable {
-  /** Ends when the consumer has, with an error if it could not go on. */
+  /** Settles when the consumer has ended; rejects if it could not continue. */
   readonly done: Promise<ConsumeSummary>;
   readonly #http: Http;
   readonly #source: Source<unknown>;
@@ -137,15 +137,15 @@ export class Consumer implements AsyncDisposable {
   }
 
   /**
-   * Begins nothing new, waits for handlers that run, gives back what was not handled. When it returns nothing is leased any
-   * more, unless handlers settle for themselves. A handler that wants to stop its consumer calls `context.stop()`.
+    * Starts nothing new, waits for running handlers, and gives back unhandled messages. Afterwards nothing is leased, unless
+    * handlers acknowledge themselves. To stop a consumer from its handler, call `context.stop()`.
    */
   stop(): Promise<ConsumeSummary> {
     this.#beginStop();
     return this.done;
   }
 
-  /** The same. */
+  /** Same as `stop`. */
   close(): Promise<ConsumeSummary> {
     return this.stop();
   }
@@ -262,15 +262,15 @@ export class Consumer implements AsyncDisposable {
     }
   }
 
-  /** A pop that fails is tried again for ever, but not by a consumer that stops, or was idle for too long. */
+  /** A failing pop is retried forever, except when the consumer stops or was idle for too long. */
   #dropIfOver(pop: Pop, error: QueenError): void {
     if (this.#stopping.signal.aborted) {
       return pop.dropped.abort();
     }
     clearTimeout(pop.patience);
-    // Timers may be a little early.
+    // Timers may fire slightly early.
     pop.patience = after(Math.max(0, this.#idleLeft()) + 1, () => {
-      // One that is in flight is looked at when it has failed, too.
+      // A request in progress is checked when it fails, too.
       if (!pop.wait && this.#idleLeft() <= 0) {
         pop.failure = error;
         pop.dropped.abort();
@@ -278,7 +278,7 @@ export class Consumer implements AsyncDisposable {
     });
   }
 
-  /** Its answer is awaited, because it may bring messages that were just leased. */
+  /** The response is awaited, because it may contain messages that were just leased. */
   async #endPop(pop: Pop): Promise<void> {
     const { wait, dropped } = pop;
     if (!wait) {
@@ -296,11 +296,11 @@ export class Consumer implements AsyncDisposable {
         await sleep(ended ? 0 : END_AGAIN, dropped.signal);
       }
     } catch {
-      // A broker that cannot end waits, or cannot be reached: then patience ends.
+      // The broker cannot end waits, or is unreachable: give up after a while.
     }
   }
 
-  /** How many of the messages were handed out. */
+  /** Number of messages passed to handlers. */
   async #handleBatch(worker: number, messages: readonly Message<unknown>[]): Promise<number> {
     if (messages.length === 0) {
       return 0;
@@ -338,10 +338,10 @@ export class Consumer implements AsyncDisposable {
 }
 
 /**
- * Hands out how many messages may still be popped, so that workers together stay within the limit.
+  * Reserves how many messages may still be popped, so that all workers together stay within the limit.
  *
  * # Invariants
- * - What is handed out and not given back never exceeds the limit.
+  * - What is reserved and not returned never exceeds the limit.
  */
 class Allowance {
   #left: number;
@@ -352,7 +352,7 @@ class Allowance {
     this.#left = limit;
   }
 
-  /** 0 if the limit is reached. Waits while others may still give some back. */
+  /** 0 if the limit is reached. Waits while other workers may return some. */
   async take(most: number): Promise<number> {
     while (this.#left === 0 && this.#holders > 0) {
       await new Promise<void>((resolve) => this.#waiting.push(resolve));

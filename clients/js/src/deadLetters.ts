@@ -1,4 +1,4 @@
-/** What consumer groups gave up on: list, replay, forget. */
+/** Dead letters, the messages that consumer groups gave up on: list, redrive and purge. */
 
 import { checkCount, checkName, checkNoMore } from './checks.js';
 import { now, sleep } from './clock.js';
@@ -9,13 +9,13 @@ import type { Source } from './pop.js';
 import type { MessageKey, Page } from './traces.js';
 import { path, query, time } from './wire.js';
 
-/** Which of them. What is left out matches all. */
+/** Filter. Omitted fields match everything. */
 export interface DeadLetterFilter {
   /** Failed at this time or later. */
   from?: Date | undefined;
   /** Failed at this time or earlier. */
   to?: Date | undefined;
-  /** A part of the error, in any case. */
+  /** Part of the error, case-insensitive. */
   error?: string | undefined;
 }
 
@@ -26,7 +26,7 @@ export interface DeadLetter<T> extends MessageKey {
   readonly group: string;
   readonly error: string | undefined;
   readonly retryCount: number;
-  /** The payload, parsed. @throws QueenError of kind `decode` if it cannot be: that may be why it is here. */
+  /** The parsed payload. @throws QueenError of kind `decode` if it cannot be parsed, which may be why it failed. */
   readonly data: T;
   readonly payload: unknown;
   readonly createdAt: Date;
@@ -34,9 +34,9 @@ export interface DeadLetter<T> extends MessageKey {
 }
 
 export interface RedriveOptions extends DeadLetterFilter, CallOptions {
-  /** Where the messages go, into partitions of the same names. Default: where they came from. */
+  /** Target queue; partition names are kept. Default: the original queue. */
   targetQueue?: string | undefined;
-  /** Messages a second. Default 100. */
+  /** Messages per second. Default 100. */
   perSecond?: number | undefined;
 }
 
@@ -52,19 +52,19 @@ interface WireDeadLetter extends MessageKey {
   failedAt: string;
 }
 
-/** How far a redrive is. */
+/** Progress of a redrive. */
 export interface RedriveProgress {
   readonly id: string;
   readonly queue: string;
   readonly targetQueue: string | null;
   readonly status: 'running' | 'completed' | 'cancelled';
-  /** Dead letters that matched when it began. */
+  /** Dead letters that matched when it started. */
   readonly total: number;
-  /** Replayed. */
+  /** Pushed again. */
   readonly done: number;
-  /** Left where they are because they cannot be replayed. */
+  /** Left as dead letters because they cannot be pushed. */
   readonly failed: number;
-  /** Dead letters a second. */
+  /** Dead letters per second. */
   readonly rate: number;
   readonly perSecond: number;
   readonly lastError: string | null;
@@ -83,7 +83,7 @@ export class DeadLetters<T> {
     this.#source = source;
   }
 
-  /** A page of them, newest failure first. `total` counts all that match. */
+  /** A page, newest failure first. `total` counts all that match. */
   async list(
     options: DeadLetterFilter & Page & CallOptions = {},
   ): Promise<{ messages: DeadLetter<T>[]; total: number }> {
@@ -93,21 +93,21 @@ export class DeadLetters<T> {
     return { messages: told.messages.map((letter) => read(letter, this.#source.parse)), total: told.total };
   }
 
-  /** How many a redrive with these options would take. */
+  /** How many dead letters a redrive with these options would push. */
   async count(options: RedriveOptions = {}): Promise<number> {
     const { total } = await this.#start<{ total: number }>(options, true);
     return total;
   }
 
   /**
-   * Pushes them again, under new transaction ids and in their order. A broker does that in the background; who has lost the
-   * handle finds it with `queen.admin.redrives`.
+    * Pushes them again in order, with new transaction ids. A broker does this in the background; redrives are also listed by
+    * `queen.admin.redrives`.
    */
   async redrive(options: RedriveOptions = {}): Promise<Redrive> {
     return new Redrive(this.#http, await this.#start<RedriveProgress>(options, false));
   }
 
-  /** Deletes them for good. Returns how many there were. */
+  /** Deletes them permanently. Returns their number. */
   async purge(options: DeadLetterFilter & CallOptions = {}): Promise<number> {
     const { from, to, error, ...call } = options;
     const where = `/api/v1/dlq${query(this.#filter({ from, to, error }))}`;
@@ -138,7 +138,7 @@ export class DeadLetters<T> {
   }
 }
 
-/** A redrive that was started. */
+/** A started redrive. */
 export class Redrive {
   readonly #http: Http;
   #progress: RedriveProgress;
@@ -153,7 +153,7 @@ export class Redrive {
     return this.#progress.id;
   }
 
-  /** As it was when last asked for. */
+  /** The progress as last fetched. */
   get progress(): RedriveProgress {
     return this.#progress;
   }
@@ -163,19 +163,19 @@ export class Redrive {
     return this.#progress;
   }
 
-  /** What it has not taken yet stays a dead letter. */
+  /** Cancels it. What it has not pushed yet stays a dead letter. */
   async cancel(options?: CallOptions): Promise<RedriveProgress> {
     this.#progress = await this.#http.ask('DELETE', path('/api/v1/dlq/redrives', this.id), options);
     return this.#progress;
   }
 
-  /** Waits until it has ended, for as long as that takes unless there is a deadline. */
+  /** Waits until it ends, without a limit unless there is a deadline. */
   async finished({ deadline = Infinity, signal, ...rest }: CallOptions = {}): Promise<RedriveProgress> {
     checkNoMore(rest);
     const until = this.#http.until(deadline);
     for (let pause = 50; this.#progress.status === 'running'; pause = Math.min(pause * 2, 1_000)) {
       if (now() + pause >= until) {
-        throw new QueenError('timeout', `redrive ${this.id} is still running, and goes on`);
+        throw new QueenError('timeout', `redrive ${this.id} is still running and continues`);
       }
       await sleep(pause, signal);
       await this.refresh({ signal });
@@ -199,7 +199,7 @@ function read<T>(letter: WireDeadLetter, parse: Parse<T> | undefined): DeadLette
       try {
         return parse ? parse(payload) : (payload as T);
       } catch (cause) {
-        throw new QueenError('decode', 'the payload of this dead letter cannot be read', { cause });
+        throw new QueenError('decode', 'cannot decode the payload of this dead letter', { cause });
       }
     },
     payload,

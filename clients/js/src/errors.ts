@@ -1,20 +1,20 @@
-/** What can go wrong, in one class. Knows no request and no socket. */
+/** Errors: a single class with a `kind`. Independent of requests and sockets. */
 
 import type { AckResult } from './ack.js';
 import type { PushResult } from './push.js';
 
 /**
- * - `bad_use`: the call makes no sense; nothing was sent
- * - `bad_request`, `unauthorized`, `forbidden`, `not_found`, `conflict`: the broker says no, and would again
- * - `rate_limited`, `unavailable`, `server`: the broker cannot now
- * - `network`, `timeout`: no answer came
- * - `refused`: the broker refused an acknowledgement, a renewal or an item
- * - `rolled_back`: a transaction did not happen
- * - `outcome_unknown`: it may have happened: an answer was lost, and to ask again would do harm or was refused
- * - `operation_failed`: a deferred operation was accepted and then failed
- * - `buffer_full`: the buffer has no room, and was told not to wait or holds nothing but what it could not deliver
- * - `closed`: the client or the buffer is closed
- * - `decode`: an answer or a payload cannot be read
+  * - `bad_use`: the call is invalid; nothing was sent
+  * - `bad_request`, `unauthorized`, `forbidden`, `not_found`, `conflict`: the broker rejected it; a retry would not help
+  * - `rate_limited`, `unavailable`, `server`: the broker cannot do it now
+  * - `network`, `timeout`: no response arrived
+  * - `refused`: the broker refused an acknowledgement, a renewal or an item
+  * - `rolled_back`: a transaction had no effect
+  * - `outcome_unknown`: it may have been executed: a response was lost, and retrying would do harm or was refused
+  * - `operation_failed`: a deferred operation was accepted and then failed
+  * - `buffer_full`: the buffer has no room, and is configured not to wait or is full of undelivered messages
+  * - `closed`: the client or the buffer is closed
+  * - `decode`: a response or a payload cannot be decoded
  */
 export type ErrorKind =
   | 'bad_use'
@@ -36,7 +36,7 @@ export type ErrorKind =
   | 'closed'
   | 'decode';
 
-/** A message that a buffer could not deliver. Push it again with its transaction id, and it is stored once. */
+/** A message that a buffer could not deliver. Pushing it again with its transaction id stores it once. */
 export interface Undelivered {
   readonly queue: string;
   readonly partition: string | undefined;
@@ -46,22 +46,22 @@ export interface Undelivered {
 }
 
 export interface ErrorDetails {
-  /** HTTP status, if there was an answer. */
+  /** HTTP status, if there was a response. */
   status?: number | undefined;
-  /** The broker's word for programs, such as `rate_limited`. */
+  /** The broker's error code, such as `rate_limited`. */
   code?: string | undefined;
-  /** Milliseconds the broker asked to wait. */
+  /** Milliseconds that the broker asked to wait. */
   retryAfter?: number | undefined;
-  /** How often the request was sent. */
+  /** Number of attempts. */
   attempts?: number | undefined;
-  /** What became of every item, if the broker said so. */
+  /** Results of all items, if the broker returned them. */
   results?: readonly (PushResult | AckResult)[] | undefined;
-  /** Id of the deferred operation this is about. */
+  /** Id of the deferred operation. */
   operation?: string | undefined;
-  /** What a buffer could not deliver. */
+  /** The undelivered messages of a buffer. */
   undelivered?: readonly Undelivered[] | undefined;
   cause?: unknown;
-  /** @internal An attempt may have been carried out. */
+  /** @internal An attempt may have been executed. */
   unsure?: boolean | undefined;
 }
 
@@ -75,7 +75,7 @@ export class QueenError extends Error {
   readonly results: readonly (PushResult | AckResult)[] | undefined;
   readonly operation: string | undefined;
   readonly undelivered: readonly Undelivered[] | undefined;
-  /** @internal An attempt may have been carried out. */
+  /** @internal An attempt may have been executed. */
   readonly unsure: boolean;
 
   constructor(kind: ErrorKind, message: string, details: ErrorDetails = {}) {
@@ -92,7 +92,7 @@ export class QueenError extends Error {
   }
 }
 
-/** The same error, with more or something else to say. */
+/** A copy of an error with other or additional fields. */
 export function retold(
   error: QueenError,
   { kind = error.kind, text = error.message, ...details }: ErrorDetails & { kind?: ErrorKind; text?: string },
@@ -117,7 +117,7 @@ export function kindOfStatus(status: number): ErrorKind {
   return KINDS[status] ?? (status >= 500 ? 'server' : 'bad_request');
 }
 
-/** What to tell the broker about something that was thrown. */
+/** The text for the broker about something that was thrown. */
 export function textOf(thrown: unknown): string {
   if (thrown instanceof Error) {
     return thrown.message || thrown.name;

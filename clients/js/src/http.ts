@@ -1,4 +1,4 @@
-/** Requests with their retries, over one or several brokers. Knows no queues. */
+/** Requests with retries, over one or several brokers. Knows no queues. */
 
 import type { Failure, Received } from './attempt.js';
 import { attempt } from './attempt.js';
@@ -13,21 +13,21 @@ import { isRetryable, retryDelay } from './retry.js';
 
 export interface Call {
   readonly method: 'GET' | 'POST' | 'DELETE';
-  /** A function is asked for each attempt, because a pop that is sent again has less time to wait. */
+  /** A function is called for each attempt, because a repeated pop has less time to wait. */
   readonly path: string | ((attempt: Attempt) => string);
-  /** JSON, written once: what is sent again is the same to the byte. */
+  /** JSON, serialized once: retries send the same bytes. */
   readonly body?: string | undefined;
   readonly route: Route;
-  /** When to give up, by `now()`. */
+  /** When to give up, in terms of `now()`. */
   readonly until: number;
-  /** Longest time for an attempt, if it is not the usual. */
+  /** Time limit of an attempt, if not the default. */
   readonly timeout?: number | undefined;
   readonly signal?: AbortSignal | undefined;
-  /** To do it twice would do harm: an attempt that may have been carried out is the last one. */
+  /** Executing it twice would do harm: after an attempt that may have been executed, there is no other. */
   readonly once?: boolean | undefined;
-  /** A 429 is tried again whatever the options say. */
+  /** A 429 is retried regardless of the options. */
   readonly patient?: boolean | undefined;
-  /** Hears of every failure that is not the last. */
+  /** Called for every failure except the last. */
   readonly onRetry?: ((error: QueenError) => void) | undefined;
 }
 
@@ -40,19 +40,19 @@ export interface Attempt {
 export interface Answer extends Received {
   readonly broker: string;
   readonly attempts: number;
-  /** An earlier attempt may have been carried out, too. */
+  /** An earlier attempt may have been executed too. */
   readonly unsure: boolean;
 }
 
 /** Options of every call. */
 export interface CallOptions {
-  /** Milliseconds for this call with all its retries, instead of the client's. */
+  /** Time limit of this call in milliseconds, including retries, instead of the client's. */
   deadline?: number | undefined;
-  /** Ends the call, which then throws the signal's reason. What was sent may be carried out. */
+  /** Aborts the call, which then throws the signal's reason. A request that was sent may still be executed. */
   signal?: AbortSignal | undefined;
 }
 
-/** The options of a call, if there are no others among them. */
+/** The options of a call that takes no others. */
 export function callOptions({ deadline, signal, ...rest }: CallOptions): CallOptions {
   checkNoMore(rest);
   return { deadline, signal };
@@ -64,11 +64,11 @@ interface Closable {
 
 export class Http {
   readonly options: Options;
-  /** What runs on by itself, and closes with the client. */
+  /** Background work that closes with the client. */
   readonly running = { consumers: new Set<Closable>(), buffers: new Set<Closable>() };
   readonly #brokers: Brokers;
   readonly #outages: Outages;
-  /** Ends each call under way. */
+  /** Aborts each call in progress. */
   readonly #ends = new Set<(error: QueenError) => void>();
   #state: 'open' | 'closing' | 'closed' = 'open';
 
@@ -85,7 +85,7 @@ export class Http {
     }
   }
 
-  /** @throws also while the client closes: what would begin now would never be closed. */
+  /** @throws also while the client is closing: what starts now would never be closed. */
   checkStart(): void {
     this.checkOpen();
     if (this.#state === 'closing') {
@@ -97,13 +97,13 @@ export class Http {
     this.#state = 'closing';
   }
 
-  /** Calls under way fail as well, so that no connection stays behind. */
+  /** Fails calls in progress, so that no connection stays open. */
   close(): void {
     this.#state = 'closed';
     this.#ends.forEach((end) => end(closed()));
   }
 
-  /** When a call that begins now has to end. */
+  /** The deadline of a call that starts now. */
   until(deadline: number | undefined): number {
     checkSpan('deadline', deadline);
     return now() + (deadline ?? this.options.deadline);
@@ -132,7 +132,7 @@ export class Http {
     let unsure = false;
     let before: QueenError | undefined;
     let pauses = 0;
-    // Brokers that were left for another one since the last pause.
+    // Brokers tried since the last pause.
     let hops = 0;
     for (let attempts = 1; ; attempts++) {
       call.signal.throwIfAborted();
@@ -149,21 +149,21 @@ export class Http {
       } else if (failed.status !== undefined) {
         this.#brokers.up(broker);
       }
-      // A 503 is nearly always said before anything was done, and a broker that starts says it often.
+      // A 503 almost always means that nothing was executed, and starting brokers send it often.
       if (call.once && failed.unsure && failed.kind !== 'unavailable') {
-        const text = `it may have happened, and is not tried again for that: ${failed.message}`;
+        const text = `it may have been executed, and is therefore not retried: ${failed.message}`;
         throw retold(failed, { kind: 'outcome_unknown', text, attempts });
       }
       const hidden = unsure && !failed.unsure && call.method !== 'GET';
       unsure ||= failed.unsure;
-      // What went wrong before says more than that there was no time left.
+      // The previous error is more useful than a timeout.
       const error: QueenError = retold(cut && before ? before : failed, { attempts, unsure });
-      const text = `${error.message}; an earlier attempt may have been carried out`;
+      const text = `${error.message}; an earlier attempt may have been executed`;
       const last = hidden ? retold(error, { text }) : error;
       if (!isRetryable(error, rules)) {
         throw last;
       }
-      // Another broker is asked at once. What all of them say is no matter of one broker.
+      // Another broker is tried at once. If all fail, the problem is not limited to one of them.
       const hop = down && hops + 1 < this.#brokers.count && this.#brokers.anyHealthy(now());
       hops = hop ? hops + 1 : 0;
       pauses += hop ? 0 : 1;
@@ -177,7 +177,7 @@ export class Http {
     }
   }
 
-  /** Notes who has answered and who has not. A caller in a hurry says nothing about either. */
+  /** Tracks outages. A caller's short deadline says nothing about the broker. */
   #watch(broker: string, outcome: Received | Failure): void {
     const failure = 'error' in outcome ? outcome : undefined;
     const silent = failure !== undefined && isUnanswered(failure.error);
@@ -192,7 +192,7 @@ export class Http {
     }
   }
 
-  /** For answers that are an object or a list, and fail as a whole. `options` are the caller's, of which no others are known. */
+  /** For responses that are an object or a list, and fail as a whole. `options` are the caller's, of which no others are known. */
   async ask<T>(
     method: Call['method'],
     path: string,
@@ -221,10 +221,10 @@ export function toJson(value: unknown): string {
   try {
     text = JSON.stringify(value);
   } catch (cause) {
-    throw badUse('this cannot be written as JSON', cause);
+    throw badUse('cannot serialize the value as JSON', cause);
   }
   if (text === undefined) {
-    throw badUse(`${typeof value} cannot be written as JSON`);
+    throw badUse(`${typeof value} cannot be serialized as JSON`);
   }
   return text;
 }

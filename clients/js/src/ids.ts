@@ -1,4 +1,4 @@
-/** UUIDv7, which sorts by time. `crypto.randomUUID` makes version 4 only, and not on pages without TLS. */
+/** UUIDv7, which sorts by time. `crypto.randomUUID` only creates version 4, and is unavailable on pages without TLS. */
 
 const random = new Uint8Array(16);
 

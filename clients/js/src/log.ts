@@ -1,4 +1,4 @@
-/** What the client says by itself, when nobody listens: a line per event, and the stack of what a handler threw. Never a payload. */
+/** What the client logs without a listener: a line per event, and the stack of a handler's error. Never a payload. */
 
 import type { ErrorContext } from './batch.js';
 import { now } from './clock.js';
@@ -6,16 +6,16 @@ import { badUse, QueenError, textOf } from './errors.js';
 import type { Message } from './message.js';
 import type { Source } from './pop.js';
 
-/** Where reports go. `console` is one, and so are the loggers of pino and winston. */
+/** A logger: `console`, or one of pino or winston. */
 export interface Logger {
-  /** Something has failed. */
+  /** Called for failures. */
   error(text: string): void;
-  /** Something fails and is tried again, or works again. */
+  /** Called when something fails and is retried, or works again. */
   warn(text: string): void;
 }
 
 export function checkLogger(logger: Logger | undefined): Logger {
-  // Asked for when there is something to say: who replaces the methods of the console means them.
+  // Looked up for each report, so that replaced methods of the console are used.
   const given = logger ?? console;
   if (typeof given?.error !== 'function' || typeof given.warn !== 'function') {
     throw badUse('logger must have the methods error and warn');
@@ -23,7 +23,7 @@ export function checkLogger(logger: Logger | undefined): Logger {
   return given;
 }
 
-/** A logger that throws takes nothing with it: there is nowhere to report that. */
+/** Exceptions of a logger are ignored: there is nowhere to report them. */
 export function report(logger: Logger, level: keyof Logger, text: string): void {
   try {
     logger[level](`queen-client: ${text}`);
@@ -32,17 +32,17 @@ export function report(logger: Logger, level: keyof Logger, text: string): void 
   }
 }
 
-/** `(queue orders, partition customer-7, transaction id 01…)`: of a batch the first, and how many there are. */
+/** `(queue orders, partition customer-7, transaction id 01…)`: for a batch the first message, and the count. */
 function about([first, ...others]: readonly Message<unknown>[]): string {
   const { queue, partition, transactionId } = first!;
   const count = others.length === 0 ? '' : `, first of ${others.length + 1}`;
   return `(queue ${queue}, partition ${partition}, transaction id ${transactionId}${count})`;
 }
 
-/** What was thrown, with its stack and what caused it. */
+/** What was thrown, with its stack and causes. */
 function stackOf(thrown: unknown): string {
   const parts: string[] = [];
-  // A chain of causes may be a ring.
+  // A chain of causes may be a cycle.
   for (const seen = new Set<unknown>(); thrown !== undefined && !seen.has(thrown); ) {
     seen.add(thrown);
     const error = thrown instanceof Error ? thrown : undefined;
@@ -52,23 +52,23 @@ function stackOf(thrown: unknown): string {
   return parts.join('\ncaused by: ');
 }
 
-/** No answer came at all: an outage, which is reported by `Outages`. */
+/** No response arrived: an outage, which `Outages` reports. */
 export function isUnanswered(error: unknown): boolean {
   return error instanceof QueenError && error.status === undefined && (error.kind === 'network' || error.kind === 'timeout');
 }
 
-/** Something that fails again and again, reported when that begins and when it ends. */
+/** A recurring failure, reported when it starts and when it ends. */
 class Trouble {
   #since: number | undefined;
 
-  /** True if it begins. */
+  /** True if it starts. */
   begin(): boolean {
     const begins = this.#since === undefined;
     this.#since ??= now();
     return begins;
   }
 
-  /** How long it took, in seconds, if it ends. */
+  /** Its duration in seconds, if it ends. */
   end(): string | undefined {
     const since = this.#since;
     this.#since = undefined;
@@ -76,7 +76,7 @@ class Trouble {
   }
 }
 
-/** Who does not answer: a broker, or the function that gives tokens. */
+/** Tracks outages of brokers and of the token function. */
 export class Outages {
   readonly #logger: Logger;
   readonly #troubles = new Map<string, Trouble>();
@@ -89,23 +89,23 @@ export class Outages {
     const trouble = this.#troubles.get(who) ?? new Trouble();
     this.#troubles.set(who, trouble);
     if (trouble.begin()) {
-      report(this.#logger, 'warn', `${who} does not answer: ${error.message}`);
+      report(this.#logger, 'warn', `${who} does not respond: ${error.message}`);
     }
   }
 
   answered(who: string): void {
     const seconds = this.#troubles.get(who)?.end();
     if (seconds !== undefined) {
-      report(this.#logger, 'warn', `${who} answers again after ${seconds} s`);
+      report(this.#logger, 'warn', `${who} responds again after ${seconds} s`);
     }
   }
 }
 
-/** What a consumer reports that has no `onError`. */
+/** Logs the errors of a consumer without `onError`. */
 export class ConsumerLog {
   readonly #logger: Logger;
   readonly #source: Source<unknown>;
-  /** Pops that are answered, and fail. */
+  /** Pops that get a response and fail. */
   readonly #refusals = new Trouble();
 
   constructor(logger: Logger, source: Source<unknown>) {
@@ -114,14 +114,14 @@ export class ConsumerLog {
   }
 
   failed(error: unknown, { during, messages }: ErrorContext): void {
-    // Who does not answer is reported by `Outages`, once.
+    // Missing responses are reported by `Outages`, once.
     if ((during === 'pop' || during === 'renew') && isUnanswered(error)) {
       return;
     }
     switch (during) {
       case 'pop':
         if (this.#refusals.begin()) {
-          report(this.#logger, 'warn', `pops fail and are tried again ${this.#where()}: ${textOf(error)}`);
+          report(this.#logger, 'warn', `pops are failing; retrying ${this.#where()}: ${textOf(error)}`);
         }
         return;
       case 'handle':

@@ -1,4 +1,4 @@
-/** A message in the hands of a consumer. */
+/** A delivered message. */
 
 import type { AckResult, AckStatus, Holder } from './ack.js';
 import { extend, settle } from './ack.js';
@@ -9,7 +9,7 @@ import type { TraceOptions } from './traces.js';
 import { addTrace } from './traces.js';
 import type { WireMessage } from './wire.js';
 
-/** Turns a payload into what the application works with, or throws. `schema.parse` of zod fits. */
+/** Converts a payload to the application's type, or throws. `schema.parse` of zod fits. */
 export type Parse<T> = (payload: unknown) => T;
 
 export class Message<out T> {
@@ -27,14 +27,14 @@ export class Message<out T> {
   readonly retryCount: number;
   /** Empty if it was popped with autoAck. */
   readonly leaseId: string;
-  /** Milliseconds the lease lasts from its delivery, or from a renewal. */
+  /** Duration of the lease in milliseconds, from delivery or renewal. */
   readonly lease: number;
   readonly traceId: string | undefined;
   readonly traceparent: string | undefined;
   readonly tracestate: string | undefined;
-  /** The producer's id of a message that was replayed from a dead letter and has a new `transactionId`. */
+  /** The original transaction id of a dead letter that was replayed with a new `transactionId`. */
   readonly originalTransactionId: string | undefined;
-  /** Who pushed it, if access control is on. */
+  /** The authenticated producer, with access control. */
   readonly producer: string | undefined;
   /** URL of the broker that delivered it. */
   readonly broker: string;
@@ -65,7 +65,7 @@ export class Message<out T> {
     this.#decoded = decode(wire.data, delivery.parse);
   }
 
-  /** @internal The consumer whose handlers have it. */
+  /** @internal The consumer that is handling it. */
   get holder(): Holder | undefined {
     return this.#holder;
   }
@@ -75,7 +75,7 @@ export class Message<out T> {
     this.#holder = holder;
   }
 
-  /** The payload, parsed. @throws QueenError of kind `decode` if it cannot be. */
+  /** The parsed payload. @throws QueenError of kind `decode` if it cannot be parsed. */
   get data(): T {
     if ('error' in this.#decoded) {
       throw this.#decoded.error;
@@ -83,39 +83,39 @@ export class Message<out T> {
     return this.#decoded.data;
   }
 
-  /** Done, and with it everything that was delivered before it in its partition. */
+  /** Marks it as completed, together with everything delivered before it in its partition. */
   ack(options: CallOptions = {}): Promise<AckResult> {
     return this.#settle('completed', undefined, options);
   }
 
-  /** Failed: it comes again while the queue's retries last, then it becomes a dead letter. */
+  /** Marks it as failed: it is redelivered until the queue's retries are exhausted, then it becomes a dead letter. */
   nack(error?: unknown, options: CallOptions = {}): Promise<AckResult> {
     return this.#settle('failed', error, options);
   }
 
-  /** Give it back: it comes again, and that costs no retry. */
+  /** Returns it for redelivery, without counting a failure. */
   retry(options: CallOptions = {}): Promise<AckResult> {
     return this.#settle('retry', undefined, options);
   }
 
-  /** Make it a dead letter now. */
+  /** Makes it a dead letter now. */
   deadLetter(reason?: unknown, options: CallOptions = {}): Promise<AckResult> {
     return this.#settle('dlq', reason, options);
   }
 
   /**
-   * Keep it, and all that came with it, for this many milliseconds from now (whole seconds at the broker, rounded up).
-   * By default as long as its lease was. Returns when the lease ends.
+    * Extends the lease of everything delivered with it to this many milliseconds from now (rounded up to seconds by the
+    * broker). Default: its original duration. Returns when the lease ends.
    */
   async renew(milliseconds = this.lease, options: CallOptions = {}): Promise<Date> {
     const { extended, expiresAt, error } = await extend(this.#http, this, milliseconds, callOptions(options));
     if (!extended || !expiresAt) {
-      throw new QueenError('refused', `the lease is gone${error ? `: ${error}` : ''}`);
+      throw new QueenError('refused', `the lease is lost${error ? `: ${error}` : ''}`);
     }
     return expiresAt;
   }
 
-  /** Note something about it, to be read with `queen.traces`. */
+  /** Attaches a note to it, to be read with `queen.traces`. */
   trace(data: unknown, options: TraceOptions = {}): Promise<string> {
     return addTrace(this.#http, this, data, { group: this.group, ...options });
   }
@@ -134,6 +134,6 @@ function decode<T>(payload: unknown, parse: Parse<T> | undefined): { data: T } |
   try {
     return { data: parse ? parse(payload) : (payload as T) };
   } catch (cause) {
-    return { error: new QueenError('decode', `the payload cannot be read: ${textOf(cause)}`, { cause }) };
+    return { error: new QueenError('decode', `cannot decode the payload: ${textOf(cause)}`, { cause }) };
   }
 }

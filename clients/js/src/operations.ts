@@ -1,4 +1,4 @@
-/** Deferred operations (202): what they are to a caller, and waiting until they are done. */
+/** Deferred operations (202): their representation, and waiting until they complete. */
 
 import { now, sleep } from './clock.js';
 import { QueenError, retold } from './errors.js';
@@ -6,19 +6,19 @@ import type { Http } from './http.js';
 import type { WireQueued, WireTicket } from './wire.js';
 import { asObject, path } from './wire.js';
 
-/** The broker has accepted and stored a request, and will carry it out in order. */
+/** An operation that the broker has accepted durably and will execute in order. */
 export interface Operation {
   readonly id: string;
-  /** About how many operations are in front of it. */
+  /** Approximate number of operations ahead of it. */
   readonly position: number;
-  /** Milliseconds, estimated. */
+  /** Estimated milliseconds. */
   readonly estimatedWait: number;
   readonly reason: string | undefined;
 }
 
-/** A call whose operations are to be awaited. */
+/** A call that awaits its operations. */
 interface Polled {
-  /** That accepted them. */
+  /** The broker that accepted them. */
   readonly broker: string;
   readonly until: number;
   readonly signal?: AbortSignal | undefined;
@@ -39,25 +39,25 @@ export function operationOf(ticket: WireTicket): Operation | undefined {
   };
 }
 
-/** Some brokers answer a 202 with an object, which tells operations by partition, and no results. */
+/** Brokers can be configured to answer a 202 with an object that lists operations by partition, without results. */
 export function queuedOf(body: unknown): WireQueued | undefined {
   const queued = body as WireQueued | null | undefined;
   return Array.isArray(queued?.operations) ? queued : undefined;
 }
 
-/** The operation of a partition. None: what was asked for there was done at once. */
+/** The operation of a partition. None: everything for it was executed at once. */
 export function ticketOf(queued: WireQueued, queue: string, partition: string): WireTicket {
   const { operations, queuePosition, estimatedWait, reason } = queued;
   const named = operations.find((one) => one.queue === queue && one.partition === partition);
-  // The broker that takes an acknowledgement may not know the name of its partition.
+  // The broker that accepts an acknowledgement may not know the name of its partition.
   const nameless = operations.length === 1 && operations[0]!.partition === '' ? operations[0] : undefined;
   const found = named ?? nameless;
   return found ? { operationId: found.operationId, queuePosition, estimatedWait, reason } : {};
 }
 
 /**
- * What became of results that were deferred, by their positions, once all operations have ended. One that fails says nothing
- * about the others.
+  * Final results of deferred items by position, once all operations have ended. A failed operation does not affect the
+  * others.
  */
 export async function pollOperations<R>(
   http: Http,
@@ -75,7 +75,7 @@ export async function pollOperations<R>(
   });
   const news = new Map<number, R | QueenError>();
   for (const [first, positions] of members) {
-    // What is too large for one operation is several, in the order of the request.
+    // A large request is split into several operations, in order.
     for (const id of siblings(queued, first)) {
       try {
         const results = await poll<R>(http, id, call);
@@ -91,17 +91,17 @@ export async function pollOperations<R>(
   return news;
 }
 
-/** All operations of the partition that this one is of. An object names only the first with its results. */
+/** All operations of this operation's partition. An object names only the first with its results. */
 function siblings(queued: WireQueued | undefined, id: string): string[] {
   const own = queued?.operations.find((one) => one.operationId === id);
   const same = queued?.operations.filter((one) => one.queue === own?.queue && one.partition === own?.partition);
   return same?.map((one) => one.operationId) ?? [id];
 }
 
-/** The results of one operation, if the broker tells them. */
+/** The results of one operation, if available. */
 async function poll<R>(http: Http, id: string, { broker, until, signal }: Polled): Promise<R[]> {
   const late = (state: string) => {
-    const text = `operation ${id} is still ${state}; it stays accepted, ask for it later`;
+    const text = `operation ${id} is still ${state}; it stays accepted; query it later`;
     return new QueenError('timeout', text, { operation: id });
   };
   if (now() >= until) {
@@ -135,6 +135,6 @@ interface WireOperation {
 }
 
 function withOperation(error: QueenError, operation: string): QueenError {
-  const text = `operation ${operation} is accepted, but cannot be asked for: ${error.message}`;
+  const text = `operation ${operation} is accepted, but its state cannot be queried: ${error.message}`;
   return retold(error, { text, operation, cause: error });
 }

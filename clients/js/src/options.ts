@@ -1,4 +1,4 @@
-/** The options of a client, checked and with their defaults. */
+/** Options of a client: validation and defaults. */
 
 import { checkChoice, checkNoMore, checkSpan, checkTime } from './checks.js';
 import { badUse } from './errors.js';
@@ -12,25 +12,25 @@ export interface QueenOptions {
   url?: string;
   /** Base URLs of several brokers on one database. */
   urls?: readonly string[];
-  /** Sent as a bearer token. A function is asked before every attempt. */
+  /** Sent as a bearer token. A function is called before every attempt. */
   token?: string | (() => string | Promise<string>);
   /** Sent with every request. */
   headers?: Readonly<Record<string, string>>;
-  /** Longest time for one attempt; a waiting pop has its wait and 5 s more. Default 30 s. */
+  /** Time limit of an attempt; for a waiting pop, its wait plus 5 s. Default 30 s. */
   requestTimeout?: number;
-  /** Longest time for a call with all its retries; a waiting pop has its wait and 30 s more. Default 60 s. */
+  /** Time limit of a call, including retries; for a waiting pop, its wait plus 30 s. Default 60 s. */
   deadline?: number;
-  /** First backoff, which doubles; the wait is anything up to it. Default 100 ms. */
+  /** Maximum of the first backoff; it doubles each time. Default 100 ms. */
   retryDelay?: number;
-  /** Longest backoff, and the longest `Retry-After` that is honoured. Default 30 s. */
+  /** Maximum backoff, and the longest `Retry-After` that is honored. Default 30 s. */
   maxRetryDelay?: number;
-  /** Send a request again that was answered 429. Default true. */
+  /** Retry requests that were answered 429. Default true. */
   retryOn429?: boolean;
-  /** Wait as long as `Retry-After` says. Default true. */
+  /** Honor `Retry-After`. Default true. */
   honorRetryAfter?: boolean;
-  /** What to do when the broker defers a request (202): return at once, or poll until it is done. Default `return`. */
+  /** What to do when the broker defers a request (202): return at once, or poll until it completes. Default `return`. */
   queuedOperationBehavior?: 'return' | 'poll';
-  /** Told of failures that no `onError` hears of, and of brokers that do not answer. Default `console`. */
+  /** Receives failures that no `onError` handles, and outages of brokers. Default `console`. */
   logger?: Logger;
 }
 
@@ -44,7 +44,7 @@ export interface Options extends RetryRules {
   readonly logger: Logger;
 }
 
-/** What may stand beside the URLs. */
+/** The options next to the URLs. */
 export type MoreOptions = Omit<QueenOptions, 'url' | 'urls'>;
 
 export function readOptions(given: string | readonly string[] | QueenOptions, more?: MoreOptions): Options {
@@ -77,19 +77,19 @@ export function readOptions(given: string | readonly string[] | QueenOptions, mo
   };
 }
 
-/** Without types `given` may be undefined: a variable of the environment that is not set. */
+/** Without types, `given` may be undefined: an environment variable that is not set. */
 function joined(given: string | readonly string[] | QueenOptions | undefined, more: MoreOptions = {}): QueenOptions {
   if (!isObject(more)) {
-    throw badUse('options must be an object: new Queen(url, { token }); several URLs are a list');
+    throw badUse('options must be an object: new Queen(url, { token }); pass several URLs as a list');
   }
   if (typeof given === 'string' || isList(given)) {
     if ('url' in more || 'urls' in more) {
-      throw badUse('URLs twice: give them as the first argument or among the options');
+      throw badUse('URLs are set twice: pass them as the first argument or in the options');
     }
     return { ...more, urls: [given].flat() };
   }
   if (Object.keys(more).length > 0) {
-    throw badUse('give URLs and options in one object, or the URLs alone as the first argument');
+    throw badUse('pass URLs and options in one object, or the URLs as the first argument');
   }
   return isObject(given) ? given : {};
 }
@@ -104,33 +104,33 @@ function isList(given: unknown): given is readonly string[] {
 
 function readUrls(url: QueenOptions['url'], urls: QueenOptions['urls']): string[] {
   if (url !== undefined && urls !== undefined) {
-    throw badUse('give url or urls, and not both');
+    throw badUse('set either url or urls, not both');
   }
   const list = urls ?? (url === undefined ? [] : [url]);
   if (!isList(list)) {
-    throw badUse('urls is a list: give a single URL as url');
+    throw badUse('urls must be a list; for a single URL use url');
   }
   if (list.length === 0) {
-    throw badUse("give the URL of a broker, such as new Queen('http://localhost:6632')");
+    throw badUse("a broker URL is required, such as new Queen('http://localhost:6632')");
   }
   return [...new Set(list.map(readUrl))];
 }
 
 function readUrl(text: string): string {
   if (typeof text !== 'string' || !/^https?:\/\//i.test(text)) {
-    throw badUse(`the URL of a broker begins with http:// or https://: ${JSON.stringify(text)}`);
+    throw badUse(`a broker URL must start with http:// or https://: ${JSON.stringify(text)}`);
   }
   let url: URL;
   try {
     url = new URL(text);
   } catch (cause) {
-    throw badUse(`this is no URL: ${JSON.stringify(text)}`, cause);
+    throw badUse(`not a URL: ${JSON.stringify(text)}`, cause);
   }
   if (url.search || url.hash) {
-    throw badUse(`the URL of a broker has no query and no fragment: ${JSON.stringify(text)}`);
+    throw badUse(`a broker URL must not have a query or fragment: ${JSON.stringify(text)}`);
   }
   if (url.username || url.password) {
-    throw badUse('the URL of a broker has no user and no password; give a token');
+    throw badUse('a broker URL must not contain user and password; use a token');
   }
   return url.href.replace(/\/+$/, '');
 }

@@ -1,4 +1,4 @@
-/** Taking messages. */
+/** Pops. */
 
 import type { Route } from './brokers.js';
 import { routeKey } from './brokers.js';
@@ -17,21 +17,21 @@ export interface Source<T> {
   readonly partition?: string | undefined;
   readonly namespace?: string | undefined;
   readonly task?: string | undefined;
-  /** Without one, all who name none share a cursor. */
+  /** Without a group, consumers share one cursor. */
   readonly group?: string | undefined;
   readonly parse?: Parse<T> | undefined;
 }
 
-/** Where a group starts that is new here: at the oldest message, with what is pushed from now on, or behind a time. */
+/** Where a new group starts: at the oldest message, at new messages only, or after a time. */
 export type Subscription = 'all' | 'new' | Date;
 
-/** What a pop and a consumer have in common. Times are milliseconds. */
+/** Options of both pops and consumers. Times are milliseconds. */
 export interface TakeOptions {
-  /** Most messages. Default 1. */
+  /** Maximum messages. Default 1. */
   batch?: number | undefined;
-  /** Most partitions to take them from. Default 1. */
+  /** Maximum partitions. Default 1. */
   partitions?: number | undefined;
-  /** How long the messages are yours (whole seconds at the broker, rounded up). Default: the queue's. */
+  /** Lease time (rounded up to seconds). Default: the queue's. */
   lease?: number | undefined;
   subscription?: Subscription | undefined;
 }
@@ -39,19 +39,19 @@ export interface TakeOptions {
 export interface PopOptions extends TakeOptions, CallOptions {
   /** How long to wait for a message. Default: not at all. */
   wait?: number | undefined;
-  /** Acknowledge at delivery: no lease, at most once. If the answer is lost, `outcome_unknown`: so are its messages. */
+  /** Acknowledge at delivery: no lease, at-most-once. If the response is lost, so are the messages: `outcome_unknown`. */
   autoAck?: boolean | undefined;
 }
 
-/** The broker waits no longer. */
+/** The broker's maximum wait. */
 const WAIT_MAX = 600_000;
 /** Node's fetch gives up after five minutes without headers. */
 export const WAIT_AT_ONCE_MAX = 240_000;
-/** An answer comes at the end of the wait; it may take a moment. */
+/** Extra time for the response after the wait. */
 export const GRACE = 5_000;
-/** What is left for retries once a wait is over. */
+/** Time for retries after a wait. */
 const PATIENCE = 30_000;
-/** Of brokers that do not say how long a lease is. */
+/** For brokers that do not return the lease time. */
 const LEASE_ASSUMED = 60_000;
 
 export async function pop<T>(http: Http, source: Source<T>, options: PopOptions): Promise<Message<T>[]> {
@@ -60,7 +60,7 @@ export async function pop<T>(http: Http, source: Source<T>, options: PopOptions)
   checkTake(source, options);
   checkTime('wait', longest);
   if (autoAck && lease !== undefined) {
-    throw badUse('a message that is acknowledged at delivery has no lease: leave out lease or autoAck');
+    throw badUse('with autoAck there is no lease: omit lease or autoAck');
   }
   const wait = Math.min(longest ?? 0, WAIT_MAX);
   const end = now() + wait;
@@ -76,7 +76,7 @@ export async function pop<T>(http: Http, source: Source<T>, options: PopOptions)
       until,
       timeout: wait > 0 ? Math.min(wait, WAIT_AT_ONCE_MAX) + GRACE : undefined,
       signal,
-      // What is lost on its way back is lost: the next messages would not be those.
+      // A retry would not return lost messages, but the next ones.
       once: autoAck,
     });
     const messages = received(http, source, { lease }, answer);
@@ -95,7 +95,7 @@ export function checkTake(source: Source<unknown>, options: TakeOptions): void {
     return;
   }
   if (source.group === undefined) {
-    throw badUse('subscription says where a group starts: name one with .group(name)');
+    throw badUse('a subscription needs a consumer group: use .group(name)');
   }
   if (subscription !== 'all' && subscription !== 'new' && !(subscription instanceof Date)) {
     throw badUse("subscription must be 'all', 'new' or a Date");
@@ -132,7 +132,7 @@ export function popPath(source: Source<unknown>, options: PopOptions, wait: numb
   );
 }
 
-/** A partition stays at one broker; who takes from any is spread by its number. */
+/** A partition uses one broker; consumers of all partitions are spread over the brokers. */
 export function popRoute({ queue, partition, namespace, task, group }: Source<unknown>, worker: number): Route {
   if (queue !== undefined && partition !== undefined) {
     return { key: routeKey(queue, partition) };

@@ -1,4 +1,4 @@
-/** Pushing messages: items are made once, with their transaction ids, and sent as often as it takes. */
+/** Pushes: items are created once, with their transaction ids, and retried unchanged. */
 
 import type { Route } from './brokers.js';
 import { routeKey } from './brokers.js';
@@ -12,20 +12,20 @@ import { operationOf, pollOperations, queuedOf, ticketOf } from './operations.js
 import type { WirePushResult, WireQueued } from './wire.js';
 import { asArray } from './wire.js';
 
-/** The same for all messages of a push, or a function that is asked for each. */
+/** A value for all messages of a push, or a function called for each. */
 export type PerMessage<T> = string | undefined | ((payload: T, index: number) => string | undefined);
 
 export interface ItemOptions<T> {
-  /** Your id of the message. Within the queue's window a partition stores it once. By default a new UUIDv7. */
+  /** Your id of the message, for deduplication. Within the queue's window, a partition stores it once. Default: a new UUIDv7. */
   transactionId?: PerMessage<T>;
-  /** W3C trace context, handed to the consumer. */
+  /** W3C trace context, delivered to the consumer. */
   traceparent?: PerMessage<T>;
   tracestate?: PerMessage<T>;
-  /** A UUID of your own that travels with the message. */
+  /** A UUID of your choice that is stored with the message. */
   traceId?: PerMessage<T>;
 }
 
-/** Where there is no partition yet, a push may choose one. */
+/** Without a fixed partition, a push may choose one. */
 export interface PartitionOption<T> {
   partition?: PerMessage<T>;
 }
@@ -33,27 +33,27 @@ export interface PartitionOption<T> {
 export interface PushOptions<T> extends ItemOptions<T>, CallOptions {}
 
 export interface PushResult {
-  /** Of the message; of the first one, if this is a duplicate. */
+  /** Id of the message; for a duplicate, of the first one. */
   readonly id: string;
   readonly transactionId: string;
-  /** `buffered`: in the broker's spool until its database is back. */
+  /** `buffered`: in the broker's spool until its database is available. */
   readonly status: 'queued' | 'duplicate' | 'buffered' | 'failed';
   readonly queue: string;
   readonly partition: string | undefined;
   readonly partitionId: string;
   /** Why it failed. */
   readonly error: string | undefined;
-  /** If the broker has deferred it. */
+  /** Set if the broker deferred it. */
   readonly operation: Operation | undefined;
 }
 
-/** One message or many. An array is many: a single one that is an array goes with `pushOne`. */
+/** One message or many. An array means many: push a single array with `pushOne`. */
 export type Payload<T> = T extends readonly unknown[] ? readonly T[] : T | readonly T[];
 
-/** What the broker takes when a push names none. */
+/** The broker's partition for pushes that name none. */
 const DEFAULT_PARTITION = 'Default';
 
-/** A message on its way, written. */
+/** A serialized message. */
 export interface Item {
   readonly queue: string;
   readonly partition: string | undefined;
@@ -71,7 +71,7 @@ export function items<T>(
   checkItem(options);
   const payloads = (Array.isArray(payload) ? payload : [payload]) as readonly T[];
   if (typeof options.transactionId === 'string' && payloads.length > 1) {
-    throw badUse('many messages need an id each: give a function as transactionId');
+    throw badUse('each message needs its own id: pass a function as transactionId');
   }
   return payloads.map((one, index) => make(queue, partition, one, options, index));
 }
@@ -101,7 +101,7 @@ function make<T>(
   const ask = (option: PerMessage<T>) => (typeof option === 'function' ? option(payload, index) : option);
   const chosen = ask(options.partition);
   if (chosen !== undefined && partition !== undefined) {
-    throw badUse(`the partition ${JSON.stringify(partition)} is chosen already: leave out the option`);
+    throw badUse(`the partition ${JSON.stringify(partition)} is already set: omit the option`);
   }
   if (chosen !== undefined) {
     partition = checkName('partition', chosen);
@@ -116,7 +116,7 @@ function make<T>(
     tracestate: ask(options.tracestate),
     traceId: ask(options.traceId),
   });
-  // Apart, so that a payload which is undefined is an error and not left out.
+  // Serialized separately, so that an undefined payload is an error and not omitted.
   const json = `${head.slice(0, -1)},"payload":${toJson(payload)}}`;
   return { queue, partition, payload, transactionId, json };
 }
@@ -125,7 +125,7 @@ export function laneKey({ queue, partition }: { queue: string; partition: string
   return routeKey(queue, partition ?? DEFAULT_PARTITION);
 }
 
-/** A partition stays at one broker. */
+/** A partition uses one broker. */
 export function routeOf(items: readonly Item[]): Route {
   const [first] = items;
   const same = items.every((item) => item.queue === first?.queue && item.partition === first.partition);
@@ -151,14 +151,14 @@ export async function push(
   return results;
 }
 
-/** What became of one item. */
+/** The outcome of one item. */
 export interface Sent {
   readonly result: PushResult;
   /** Why it was not stored, or is not known to be. */
   readonly error: QueenError | undefined;
 }
 
-/** One request. Throws what concerns all of the items. */
+/** One request. Throws errors that affect all items. */
 export async function send(
   http: Http,
   items: readonly Item[],
@@ -187,7 +187,7 @@ export async function send(
 }
 
 function refusal(result: PushResult, attempts: number): QueenError {
-  const text = `message ${result.transactionId} was not stored: ${result.error ?? 'the broker does not say why'}`;
+  const text = `message ${result.transactionId} was not stored: ${result.error ?? 'no reason given'}`;
   return new QueenError('refused', text, { attempts, results: [result] });
 }
 
@@ -204,7 +204,7 @@ function resultOf(item: Item, told: WirePushResult): PushResult {
   };
 }
 
-/** A broker that answers with an object tells no ids of messages. */
+/** A broker that responds with an object returns no message ids. */
 function unfold(items: readonly Item[], queued: WireQueued): WirePushResult[] {
   return items.map(({ queue, partition = DEFAULT_PARTITION, transactionId }, index) => ({
     ...ticketOf(queued, queue, partition),

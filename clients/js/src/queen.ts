@@ -1,4 +1,4 @@
-/** The way in. */
+/** The entry point. */
 
 import type { AckOptions, AckResult } from './ack.js';
 import { ackAll } from './ack.js';
@@ -14,7 +14,7 @@ import { Traces } from './traces.js';
 import { Transaction } from './transaction.js';
 
 export interface HandleOptions<T> {
-  /** Turns each payload into a `T`, or throws: `schema.parse` of zod fits. Without it payloads are taken for `T`. */
+  /** Converts each payload to a `T`, or throws: `schema.parse` of zod fits. Without it, payloads are assumed to be `T`. */
   parse?: Parse<T> | undefined;
 }
 
@@ -39,7 +39,7 @@ export class Queen implements AsyncDisposable {
     return new Queue(this.#http, { queue: checkName('queue', name), parse: checkParse(parse) });
   }
 
-  /** All queues with this namespace, this task, or both: to take from whichever has something. */
+  /** All queues with this namespace, this task, or both, to pop from any of them. */
   discover<T = unknown>(
     labels: { namespace?: string | undefined; task?: string | undefined },
     { parse, ...rest }: HandleOptions<T> = {},
@@ -47,10 +47,10 @@ export class Queen implements AsyncDisposable {
     checkNoMore(rest);
     const { namespace, task, ...others } = labels;
     if (namespace === undefined && task === undefined) {
-      throw badUse('give a namespace, a task or both');
+      throw badUse('discover needs a namespace, a task or both');
     }
     if ('partition' in labels) {
-      throw badUse('partitions are those of a queue: queen.queue(name).partition(name)');
+      throw badUse('a partition belongs to a queue: queen.queue(name).partition(name)');
     }
     checkNoMore(others);
     for (const [what, name] of Object.entries({ namespace, task })) {
@@ -61,19 +61,19 @@ export class Queen implements AsyncDisposable {
     return new Discovery(this.#http, { namespace, task, parse: checkParse(parse) });
   }
 
-  /** Collects acknowledgements and pushes that happen together or not at all. */
+  /** A transaction: acknowledgements and pushes, all or nothing. */
   transaction(): Transaction {
     return new Transaction(this.#http);
   }
 
-  /** One request for many messages of one consumer group. What is refused is among the results. */
+  /** Acknowledges many messages of one consumer group in one request. Refusals are among the results. */
   async ack(messages: readonly Message<unknown>[], options: AckOptions = {}): Promise<AckResult[]> {
     return ackAll(this.#http, messages, options);
   }
 
   /**
-   * Stops its consumers, then flushes and closes its buffers, and refuses everything afterwards. Fails with what could not
-   * be delivered, if there was anything.
+    * Stops consumers, then flushes and closes buffers, and refuses all further calls. Fails if messages could not be
+    * delivered.
    */
   close(): Promise<void> {
     this.#closing ??= this.#close();
@@ -88,7 +88,7 @@ export class Queen implements AsyncDisposable {
     const { consumers, buffers } = this.#http.running;
     this.#http.beginClose();
     const failures: unknown[] = [];
-    // Handlers that still run push to buffers.
+    // Running handlers may push to buffers.
     for (const running of [consumers, buffers]) {
       const ends = await Promise.allSettled([...running].map((one) => one.close()));
       failures.push(...ends.flatMap((end) => (end.status === 'rejected' ? [end.reason] : [])));
@@ -107,10 +107,10 @@ function checkParse<T>(parse: Parse<T> | undefined): Parse<T> | undefined {
   return parse;
 }
 
-/** One error that says what all of them do: each may carry messages that somebody wants to keep. */
+/** One error for several: each may contain undelivered messages. */
 function joined(failures: readonly unknown[]): QueenError {
   const known = failures.filter((failure) => failure instanceof QueenError);
   const undelivered = known.flatMap((failure) => failure.undelivered ?? []);
-  const text = `${failures.length} failed while they were closed, the first because: ${textOf(failures[0])}`;
+  const text = `${failures.length} failed to close, the first because: ${textOf(failures[0])}`;
   return new QueenError(known[0]?.kind ?? 'closed', text, { undelivered, cause: new AggregateError(failures) });
 }

@@ -1,4 +1,4 @@
-/** Handles: cheap, immutable, reusable. Nothing is sent before a verb. */
+/** Handles: cheap, immutable and reusable. They send nothing; verbs do. */
 
 import type { AckOptions, AckResult } from './ack.js';
 import { ackAll } from './ack.js';
@@ -17,7 +17,7 @@ import { pop } from './pop.js';
 import type { PartitionOption, Payload, PushOptions, PushResult } from './push.js';
 import { item, items, push } from './push.js';
 
-/** Something to take messages from. */
+/** A source of messages. */
 abstract class Readable<T> {
   /** @internal */
   protected readonly http: Http;
@@ -30,7 +30,7 @@ abstract class Readable<T> {
     this.source = source;
   }
 
-  /** Takes messages: an empty list if there are none. */
+  /** Pops messages: an empty list if there are none. */
   pop(options: PopOptions = {}): Promise<Message<T>[]> {
     return later(() => pop(this.http, this.source, options));
   }
@@ -41,33 +41,33 @@ abstract class Readable<T> {
   consume(...given: [options?: ConsumeOptions, handler?: EachHandler<T>]): Consumer | Consume<T> {
     const [options = {}, handler] = given;
     const consume = new Consume(this.http, this.source, options);
-    // A handler that is given and undefined is a mistake, and not none.
+    // An explicit handler that is undefined is a mistake.
     return given.length > 1 ? consume.each(handler!) : consume;
   }
 }
 
-/** A queue, or a part of it, as one consumer group reads it. */
+/** A queue, or a part of it, as read by one consumer group. */
 export class Group<T> extends Readable<T> {
   get name(): string {
     return this.source.group!;
   }
 
-  /** One request for many messages of this group. What is refused is among the results. */
+  /** Acknowledges many messages of this group in one request. Refusals are among the results. */
   ack(messages: readonly Message<unknown>[], options: AckOptions = {}): Promise<AckResult[]> {
     return later(() => {
       const stranger = messages.find((message) => message.group !== this.name);
       if (stranger) {
-        throw badUse(`this message is of the group ${JSON.stringify(stranger.group)} and not ${JSON.stringify(this.name)}`);
+        throw badUse(`this message belongs to group ${JSON.stringify(stranger.group)}, not ${JSON.stringify(this.name)}`);
       }
       return ackAll(this.http, messages, options);
     });
   }
 
-  /** What this group gave up on. */
+  /** The group's dead letters. */
   deadLetters(): DeadLetters<T> {
     const { queue } = this.source;
     if (queue === undefined) {
-      throw badUse('dead letters are those of a queue: queen.queue(name).group(name).deadLetters()');
+      throw badUse('dead letters belong to a queue: queen.queue(name).group(name).deadLetters()');
     }
     return new DeadLetters(this.http, { ...this.source, queue });
   }
@@ -80,9 +80,9 @@ export class Discovery<T> extends Readable<T> {
   }
 }
 
-/** Something to push to, and to take from. */
+/** A queue or partition: something to push to and pop from. */
 abstract class Writable<T> extends Readable<T> {
-  /** Of the queue. */
+  /** Name of the queue. */
   get name(): string {
     return this.source.queue!;
   }
@@ -91,7 +91,7 @@ abstract class Writable<T> extends Readable<T> {
     return new Group(this.http, { ...this.source, group: checkName('group', name) });
   }
 
-  /** What all groups gave up on. */
+  /** The dead letters of all groups. */
   deadLetters(): DeadLetters<T> {
     return new DeadLetters(this.http, { ...this.source, queue: this.name });
   }
@@ -99,23 +99,23 @@ abstract class Writable<T> extends Readable<T> {
   abstract get partitionName(): string | undefined;
 }
 
-/** One ordered lane of a queue. */
+/** A partition of a queue. */
 export class Partition<T> extends Writable<T> {
   get partitionName(): string {
     return this.source.partition!;
   }
 
-  /** One message or many: an array is many. An array that is one message goes with `pushOne`. */
+  /** Pushes one message or many. An array means many: push a single array with `pushOne`. */
   push(payload: Payload<T>, options: PushOptions<T> = {}): Promise<PushResult[]> {
     return later(() => pushAll(this.http, this, payload, options));
   }
 
-  /** One message, whatever it is. */
+  /** Pushes one message, whatever its type. */
   pushOne(payload: T, options: PushOptions<T> = {}): Promise<PushResult> {
     return later(() => pushOne(this.http, this, payload, options));
   }
 
-  /** Collects pushes and sends them together. Close it, or `await using` it. */
+  /** Collects pushes and sends them together. Close it, or use `await using`. */
   buffer(options: BufferOptions = {}): PushBuffer<T> {
     return new PushBuffer(this.http, this.name, this.partitionName, options);
   }
@@ -130,17 +130,17 @@ export class Queue<T> extends Writable<T> {
     return new Partition(this.http, { ...this.source, partition: checkName('partition', name) });
   }
 
-  /** One message or many: an array is many. An array that is one message goes with `pushOne`. */
+  /** Pushes one message or many. An array means many: push a single array with `pushOne`. */
   push(payload: Payload<T>, options: PushOptions<T> & PartitionOption<T> = {}): Promise<PushResult[]> {
     return later(() => pushAll(this.http, this, payload, options));
   }
 
-  /** One message, whatever it is. */
+  /** Pushes one message, whatever its type. */
   pushOne(payload: T, options: PushOptions<T> & PartitionOption<T> = {}): Promise<PushResult> {
     return later(() => pushOne(this.http, this, payload, options));
   }
 
-  /** Collects pushes and sends them together. Close it, or `await using` it. */
+  /** Collects pushes and sends them together. Close it, or use `await using`. */
   buffer(options: BufferOptions = {}): PushBuffer<T> {
     return new PushBuffer(this.http, this.name, undefined, options);
   }
@@ -167,7 +167,7 @@ async function pushOne<T>(
   return result!;
 }
 
-/** What a verb finds wrong at once is a rejection, too. */
+/** Turns synchronous validation errors into rejections. */
 async function later<R>(verb: () => R | Promise<R>): Promise<R> {
   return verb();
 }

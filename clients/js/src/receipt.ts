@@ -1,4 +1,4 @@
-/** A message in a buffer, and the way to learn what became of it. */
+/** Receipts for messages in a buffer. */
 
 import { now } from './clock.js';
 import type { QueenError } from './errors.js';
@@ -11,7 +11,7 @@ export class Entry {
   readonly result: Promise<PushResult>;
   resolve!: (result: PushResult) => void;
   reject!: (error: QueenError) => void;
-  /** Somebody takes care of its failure. */
+  /** A failure is handled by the receipt's holder. */
   awaited = false;
 
   constructor(item: Item, bytes: number) {
@@ -21,12 +21,12 @@ export class Entry {
       this.resolve = resolve;
       this.reject = reject;
     });
-    // A receipt that nobody looks at must not end the process; flush and close tell.
+    // An unobserved receipt must not end the process; flush and close report its failure.
     this.result.catch(() => {});
   }
 }
 
-/** For a message that is in the buffer. */
+/** The receipt of a message in the buffer. */
 export class Receipt {
   readonly transactionId: string;
   readonly #entry: Entry;
@@ -40,12 +40,12 @@ export class Receipt {
   }
 
   /**
-   * What became of it. Who asks for this takes care of its failure: `onError`, `flush` and `close` do not tell of it any
-   * more, and a rejection that nobody handles is as loud as any other.
+    * The result. Reading this property takes responsibility for a failure: `onError`, `flush` and `close` no longer report it,
+    * and an unhandled rejection behaves like any other.
    */
   get result(): Promise<PushResult> {
     this.#look();
-    // A promise of its own: a failure of the entry's counts as handled.
+    // A separate promise: a failure of the entry's own promise counts as handled.
     return this.#entry.result.then((result) => result);
   }
 }

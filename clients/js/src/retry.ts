@@ -1,9 +1,9 @@
-/** When to send a request again. Pure: the time and the dice are given. */
+/** Retry policy. Pure: time and randomness are arguments. */
 
 import type { QueenError } from './errors.js';
 
 export interface RetryRules {
-  /** First backoff in milliseconds; it doubles. */
+  /** Maximum of the first backoff in milliseconds; it doubles. */
   readonly retryDelay: number;
   readonly maxRetryDelay: number;
   readonly retryOn429: boolean;
@@ -24,29 +24,29 @@ export function isRetryable(error: QueenError, rules: RetryRules): boolean {
   }
 }
 
-/** Full jitter: anything between nothing and the backoff, so that clients do not come back together. */
+/** Full jitter: anything from nothing to the backoff, so that clients do not come back together. */
 export function backoff(failures: number, rules: RetryRules, random: number): number {
-  // 2 ** 30 first delays are longer than any longest one.
+  // 2 ** 30 first delays exceed any maximum.
   const longest = rules.retryDelay * 2 ** Math.min(failures - 1, 30);
   return Math.min(longest, rules.maxRetryDelay) * random;
 }
 
-/** Milliseconds to wait after the given failure, which is the first if `failures` is 1. */
+/** Milliseconds to wait after this failure; the first has `failures` 1. */
 export function retryDelay(error: QueenError, failures: number, rules: RetryRules, random: number): number {
-  // None at all, or a date that has passed by our clock, is no time to wait.
+  // Zero, or a date that has passed by our clock, would cause a busy loop.
   if (error.retryAfter && rules.honorRetryAfter) {
     return Math.min(error.retryAfter, rules.maxRetryDelay);
   }
   return backoff(failures, rules, random);
 }
 
-/** `Retry-After` in milliseconds: whole seconds or a date. What cannot be read is none. */
+/** `Retry-After` in milliseconds: whole seconds or a date. Invalid values are ignored. */
 export function readRetryAfter(header: string | null, now: number): number | undefined {
   const text = header?.trim() ?? '';
   if (/^\d+$/.test(text)) {
     return Number(text) * 1000;
   }
-  // Every date has a letter, and Date.parse would take "-1" for one.
+  // Every date has a letter; Date.parse would accept "-1" as one.
   const date = /[a-z]/i.test(text) ? Date.parse(text) : NaN;
   return Number.isNaN(date) ? undefined : Math.max(0, date - now);
 }

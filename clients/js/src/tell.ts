@@ -1,6 +1,6 @@
-/** Telling the application what it asked to hear of. */
+/** Calls listeners of the application. */
 
-/** What a listener throws is the application's error and not that of a message: it surfaces as from any other callback. */
+/** An exception of a listener does not affect messages: it surfaces like that of any other callback. */
 export function tell<A extends unknown[]>(listener: ((...told: A) => void) | undefined, ...told: A): void {
   try {
     listener?.(...told);

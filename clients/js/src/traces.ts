@@ -1,10 +1,10 @@
-/** Notes about messages: written by consumers, read by people. */
+/** Traces: notes about messages, written by consumers. */
 
 import { checkName } from './checks.js';
 import type { CallOptions, Http } from './http.js';
 import { path, query } from './wire.js';
 
-/** Names one message. Every message fits, and every result of a push. */
+/** Identifies a message. Messages and results of a push both fit. */
 export interface MessageKey {
   readonly partitionId: string;
   readonly transactionId: string;
@@ -13,7 +13,7 @@ export interface MessageKey {
 export interface TraceOptions extends CallOptions {
   /** Names to find it by. */
   names?: string | readonly string[] | undefined;
-  /** A word of your own; `info` by default. */
+  /** Type of the event; `info` by default. */
   event?: string | undefined;
   group?: string | undefined;
 }
@@ -77,19 +77,19 @@ export class Traces {
     this.#http = http;
   }
 
-  /** Notes something about a message. Returns the id of the note. */
+  /** Attaches a note to a message. Returns the id of the note. */
   add(message: MessageKey, data: unknown, options: TraceOptions = {}): Promise<string> {
     return addTrace(this.#http, message, data, options);
   }
 
-  /** The notes about one message, oldest first. */
+  /** Notes about one message, oldest first. */
   async of({ partitionId, transactionId }: MessageKey, options?: CallOptions): Promise<Trace[]> {
     const where = path('/api/v1/traces', partitionId, transactionId);
     const { traces } = await this.#http.ask<{ traces: WireTrace[] }>('GET', where, options);
     return traces.map(readTrace);
   }
 
-  /** The notes under a name. */
+  /** Notes under a name. */
   async named(name: string, options: Page & CallOptions = {}): Promise<{ traces: NamedTrace[]; total: number }> {
     const { limit, offset, ...call } = options;
     const where = path('/api/v1/traces/by-name', checkName('name', name)) + query({ limit, offset });
@@ -107,7 +107,7 @@ export class Traces {
     };
   }
 
-  /** The names there are. */
+  /** All names. */
   async names(options: Page & CallOptions = {}): Promise<{ names: TraceName[]; total: number }> {
     const { limit, offset, ...call } = options;
     const where = `/api/v1/traces/names${query({ limit, offset })}`;

@@ -1,4 +1,4 @@
-/** Acknowledgements and pushes that happen together or not at all. */
+/** Transactions: acknowledgements and pushes that are committed together or not at all. */
 
 import type { AckResult, AckStatus, Settlement } from './ack.js';
 import { note, tellAhead, wireAck } from './ack.js';
@@ -14,7 +14,7 @@ import type { Partition, Queue } from './queue.js';
 import type { WireTransaction, WireTransactionAck, WireTransactionPush } from './wire.js';
 import { asObject } from './wire.js';
 
-/** `T` as something else says, and not as the payload would have it. */
+/** `T` as inferred elsewhere, and not from the payload. */
 type Given<T> = [T][T extends unknown ? 0 : never];
 
 export interface Committed {
@@ -25,15 +25,15 @@ export interface Committed {
 }
 
 /**
- * Collects; nothing is sent before `commit()`. It may be committed again if that failed for want of an answer: its messages
- * keep their ids, and what was in doubt stays in doubt.
+  * Collects operations; nothing is sent until `commit()`. It can be committed again after a missing response: its messages keep
+  * their ids, and an unknown outcome stays unknown.
  */
 export class Transaction {
   readonly #http: Http;
   readonly #settlements: Settlement[] = [];
   readonly #items: Item[] = [];
   #committed = false;
-  /** An attempt of any `commit` may have been carried out. */
+  /** An attempt of any `commit` may have been executed. */
   #unsure = false;
 
   /** @internal */
@@ -41,7 +41,7 @@ export class Transaction {
     this.#http = http;
   }
 
-  /** Acknowledges one message or many. Their leases must be live when the transaction commits. */
+  /** Acknowledges one message or many. Their leases must still be held when the transaction commits. */
   ack(
     messages: Message<unknown> | readonly Message<unknown>[],
     { status = 'completed', error, ...rest }: { status?: AckStatus | undefined; error?: string | undefined } = {},
@@ -49,13 +49,13 @@ export class Transaction {
     checkNoMore(rest);
     for (const message of asList(messages)) {
       const settlement = { message, status, error };
-      wireAck(settlement); // to refuse it here, where it is given
+      wireAck(settlement); // validates it here, where it is passed
       this.#settlements.push(settlement);
     }
     return this;
   }
 
-  /** Pushes one message or many, to a queue or one of its partitions: an array is many. */
+  /** Pushes one message or many, to a queue or one of its partitions. An array means many. */
   push<T>(to: string, payload: T | readonly T[], options?: ItemOptions<T> & PartitionOption<T>): this;
   push<T>(
     to: Queue<T> | Partition<T>,
@@ -68,26 +68,26 @@ export class Transaction {
     options: ItemOptions<unknown> & PartitionOption<unknown> = {},
   ): this {
     const place = typeof to === 'string' ? { name: to, partitionName: undefined } : to;
-    // A group has a name, too.
+    // A group has a name too.
     if (typeof place !== 'object' || place === null || !('partitionName' in place)) {
-      throw badUse('push to a queue or a partition: give its name or its handle');
+      throw badUse('push needs the name or handle of a queue, or the handle of a partition');
     }
     this.#items.push(...items(checkName('queue', place.name), place.partitionName, payload, options));
     return this;
   }
 
   /**
-   * All of it or nothing. Fails with `rolled_back` if it did not happen, and with `outcome_unknown` if an answer was lost,
-   * of this `commit` or of one before, and nobody can tell: if it did happen its messages do not come again, if not they do.
-   * Any other failure leaves it open: commit again.
+    * Commits all operations or none. Fails with `rolled_back` if nothing was executed, and with `outcome_unknown` if a response
+    * to this or an earlier `commit` was lost: if it was executed its messages are not redelivered, otherwise they are. After any
+    * other failure the outcome is open: commit again.
    */
   async commit(options: CallOptions = {}): Promise<Committed> {
     const { deadline, signal } = callOptions(options);
     if (this.#committed) {
-      throw badUse('this transaction was committed');
+      throw badUse('this transaction is already committed');
     }
     if (this.#settlements.length === 0 && this.#items.length === 0) {
-      throw badUse('this transaction is empty: nothing to commit');
+      throw badUse('this transaction is empty');
     }
     signal?.throwIfAborted();
     await tellAhead(this.#settlements);
@@ -104,7 +104,7 @@ export class Transaction {
       });
       outcome = asObject<WireTransaction>(answer.body);
     } catch (error) {
-      // What is aborted is no QueenError.
+      // An abort is not a QueenError.
       this.#unsure ||= !(error instanceof QueenError) || error.unsure;
       throw error;
     }
@@ -113,11 +113,11 @@ export class Transaction {
       return this.#results(outcome);
     }
     this.#unsure ||= answer.unsure;
-    // An attempt that did commit has ended the leases, and then the next one is refused.
+    // An attempt that was executed has ended the leases, which is why a later one is refused.
     const unknown = this.#unsure && this.#settlements.length > 0;
     const { attempts, status } = answer;
     throw unknown
-      ? new QueenError('outcome_unknown', `an answer was lost, and then: ${outcome.error}`, { status, attempts })
+      ? new QueenError('outcome_unknown', `a response was lost, and then: ${outcome.error}`, { status, attempts })
       : new QueenError('rolled_back', `nothing was committed: ${outcome.error}`, { status, attempts });
   }
 

@@ -1,4 +1,4 @@
-/** The words of the HTTP API as they travel, paths and queries. Sends nothing. */
+/** The JSON types of the HTTP API, its paths and queries. Sends nothing. */
 
 import { badUse, QueenError } from './errors.js';
 
@@ -22,7 +22,7 @@ export interface WireTicket {
   reason?: string;
 }
 
-/** A 202 of brokers that are set to answer with an object. */
+/** A 202 of brokers that are configured to respond with an object. */
 export interface WireQueued extends WireTicket {
   operations: { operationId: string; queue: string; partition: string }[];
 }
@@ -53,7 +53,7 @@ export interface WirePopped {
 
 export interface WireAck {
   transactionId: string;
-  /** Decides between several messages of one transaction. */
+  /** Selects one of several messages with the same transaction id. */
   messageId: string;
   partitionId: string;
   leaseId: string;
@@ -97,20 +97,20 @@ export interface WireTransaction {
 
 export type Queryable = Readonly<Record<string, string | number | boolean | Date | undefined>>;
 
-/** A path from names, which may contain anything: `path('/api/v1/pop/queue', name)`. */
+/** A path with names, which may contain anything: `path('/api/v1/pop/queue', name)`. */
 export function path(base: string, ...names: readonly string[]): string {
   return [base, ...names.map(segment)].join('/');
 }
 
 function segment(name: string): string {
-  // URL parsers take these for steps in the path, in percent-encoding as well.
+  // URL parsers resolve these as path steps, even percent-encoded.
   if (name === '.' || name === '..') {
-    throw badUse(`"${name}" cannot stand in the path of a URL: choose another name`);
+    throw badUse(`"${name}" cannot be used in a URL path; choose another name`);
   }
   return encodeURIComponent(name);
 }
 
-/** `?a=1&b=2`, without what is undefined, or nothing. */
+/** `?a=1&b=2` without undefined values, or nothing. */
 export function query(values: Queryable): string {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) {
@@ -124,7 +124,7 @@ export function query(values: Queryable): string {
 
 export function time(date: Date): string {
   if (Number.isNaN(date.getTime())) {
-    throw badUse('this is no date');
+    throw badUse('invalid date');
   }
   return date.toISOString();
 }
@@ -149,5 +149,5 @@ export function asObject<T extends object>(body: unknown): T {
 }
 
 function unreadable(expected: string): QueenError {
-  return new QueenError('decode', `the answer is not ${expected}: is this a Queen broker?`, { unsure: true });
+  return new QueenError('decode', `the response is not ${expected}: is this a Queen broker?`, { unsure: true });
 }

@@ -1,4 +1,4 @@
-/** The client as a page uses it: in Chromium, from an origin of its own, with nothing but the built files. */
+/** The client in a web page: in Chromium, from another origin, with only the built files. */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -14,7 +14,7 @@ import type { Browser } from 'playwright-core';
 import type { Broker } from './support/broker.js';
 import { PACKAGE, startBroker } from './support/broker.js';
 
-/** What the page does. It runs there and not here, so it is a text. */
+/** The code of the page, as text because it runs there and not here. */
 const SCRIPT = `
   import { Queen } from '/dist/index.js';
 
@@ -63,7 +63,7 @@ before(async () => {
   broker = await startBroker({ QUEEN_CORS_ORIGINS: `http://127.0.0.1:${(site.address() as AddressInfo).port}` });
   browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-    // Its own sandbox does not run as root. The others keep it from asking the internet for things.
+    // Chromium's sandbox does not run as root. The other flags keep it from contacting the internet.
     args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--disable-background-networking', '--disable-component-update'],
   });
 });

@@ -89,7 +89,7 @@ test('bytes are bounded too, but a message larger than the buffer passes alone',
   assert.equal(fake.asked.length, 2);
 });
 
-test('what cannot be delivered is told once, with the messages, by flush or close', async () => {
+test('undelivered messages are reported once, by flush or close', async () => {
   await using fake = await Fake.start((asked) => {
     return payloads(asked).includes('good') ? pushed(asked) : { status: 403, body: { error: 'not yours' } };
   });
@@ -139,7 +139,7 @@ test('a batch that fails on the way is sent again with the same ids', async () =
   assert.deepEqual(ids, [receipt.transactionId, receipt.transactionId, receipt.transactionId]);
 });
 
-test('what could not be delivered takes room until it is told', async () => {
+test('undelivered messages take room until they are reported', async () => {
   await using fake = await Fake.start(() => ({ status: 403 }));
   const bounds = [{ maxMessages: 2 }, { maxBytes: 300 }];
   for (const bound of bounds) {
@@ -149,12 +149,12 @@ test('what could not be delivered takes room until it is told', async () => {
     const buffer = queue.buffer({ ...bound, linger: 0, onError });
     const payload = 'x'.repeat(40);
     const receipts = [await buffer.push(payload), await buffer.push(payload)];
-    // Those who wait are told, too, once nothing is left that could make room.
+    // Waiting pushes fail too once nothing can make room anymore.
     const full = failing('buffer_full', {}, /flush\(\)/);
     await assert.rejects(buffer.push(payload), full);
     await assert.rejects(buffer.push(payload), full);
     assert.equal(told.flatMap((error) => error.undelivered).length, 2);
-    // Who looks at a receipt takes care of it.
+    // Reading a receipt's result takes responsibility for its failure.
     await assert.rejects(receipts[0]!.result, failing('forbidden'));
     await buffer.push(payload);
     await assert.rejects(buffer.flush(), (error: QueenError) => error.undelivered?.length === 2);
@@ -185,7 +185,7 @@ test('a failure that was asked for and is not handled is loud', async () => {
   assert.deepEqual(said, { code: 0, out: ['forbidden'] });
 });
 
-/** Runs code with a queue of a broker in a process of its own. */
+/** Runs code with a queue of a broker in a separate process. */
 async function program(url: string, code: string): Promise<{ code: number; out: string[] }> {
   const head = `import { Queen } from 'queen-client'; const queue = new Queen('${url}').queue('q');`;
   const child = spawn(process.execPath, ['--input-type=module', '-e', head + code], {

@@ -38,7 +38,7 @@ test('a handler that still runs while the client closes may push to a buffer', a
   });
   await until(() => running);
   const closed = queen.close();
-  // Nothing that runs on is begun any more: nobody would close it.
+  // No background work can be started anymore, because it would never be closed.
   assert.throws(() => queen.queue('q').buffer(), failing('closed'));
   assert.throws(() => queen.queue('q').consume({}, () => {}), failing('closed'));
   open();
@@ -48,7 +48,7 @@ test('a handler that still runs while the client closes may push to a buffer', a
   await assert.rejects(buffer.push('late'), failing('closed'));
 });
 
-test('whatever could not be delivered is told when the client closes', async () => {
+test('closing the client reports undelivered messages', async () => {
   const forbidden: Reply = { status: 403, body: { error: 'not yours' } };
   await using fake = await Fake.start(() => forbidden);
   const queen = new Queen(fake.url);
@@ -77,7 +77,7 @@ test('a call that is under way fails when the client closes, and leaves no conne
   await until(() => hungUp === 2);
 });
 
-test('what fails in several rounds of closing a buffer is told as one', async () => {
+test('failures in several rounds of closing a buffer are reported as one', async () => {
   const { open, opened } = gate();
   await using fake = await Fake.start(async (asked) => {
     await opened;
@@ -86,7 +86,7 @@ test('what fails in several rounds of closing a buffer is told as one', async ()
   const buffer = new Queen(fake.url).queue<number>('q').buffer({ maxMessages: 2, linger: 0, batchMessages: 1 });
   await buffer.push(1);
   await buffer.push(2);
-  // There is room for the first of them only: what was not delivered takes it, too.
+  // There is room for the first of them only: undelivered messages take up room, too.
   const waiting = [3, 4].map((number) => buffer.push(number));
   const ends = Promise.allSettled(waiting);
   const closed = buffer.close();

@@ -8,7 +8,7 @@ import { failing, QUICK, until } from './support/expect.js';
 import { acked, Fake, popped } from './support/fake.js';
 import type { Asked, Reply } from './support/fake.js';
 
-/** A broker with deliveries; when they are gone pops wait until their wait is ended. */
+/** A broker with deliveries; once they are used up, pops wait until their wait is ended. */
 function broker(deliveries: Reply[], more: (asked: Asked) => Reply | undefined = () => undefined) {
   const waits = new Map<string, (reply: Reply) => void>();
   return Fake.start((asked) => {
@@ -65,7 +65,7 @@ test('behind a message that failed nothing of its partition is handled, other pa
   assert.deepEqual(await consumer.done, { handled: 3, failed: 1, batches: 1 });
   assert.deepEqual(seen, [1, 2, 5, 6]);
   assert.equal(errors.length, 1);
-  // `retry` counts if the failure became a dead letter, which does not end the lease.
+  // `retry` counts a failure if the failed message became a dead letter, which does not end the lease.
   const expected = [['a-0', 'completed'], ['a-1', 'failed', 'no'], ['a-2', 'retry'], ['b-0', 'completed'], ['b-1', 'completed']];
   assert.deepEqual(acks(fake), [expected]);
 });
@@ -87,7 +87,7 @@ test('batches succeed or fail as one', async () => {
   assert.deepEqual(acks(fake), [failed, [['a-0', 'completed'], ['a-1', 'completed']]]);
 });
 
-test('a payload that cannot be read is nacked with the reason and never reaches a handler', async () => {
+test('a payload that cannot be decoded is nacked with the reason and never reaches a handler', async () => {
   for (const mode of ['each', 'batches'] as const) {
     await using fake = await broker([popped({ a: [1, 'x', 3], b: [4] })]);
     const seen: unknown[] = [];
@@ -100,7 +100,7 @@ test('a payload that cannot be read is nacked with the reason and never reaches 
     assert.deepEqual(seen, [1, 4]);
     const told = new Map(acks(fake)[0]!.map(([id, ...rest]) => [id, rest]));
     assert.deepEqual(told.get('a-0'), ['completed']);
-    assert.deepEqual(told.get('a-1'), ['failed', 'the payload cannot be read: not a number']);
+    assert.deepEqual(told.get('a-1'), ['failed', 'cannot decode the payload: not a number']);
     assert.deepEqual(told.get('a-2'), ['retry']);
     assert.deepEqual(told.get('b-0'), ['completed']);
   }
@@ -125,7 +125,7 @@ test('a handler that settles for itself is not spoken over', async () => {
   assert.deepEqual(acks(fake), expected);
 });
 
-test('what is done is told before a handler gives its message back, which ends the lease', async () => {
+test('completions are sent before a handler returns its message, which ends the lease', async () => {
   for (const way of ['message', 'transaction'] as const) {
     const committed = { transactionId: 't', success: true, results: [{ type: 'ack', success: true, dlq: false }] };
     await using fake = await broker([popped({ a: [1, 2, 3] })], (asked) => {
@@ -160,7 +160,7 @@ test('a handler that fails has failed, also with autoAck off', async () => {
   const each = [failed, ['a-1', 'retry'], ['b-0', 'failed', 'no']];
   assert.deepEqual(acks(fake), [each, [failed, ['a-1', 'failed', 'no']]]);
 
-  // Unless it has settled the message itself.
+  // Unless it has acknowledged the message itself.
   fake.asked.length = 0;
   const settled = group(fake).consume({ ...options, batch: 2 }, async (message) => {
     await message.ack();
@@ -179,7 +179,7 @@ test('where an acknowledgement is refused nothing more is handled', async () => 
   const consumer = group(fake).consume({ batch: 4, limit: 3 }, async (message) => {
     seen.push(message.data);
     if (message.data === 2) {
-      // What is done is told once a second.
+      // Completed messages are acknowledged once a second.
       await until(() => acks(fake).length === 1);
       await message.deadLetter();
     }
@@ -235,7 +235,7 @@ test('stop awaits the handler that runs and gives back the rest', async () => {
   assert.deepEqual(acks(fake), [[['a-0', 'completed'], ['a-1', 'retry'], ['b-0', 'retry']]]);
 });
 
-test('a handler that does not end is told, and its message is given back', async () => {
+test('a handler that does not end is notified, and its message is given back', async () => {
   for (const mode of ['each', 'batches'] as const) {
     await using fake = await broker([popped({ a: [1, 2] })]);
     let handling: AbortSignal | undefined;
@@ -288,7 +288,7 @@ test('a signal stops a consumer', async () => {
   await consumer.done;
 });
 
-test('a lease is renewed while handlers run, and one that is gone is told and not acknowledged', async () => {
+test('a lease is renewed while handlers run; a lost one is reported and not acknowledged', async () => {
   let renewals = 0;
   await using fake = await broker([popped({ a: [1, 2] }, 1.5)], (asked) => {
     if (!asked.path.endsWith('/extend')) {
@@ -335,7 +335,7 @@ test('a lease that was used up is not lost', async () => {
   // Longer than a third of the lease, when it would be renewed.
   const work = 800;
   await using fake = await broker([popped({ a: [1, 2] }, 1.5), popped({ a: [1] }, 1.5)], (asked) => {
-    // As of a broker: everything is acknowledged, so there is no lease.
+    // As a broker responds when everything is acknowledged: there is no lease.
     const gone = { success: acks(fake).length === 0, expiresAt: null, error: null };
     return asked.path.endsWith('/extend') ? { status: 200, body: gone } : undefined;
   });
@@ -354,7 +354,7 @@ test('a lease that was used up is not lost', async () => {
   assert.deepEqual(errors, []);
 });
 
-test('pops that fail for a while are told and tried again, others end the consumer', async () => {
+test('temporary failures of pops are reported and retried, others end the consumer', async () => {
   const replies: Reply[] = [{ status: 503 }, 'close', { status: 429 }, { status: 500 }];
   await using fake = await broker([...replies, popped({ a: [1] }), { status: 401, body: { error: 'who are you?' } }]);
   const kinds: string[] = [];
@@ -365,7 +365,7 @@ test('pops that fail for a while are told and tried again, others end the consum
   assert.deepEqual(acks(fake), [[['a-0', 'completed']]]);
 });
 
-test('an acknowledgement that is refused is told, and the consumer goes on', async () => {
+test('a refused acknowledgement is reported, and the consumer continues', async () => {
   const refused = { index: 0, transactionId: 'a-0', success: false, error: 'Invalid or expired lease', dlq: false };
   await using fake = await broker([popped({ a: [1] }), popped({ a: [1] })], (asked) => {
     return asked.path === '/api/v1/ack' && acks(fake).length === 1 ? { status: 200, body: [refused] } : undefined;
@@ -379,7 +379,7 @@ test('an acknowledgement that is refused is told, and the consumer goes on', asy
 
 test('a consumer ends when it was idle for long enough', async () => {
   await using fake = await broker([popped({ a: [1] })], (asked) => {
-    // A pop that waits ends with its time.
+    // A waiting pop ends with the idle time.
     const first = fake.asked.length === 1;
     return asked.method === 'GET' && !first ? { status: 204 } : undefined;
   });
@@ -437,7 +437,7 @@ test('what is done is acknowledged after a second, though the batch goes on', as
   assert.deepEqual(acks(fake), [[['a-0', 'completed']], [['a-1', 'completed']]]);
 });
 
-test('of a batch nothing is told before its handler ends: a dead letter would take what is before it along', async () => {
+test('nothing of a batch is acknowledged before its handler ends: a dead letter would complete what is before it', async () => {
   await using fake = await broker([popped({ a: [1, 'x'] })]);
   const consume = group(fake, numbers).consume({ batch: 2, limit: 2 });
   const consumer = consume.batches(async () => {
@@ -446,15 +446,15 @@ test('of a batch nothing is told before its handler ends: a dead letter would ta
     throw new Error('no');
   });
   assert.deepEqual(await consumer.done, { handled: 0, failed: 2, batches: 1 });
-  const unread = ['a-1', 'failed', 'the payload cannot be read: not a number'];
+  const unread = ['a-1', 'failed', 'cannot decode the payload: not a number'];
   assert.deepEqual(acks(fake), [[unread, ['a-0', 'failed', 'no']]]);
 });
 
-test('what cannot be read is nacked, also if its handler would settle for itself', async () => {
+test('a payload that cannot be decoded is nacked even if handlers acknowledge themselves', async () => {
   await using fake = await broker([popped({ a: [1, 'x', 3] })]);
   const consumer = group(fake, numbers).consume({ batch: 3, limit: 2, autoAck: false }, (message) => message.ack());
   await consumer.done;
-  const unread = ['a-1', 'failed', 'the payload cannot be read: not a number'];
+  const unread = ['a-1', 'failed', 'cannot decode the payload: not a number'];
   assert.deepEqual(acks(fake), [[['a-0', 'completed']], [unread, ['a-2', 'retry']]]);
 });
 

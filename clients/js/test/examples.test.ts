@@ -12,7 +12,7 @@ import { PACKAGE, startBroker } from './support/broker.js';
 const run = promisify(execFile);
 const PATIENCE = 60_000;
 
-/** What the last line of each says. */
+/** The last line that each prints. */
 const ENDS: Record<string, string> = {
   'fan-out': 'mails: 3, statistics: 3',
   'per-customer-ordering': '15 in order, 0 out of order',
@@ -22,7 +22,7 @@ const ENDS: Record<string, string> = {
 };
 
 let broker: Broker;
-/** Where a reader has installed the package. */
+/** A folder in which the package is installed. */
 let folder: string;
 
 before(async () => {
@@ -38,7 +38,7 @@ after(async () => {
   await broker.stop();
 });
 
-/** What `node NAME` prints in that folder. */
+/** The output of `node NAME` in that folder. */
 async function output(name: string): Promise<string> {
   const env = { ...process.env, QUEEN_URL: broker.url };
   const { stdout } = await run(process.execPath, [name], { cwd: folder, env, timeout: PATIENCE });
@@ -60,7 +60,7 @@ for (const [name, end] of Object.entries(ENDS)) {
   });
 }
 
-test('the quickstart of the README runs as it stands there', async () => {
+test('the quickstart of the README runs unchanged', async () => {
   const readme = await readFile(join(PACKAGE, 'README.md'), 'utf8');
   const code = /## Quickstart[^]*?```js\n([^]*?)```/.exec(readme)![1]!;
   assert.ok(code.includes("'http://localhost:6632'"));

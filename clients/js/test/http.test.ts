@@ -10,7 +10,7 @@ import { failing, gate, QUICK, until } from './support/expect.js';
 import { acked, Fake, popped, pushed } from './support/fake.js';
 import type { Reply } from './support/fake.js';
 
-/** Partitions of the queue `q` that belong to the first of these brokers. */
+/** Partitions of the queue `q` with affinity to the first of these brokers. */
 function partitionsAt(first: string, other: string): [string, ...string[]] {
   const brokers = new Brokers([first, other]);
   const names = Array.from({ length: 100 }, (_, number) => `p${number}`);
@@ -34,7 +34,7 @@ test('a push is sent again with the same ids until it is answered', async () => 
   }
 });
 
-test('what the broker refuses is told at once, in its words', async () => {
+test('a refusal of the broker is reported at once, in its words', async () => {
   const kinds: [number, ErrorKind][] = [
     [400, 'bad_request'],
     [401, 'unauthorized'],
@@ -53,7 +53,7 @@ test('what the broker refuses is told at once, in its words', async () => {
   }
 });
 
-test('with retryOn429 off a 429 is told at once, with the time to wait', async () => {
+test('with retryOn429 off a 429 is reported at once, with the time to wait', async () => {
   await using fake = await Fake.start(() => ({ status: 429, headers: { 'Retry-After': '7' } }));
   const queen = new Queen({ url: fake.url, retryOn429: false });
   await assert.rejects(queen.queue('q').push(1), failing('rate_limited', { retryAfter: 7_000, attempts: 1 }));
@@ -67,7 +67,7 @@ test('a wait that would pass the deadline is not begun', async () => {
   assert.equal(fake.asked.length, 1);
 });
 
-test('no answer is a timeout, no broker a network error, and both are tried again until the deadline', async () => {
+test('no response is a timeout, no broker a network error, and both are retried until the deadline', async () => {
   await using fake = await Fake.start(() => 'silence');
   const slow = new Queen({ url: fake.url, requestTimeout: 20, ...QUICK });
   await assert.rejects(slow.queue('q').push(1, { deadline: 1_000 }), (error: QueenError) => {
@@ -98,7 +98,7 @@ test('an aborted call ends with the reason of its signal, also between attempts'
   await assert.rejects(pause, /enough/);
 });
 
-test('a caller in a hurry is told what went wrong before, and the broker is not blamed', async () => {
+test('a caller with a short deadline gets the previous error, and the broker is not blamed', async () => {
   const replies: Reply[] = [{ status: 503, body: { error: 'no database' } }];
   await using fake = await Fake.start(() => replies.shift() ?? 'silence');
   const quick = new Queen({ url: fake.url, ...QUICK });
@@ -114,7 +114,7 @@ test('a caller in a hurry is told what went wrong before, and the broker is not 
   assert.equal(other.asked.length, 0);
 });
 
-test('who was turned away by all brokers waits, whatever others find there meanwhile', async () => {
+test('a request refused by all brokers waits, whatever other requests find meanwhile', async () => {
   const busy = { status: 503, headers: { 'Retry-After': '20' } };
   const { open, opened } = gate();
   let waiting: Promise<unknown> | undefined;
@@ -145,7 +145,7 @@ test('a request goes on at another broker at once, and lanes stay where they wer
     await queen.queue('q').partition(`p${number}`).push(number);
   }
   assert.ok(performance.now() - began < 5_000);
-  // Again after a second, should the machine be that slow.
+  // Retried after a second, in case the machine is that slow.
   assert.ok(sick.asked.length >= 1 && sick.asked.length < 5, `${sick.asked.length}`);
   assert.equal(well.asked.length, 20);
 });
@@ -206,7 +206,7 @@ test('an item that was not stored makes the push fail, with all results', async 
   });
 });
 
-test('a payload that cannot be read is told when it is looked at', async () => {
+test('a payload that cannot be decoded throws when it is accessed', async () => {
   await using fake = await Fake.start(() => popped({ a: [1] }));
   const parse = (payload: unknown): string => {
     if (typeof payload !== 'string') {
@@ -238,7 +238,7 @@ test('a pop that waits is given its wait and the time to answer', async () => {
   });
 });
 
-test('a nack whose answer was lost and that is then refused may have happened', async () => {
+test('a nack with a lost response that is then refused may have been executed', async () => {
   const replies: Reply[] = [];
   const refused = { index: 0, transactionId: 'a-0', success: false, error: 'Invalid or expired lease', dlq: false };
   await using fake = await Fake.start((asked) => {

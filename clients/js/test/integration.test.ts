@@ -22,7 +22,7 @@ after(async () => {
   await broker?.stop();
 });
 
-/** A name nobody else has used. */
+/** A unique name. */
 function fresh(): string {
   return `js-${randomBytes(5).toString('hex')}`;
 }
@@ -43,7 +43,7 @@ test('a consumer that is killed in mid-batch loses nothing', async () => {
     }
   }
   assert.deepEqual(handled, [1, 2]);
-  // Its lease runs out, and everything that was not acknowledged comes again, in order.
+  // Its lease expires, and all unacknowledged messages are redelivered in order.
   const again: number[] = [];
   await queue.group('g').consume({ batch: 10, idleTimeout: 5_000 }, (message) => {
     again.push(message.data);
@@ -73,7 +73,7 @@ test('a stopped consumer that was waiting takes nothing afterwards', async () =>
   const queue = queen.queue<number>(fresh());
   const group = queue.group('g');
   const consumer = group.consume({ concurrency: 3 }, () => assert.fail('nothing is there'));
-  // By then the pops of the consumer wait, too; should they not, the stop has to cope with that.
+  // By then the consumer's pops usually wait, too; if not, the stop must handle that.
   await group.pop({ wait: 100 });
   await consumer.stop();
   await queue.push(1);
@@ -129,7 +129,7 @@ test('dead letters are listed, counted, redriven and purged', async () => {
   const redrive = await group.deadLetters().redrive({ perSecond: 1_000 });
   const { status, done } = await redrive.finished();
   assert.deepEqual([status, done], ['completed', 3]);
-  // By somebody who has only heard of it.
+  // By a client that did not pop it.
   const { redrives } = queen.admin;
   assert.equal((await (await redrives.get(redrive.id)).finished()).done, 3);
   assert.ok((await redrives.list({ limit: 10 })).some(({ id }) => id === redrive.id));

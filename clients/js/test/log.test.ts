@@ -17,7 +17,7 @@ function delivering(deliveries: Reply[]): Promise<Fake> {
   return Fake.start((asked) => (asked.method === 'GET' ? (deliveries.shift() ?? { status: 204 }) : acked(asked)));
 }
 
-/** As a handler that was written in a hurry. */
+/** A handler with a bug. */
 function mistaken(): void {
   (undefined as unknown as () => void)();
 }
@@ -54,7 +54,7 @@ test('what a listener hears is not logged as well', async () => {
   assert.deepEqual(lines, []);
 });
 
-test('a broker that does not answer is reported when that begins and when it ends, however often it is asked', async () => {
+test('an outage of a broker is reported when it starts and when it ends, however many requests fail', async () => {
   let away = 6;
   let wanted: 'close' | undefined = 'close';
   await using fake = await Fake.start((asked) => {
@@ -68,12 +68,12 @@ test('a broker that does not answer is reported when that begins and when it end
   await until(() => lines.length === 2);
   await consumer.stop();
   assert.ok(fake.asked.length > 6);
-  assert.match(lines[0]!, new RegExp(`^warn queen-client: broker ${fake.url} does not answer: .*cannot reach`));
-  assert.match(lines[1]!, new RegExp(`^warn queen-client: broker ${fake.url} answers again after [0-9.]+ s$`));
+  assert.match(lines[0]!, new RegExp(`^warn queen-client: broker ${fake.url} does not respond: .*cannot reach`));
+  assert.match(lines[1]!, new RegExp(`^warn queen-client: broker ${fake.url} responds again after [0-9.]+ s$`));
   assert.equal(lines.length, 2);
 });
 
-test('a token that cannot be had is reported once, and so is its return', async () => {
+test('a failing token function is reported once, and so is its recovery', async () => {
   await using fake = await delivering([]);
   const { lines, logger } = listening();
   let asked = 0;
@@ -85,8 +85,8 @@ test('a token that cannot be had is reported once, and so is its return', async 
   };
   await new Queen({ url: fake.url, logger, token, ...QUICK }).queue('q').pop();
   assert.equal(lines.length, 2);
-  assert.match(lines[0]!, /^warn queen-client: token function does not answer: .*the vault is closed$/);
-  assert.match(lines[1]!, /^warn queen-client: token function answers again after [0-9.]+ s$/);
+  assert.match(lines[0]!, /^warn queen-client: token function does not respond: .*the vault is closed$/);
+  assert.match(lines[1]!, /^warn queen-client: token function responds again after [0-9.]+ s$/);
 });
 
 test('pops that a broker refuses for a while are reported when that begins and when it ends', async () => {
@@ -97,7 +97,7 @@ test('pops that a broker refuses for a while are reported when that begins and w
   await until(() => lines.length === 2);
   await consumer.stop();
   assert.deepEqual(lines.map((line) => line.replace(/after [0-9.]+ s/, 'after N s')), [
-    'warn queen-client: pops fail and are tried again (queue q): GET /api/v1/pop/queue/q: 500 out of order',
+    'warn queen-client: pops are failing; retrying (queue q): GET /api/v1/pop/queue/q: 500 out of order',
     'warn queen-client: pops work again after N s (queue q)',
   ]);
 });
@@ -123,10 +123,10 @@ test('an acknowledgement that fails and a lease that is lost are reported with t
   await consumer.done;
   assert.equal(lines.length, 2);
   assert.match(lines[0]!, /^error queen-client: acknowledgement failed \(queue q, partition a, transaction id a-0\): .*403 not yours$/);
-  assert.match(lines[1]!, /^error queen-client: renewal failed \(queue q, partition a, transaction id a-0\): the lease is gone/);
+  assert.match(lines[1]!, /^error queen-client: renewal failed \(queue q, partition a, transaction id a-0\): the lease is lost/);
 });
 
-test('messages that a buffer could not deliver are reported, unless somebody awaits their receipts', async () => {
+test('undelivered messages of a buffer are logged, unless their receipts are awaited', async () => {
   await using fake = await Fake.start(() => ({ status: 403, body: { error: 'not yours' } }));
   const { lines, logger } = listening();
   const buffer = new Queen({ url: fake.url, logger }).queue<number>('q').buffer({ linger: 0 });

@@ -9,7 +9,7 @@ import type { Reply } from './support/fake.js';
 
 const KEY = { partitionId: 'p', transactionId: 't' };
 
-/** Calls that would do harm if they were carried out twice. */
+/** Calls that would do harm if they were executed twice. */
 const CALLS: Record<string, (queen: Queen) => Promise<unknown>> = {
   'a pop with autoAck': (queen) => queen.queue('q').pop({ autoAck: true }),
   redrive: (queen) => queen.queue('q').deadLetters().redrive(),
@@ -26,22 +26,22 @@ const CALLS: Record<string, (queen: Queen) => Promise<unknown>> = {
 const DONE = { status: 200, body: { replayedAs: {}, messages: [] } };
 
 for (const [name, call] of Object.entries(CALLS)) {
-  test(`${name} is not tried again when it may have happened`, async () => {
+  test(`${name} is not retried once it may have been executed`, async () => {
     const lost: Reply[] = ['close', { status: 500 }, { status: 504 }];
     for (const reply of lost) {
       await using fake = await Fake.start(() => reply);
-      const failed = failing('outcome_unknown', { attempts: 1 }, /it may have happened/);
+      const failed = failing('outcome_unknown', { attempts: 1 }, /it may have been executed/);
       await assert.rejects(call(new Queen({ url: fake.url, ...QUICK })), failed);
       assert.equal(fake.asked.length, 1);
     }
   });
 
-  test(`${name} is tried again when nothing was done`, async () => {
+  test(`${name} is retried when nothing was executed`, async () => {
     const replies: Reply[] = [{ status: 429 }, { status: 503 }];
     await using fake = await Fake.start(() => replies.shift() ?? DONE);
     const gone = await Fake.start(() => 'close');
     await gone[Symbol.asyncDispose]();
-    // Whichever of the two is asked first.
+    // Whichever of the two is used first.
     for (const urls of [[fake.url], [gone.url, fake.url], [fake.url, gone.url]]) {
       await call(new Queen({ urls, ...QUICK }));
     }
@@ -49,7 +49,7 @@ for (const [name, call] of Object.entries(CALLS)) {
   });
 }
 
-test('what would be refused is told as such, and not as unknown', async () => {
+test('a certain refusal is reported as such, and not as unknown', async () => {
   await using fake = await Fake.start(() => ({ status: 404 }));
   await assert.rejects(CALLS.redrive!(new Queen(fake.url)), failing('not_found', { attempts: 1 }));
 });

@@ -9,7 +9,7 @@ import type { Asked, Reply } from './support/fake.js';
 
 const TICKET = { queuePosition: 12, estimatedWait: 1, reason: 'system_busy' };
 
-/** Answers a push with an operation for each partition. */
+/** Responds to a push with an operation for each partition. */
 function deferred(asked: Asked): Reply {
   const { body } = pushed(asked) as { body: object[] };
   const results = body.map((result, index) => {
@@ -18,7 +18,7 @@ function deferred(asked: Asked): Reply {
   return { status: 202, body: results };
 }
 
-/** Answers a question after an operation. */
+/** Responds to a query of an operation. */
 function state(asked: Asked, states: Record<string, string>, result: unknown = null): Reply {
   const status = states[asked.path.split('/').pop()!]!;
   return { status: 200, body: { status, result, error_message: status === 'failed' ? 'no room' : null } };
@@ -82,7 +82,7 @@ test('a 202 that is one object tells operations by partition', async () => {
   });
   const by = { partition: (name: string) => name };
   const results = await new Queen(fake.url).queue<string>('q').push(['a', 'a', 'b', 'c'], by);
-  // What is in no operation was done at once.
+  // Without an operation, it was executed at once.
   assert.deepEqual(results.map(({ operation }) => operation?.id), ['a1', 'a1', 'b1', undefined]);
   const queue = new Queen({ url: fake.url, queuedOperationBehavior: 'poll' }).queue<string>('q');
   // Two operations of one partition have a result each.

@@ -10,7 +10,7 @@ import { PACKAGE } from './support/broker.js';
 
 const run = promisify(execFile);
 
-test('the package of a fresh checkout is its build, its README and its licence, and needs nothing else', async () => {
+test('the package of a fresh checkout is its build, its README and its license, and needs nothing else', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'queen-js-package-'));
   try {
     for (const name of ['src', 'examples', 'test', 'package.json', 'tsconfig.json', 'README.md', 'LICENSE']) {

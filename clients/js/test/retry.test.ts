@@ -34,7 +34,7 @@ test('Retry-After is honoured up to the longest delay, unless it is switched off
   assert.equal(retryDelay(of(429, 2_000), 1, RULES, 0), 2_000);
   assert.equal(retryDelay(of(503, 90_000), 1, RULES, 0), 30_000);
   assert.equal(retryDelay(of(429, 2_000), 1, { ...RULES, honorRetryAfter: false }, 1), 100);
-  // Otherwise the request would be repeated as fast as it is answered.
+  // Otherwise the request would be repeated in a busy loop.
   assert.equal(retryDelay(of(429, 0), 3, RULES, 1), 400);
 });
 

@@ -1,4 +1,4 @@
-/** Runs the behaviour suite: `queen-testkit scenarios -- node build/test/scenarios.js [part of a name]`. */
+/** Runs the scenario suite: `queen-testkit scenarios -- node build/test/scenarios.js [part of a name]`. */
 
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
@@ -34,7 +34,7 @@ function client({ urls = 1, client = {} }: Json): Queen {
   return new Queen({ ...options, urls: URLS.split(',').slice(0, urls) });
 }
 
-/** Puts a name of its own in the place of every `$word`. */
+/** Replaces every `$word` with a unique name. */
 function replaced(value: Json, names: Map<string, string>): Json {
   if (typeof value === 'string') {
     return value.replace(/\$([a-z]+)/g, (_, word: string) => {
@@ -125,7 +125,7 @@ function same(name: keyof Outcome): Check {
   return (wanted, outcome) => assert.deepEqual(told(outcome, name), wanted, `${name}: ${JSON.stringify(outcome[name])}`);
 }
 
-/** A step that says nothing about it cannot be held to it. */
+/** An unknown expectation is an error. */
 function told<N extends keyof Outcome>(outcome: Outcome, name: N): NonNullable<Outcome[N]> {
   const value = outcome[name];
   assert.ok(value !== undefined && value !== null, `nothing is told about ${name}`);

@@ -44,7 +44,7 @@ test('a consumer that waits for its token is stopped', async () => {
   await queen.close();
 });
 
-test('a token that cannot be had for a moment is asked for again, and no broker is blamed', async () => {
+test('a temporary failure of the token function is retried, and no broker is blamed', async () => {
   await using one = await Fake.start(() => ({ status: 200, body: {} }));
   await using other = await Fake.start(() => ({ status: 200, body: {} }));
   let fail = true;
@@ -59,14 +59,14 @@ test('a token that cannot be had for a moment is asked for again, and no broker 
 
   const vault = () => Promise.reject(new Error('the vault is closed'));
   const queue = new Queen({ url: one.url, token: vault, ...QUICK }).queue('q');
-  await assert.rejects(queue.push(1, { deadline: 50 }), failing('network', {}, /no token: the vault is closed/));
+  await assert.rejects(queue.push(1, { deadline: 50 }), failing('network', {}, /cannot get a token: the vault is closed/));
 });
 
-test('a consumer outlives a token that cannot be had for a moment, and is told of it', async () => {
+test('a consumer survives a temporary failure of the token function, and reports it', async () => {
   await using fake = await Fake.start((asked) => (asked.method === 'GET' ? popped({ a: [1] }) : acked(asked)));
   let number = 0;
   const token = async () => {
-    // That of the pop, and that of the acknowledgement.
+    // The token of the pop, and that of the acknowledgement.
     if (++number % 2 === 1) {
       throw new Error('the vault is closed');
     }
@@ -76,7 +76,7 @@ test('a consumer outlives a token that cannot be had for a moment, and is told o
   const onError = (error: unknown, { during }: { during: string }) => told.push(`${during}: ${(error as Error).message}`);
   const consumer = new Queen({ url: fake.url, token, ...QUICK }).queue('q').consume({ limit: 1, onError }, () => {});
   assert.deepEqual(await consumer.done, { handled: 1, failed: 0, batches: 1 });
-  assert.deepEqual(told, ['pop: there is no token: the vault is closed']);
+  assert.deepEqual(told, ['pop: cannot get a token: the vault is closed']);
   assert.deepEqual(fake.asked.map(({ path }) => path), ['/api/v1/pop/queue/q', '/api/v1/ack']);
 });
 

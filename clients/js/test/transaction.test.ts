@@ -9,12 +9,12 @@ import type { Reply } from './support/fake.js';
 
 const REFUSED = { status: 200, body: { transactionId: 't', success: false, error: 'Invalid or expired lease', results: [] } };
 
-/** A broker with a message that answers transactions as told, and then refuses them. */
+/** A broker with a message that gives these responses to transactions, and then refuses them. */
 function broker(replies: Reply[]) {
   return Fake.start((asked) => (asked.method === 'GET' ? popped({ a: [1] }) : (replies.shift() ?? REFUSED)));
 }
 
-test('a transaction whose answer was lost is never told as rolled back', async () => {
+test('a transaction with a lost answer is never reported as rolled back', async () => {
   const replies: Reply[] = [];
   await using fake = await broker(replies);
   const queen = new Queen({ url: fake.url, ...QUICK });
@@ -24,7 +24,7 @@ test('a transaction whose answer was lost is never told as rolled back', async (
   replies.push('close');
   await assert.rejects(transaction().commit(), failing('outcome_unknown', { attempts: 2 }));
   replies.push('close');
-  // Without acknowledgements the ids tell: had it happened, it would be a success.
+  // Without acknowledgements the ids decide: had it been executed, a retry would succeed.
   await assert.rejects(queen.transaction().push('r', 1).commit(), failing('rolled_back', { attempts: 2 }));
   const [, first] = fake.asked;
   assert.deepEqual(first!.body.requiredLeases, ['lease']);
@@ -45,7 +45,7 @@ test('what an earlier commit has left open stays open', async () => {
 
   const forbidden = transaction();
   replies.push('close', { status: 403 });
-  await assert.rejects(forbidden.commit(), failing('forbidden', { attempts: 2 }, /earlier attempt may have been carried out/));
+  await assert.rejects(forbidden.commit(), failing('forbidden', { attempts: 2 }, /earlier attempt may have been executed/));
   await assert.rejects(forbidden.commit(), failing('outcome_unknown', { attempts: 1 }));
 
   const aborted = transaction();

@@ -1,4 +1,4 @@
-"""Fan-out: every consumer group reads the whole queue, each at its own pace."""
+"""Fan-out: every consumer group reads the whole queue at its own pace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order per customer: each customer is a partition. Nothing overtakes in it, and a slow one holds up nobody else."""
+"""Ordering per customer: one partition per customer keeps its order, and a slow customer does not hold up others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def main() -> None:
         name = f"events-{uuid.uuid4().hex[:8]}"
         events = queen.queue(name, type=Event)
 
-        # A buffer turns these into a few requests, and keeps the order of each partition.
+        # A buffer combines these into a few requests, and keeps the order of each partition.
         async with events.buffer() as buffer:
             for number in range(EACH):
                 for customer in CUSTOMERS:

@@ -1,4 +1,4 @@
-"""A pipeline: a stage acknowledges a message and pushes what it made of it in one transaction. Nothing is lost."""
+"""A pipeline: a stage acknowledges a message and pushes its result in one transaction, so nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def main() -> None:
                 bill = {"order": message.data["order"], "amount": message.data["total"]}
                 transaction.push(invoices, bill, partition=message.partition)
 
-        # The handler acknowledges by itself; the consumer notices.
+        # The transaction acknowledges the message; the consumer takes that into account.
         await queen.queue(orders).group("billing").consume(invoice, batch=5, limit=5)
 
         async def send(message: AsyncMessage[Any]) -> None:

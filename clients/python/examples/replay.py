@@ -1,4 +1,4 @@
-"""Replay: a group is sent back, and reads again what is stored. Others do not notice."""
+"""Replay: a group is moved back and reads stored messages again. Other groups are not affected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def main() -> None:
         print(f"first report: {await total()}")
         print(f"nothing new: {await total()}")
         await queen.admin.groups.seek("reports", name, "beginning")
-        print(f"once more: {await total()}")
+        print(f"again: {await total()}")
         await queen.admin.queues.delete(name)
 
 

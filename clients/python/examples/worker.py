@@ -1,4 +1,4 @@
-"""A worker: handles jobs, four at a time. One that fails comes again until its retries are spent: a dead letter."""
+"""A worker: processes four jobs concurrently. A failed job is retried until it becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def main() -> None:
         for image in ("cat.png", "dog.png", "broken.png", "bird.png"):
             await images.partition(image).push({"image": image})
 
-        # A real worker has no idle_timeout, and stops when it is told to: `await consumer.stop()`.
+        # A real worker has no idle_timeout, and stops on a signal: `await consumer.stop()`.
         summary = await images.group("resizers").consume(
             resize, concurrency=4, idle_timeout=1.0, on_error=lambda error: print(f"failed: {error}")
         )

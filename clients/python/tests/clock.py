@@ -1,4 +1,4 @@
-"""Time that passes only where somebody waits for it, so that what takes a minute is tested at once."""
+"""Simulated time that only passes while the code waits, so that tests of long waits finish at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clock:
         self._patch = patch
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Runs it in a loop of its own. Nothing in there may wait for the world outside."""
+        """Runs it in its own loop. Nothing in there may wait for real I/O."""
         loop: Any = asyncio.new_event_loop()
         select = loop._selector.select
 

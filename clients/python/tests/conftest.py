@@ -1,4 +1,4 @@
-"""A broker as users run it, and both clients for each test that asks for `api`."""
+"""A broker as users run it, and both clients for each test that uses `api`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ TEST_PATIENCE = 60
 
 
 class Api:
-    """One of the two clients, behind the same words."""
+    """One of the two clients, with a common interface."""
 
     def __init__(self, url: str | list[str], sync: bool, **options: Any) -> None:
         self.sync = sync
-        # Which of the two does not matter to who uses it through `do`.
+        # Through `do`, both clients are used alike.
         self.queen: Any = Queen(url, **options) if sync else AsyncQueen(url, **options)
 
     async def do(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a method and waits for it, if need be in a thread."""
+        """Calls a method and waits for it, in a thread if needed."""
         if self.sync:
             return await asyncio.to_thread(method, *args, **kwargs)
         result = method(*args, **kwargs)
@@ -57,7 +57,7 @@ class Api:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[str]:
-    """Where the broker listens."""
+    """The URL of a running broker."""
     if url := os.environ.get("QUEEN_URL"):
         yield url
         return
@@ -69,10 +69,10 @@ def broker() -> Iterator[str]:
 def running_broker() -> Iterator[str]:
     binary = os.environ.get("QUEEN_BIN", ROOT / "target/debug/queen")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="queen-client-"))
-    # Root's PostgreSQL runs as somebody else, who has to get in.
+    # As root, PostgreSQL runs as another user, who needs access to the folder.
     folder.chmod(0o755)
     log = folder / "log"
-    # Not the rest: a stray PG_HOST would send the broker to another database.
+    # Not all variables: a stray PG_HOST would send the broker to another database.
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -109,13 +109,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def api(broker: str, kind: str) -> Api:
-    """Is closed behind the test."""
+    """Closed after the test."""
     return Api(broker, kind == "sync")
 
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest) -> str:
-    """A name nobody else has used."""
+    """A unique name."""
     return f"{request.node.originalname}-{uuid.uuid4().hex[:8]}"[-200:]
 
 

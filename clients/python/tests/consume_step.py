@@ -1,4 +1,4 @@
-"""The step `consume` of a scenario: a consumer with a made-up handler."""
+"""The step `consume` of a scenario: a consumer with a scripted handler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scenarios import Runner
 
 HANG_MAX = 10.0
-#: Handlers that do nothing but return, unless they fail.
+#: Handlers that only return, unless they fail.
 RETURNING = ("succeed", "failFirst", "succeedFirst", "hang")
 
 

@@ -1,4 +1,4 @@
-"""How scenarios spell things."""
+"""Parses the fields of scenarios."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Callable, NamedTuple
 
 
 class Fields:
-    """What a step says. Everything has to be taken."""
+    """The fields of a step. All of them have to be used."""
 
     def __init__(self, what: str, values: dict[str, Any]) -> None:
         self._what, self._left = what, dict(values)
@@ -23,7 +23,7 @@ class Fields:
 
 
 class Check(NamedTuple):
-    """What was seen, if it need not be equal to what is wanted."""
+    """An observation that need not equal the expected value."""
 
     seen: Any
     holds: Callable[[Any, Any], bool]

@@ -1,4 +1,4 @@
-"""A client whose broker is made up."""
+"""A client with a fake broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def payloads(request: httpx.Request) -> list[Any]:
 
 
 def pushed(request: httpx.Request, **more: Any) -> httpx.Response:
-    """What a broker says to a push."""
+    """A broker's response to a push."""
     items = json.loads(request.content)["items"]
     results = [
         {
@@ -59,13 +59,13 @@ def pushed(request: httpx.Request, **more: Any) -> httpx.Response:
 
 
 def acks(request: httpx.Request) -> list[tuple[str, str]]:
-    """Of which messages an acknowledgement says what."""
+    """The messages and statuses of an acknowledgement."""
     body = json.loads(request.content)
     return [(one["transactionId"], one["status"]) for one in body.get("acknowledgments", [body])]
 
 
 def acked(request: httpx.Request, **more: Any) -> httpx.Response:
-    """What a broker says to an acknowledgement."""
+    """A broker's response to an acknowledgement."""
     results = [
         {"transactionId": name, "success": True, "leaseReleased": status in ("failed", "retry"), **more}
         for name, status in acks(request)

@@ -1,4 +1,4 @@
-"""Performs scenarios with the public API. clients/scenarios/README.md tells their format."""
+"""Performs scenarios with the public API. clients/scenarios/README.md describes their format."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Runner:
             compare(f"{what}: {name}", seen[name], wanted)
 
     def _named(self, value: Any) -> Any:
-        """`$queue` is a name nobody else has used."""
+        """`$queue` is a unique name."""
         if isinstance(value, str):
             return re.sub(r"\$([a-z]+)", lambda found: self._name_of(found[1]), value)
         if isinstance(value, list):
@@ -83,7 +83,7 @@ class Runner:
         return self._names.setdefault(word, f"{word}-{uuid.uuid4().hex[:8]}")
 
     def reader(self, fields: Fields, **options: Any) -> Any:
-        """A queue, with or without partition and group, or what labels find."""
+        """A queue, with or without partition and group, or queues by label."""
         queue, group = fields.take("queue"), fields.take("group")
         namespace, task, partition = fields.take("namespace"), fields.take("task"), fields.take("partition")
         if queue is None:

@@ -1,4 +1,4 @@
-"""The admin plane of both clients with a real broker: every verb once."""
+"""The admin API of both clients with a real broker: every verb once."""
 
 from __future__ import annotations
 

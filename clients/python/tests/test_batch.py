@@ -1,4 +1,4 @@
-"""One batch of a consumer: its lease, and what the broker is told when. The broker is made up, and so is the time."""
+"""A batch of a consumer: its lease, and its acknowledgements over time. Broker and clock are fake."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Broker:
-    """Has given a lease of 30 s, and takes nothing behind its end."""
+    """Grants a lease of 30 s, and accepts nothing after its end."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.ends = clock.now + 30
-        #: What it says instead, if it says something.
+        #: A different response, if set.
         self.instead: Callable[[httpx.Request], Any] = lambda request: None
         self.renewals: list[float] = []
         self.acks: list[list[tuple[str, str]]] = []
@@ -59,7 +59,7 @@ class Broker:
 
 
 class Batches:
-    """Handles one batch, and knows what was told."""
+    """Handles one batch, and records its acknowledgements."""
 
     def __init__(self, clock: Clock, **options: Any) -> None:
         self.clock, self.broker = clock, Broker(clock)
@@ -184,7 +184,7 @@ def test_a_refused_acknowledgement_ends_its_partition_and_no_other(clock: Clock)
     assert [ack for acks in batch.broker.acks for ack in acks] == [("b1", "completed"), ("a2", "retry")]
 
 
-def test_a_lease_whose_time_is_over_is_lost_also_if_nobody_says_so(clock: Clock) -> None:
+def test_an_expired_lease_is_lost_even_without_a_response(clock: Clock) -> None:
     batch, began = Batches(clock), clock.now
     batch.broker.instead = batch.broker.away
     did = batch.run(seconds(1000), "a1")
@@ -216,7 +216,7 @@ def test_a_nack_of_a_handler_does_not_overtake_what_is_done_before_it(clock: Clo
     assert (batch.broker.acks, did.handled) == ([[("a1", "completed")], [("a2", "retry")]], 2)
 
 
-def test_a_handler_that_raises_has_failed_whoever_acknowledges(clock: Clock) -> None:
+def test_a_handler_that_raises_fails_its_message_in_any_auto_ack_mode(clock: Clock) -> None:
     for auto_ack in (True, False):
         batch = Batches(clock)
 
@@ -238,7 +238,7 @@ def test_what_a_handler_acknowledged_before_it_raised_is_not_nacked(clock: Clock
     assert (batch.broker.acks, did.failed) == ([[("a1", "completed")]], 1)
 
 
-def test_a_nack_whose_answer_was_lost_is_told_as_that(clock: Clock) -> None:
+def test_a_nack_with_a_lost_answer_is_outcome_unknown(clock: Clock) -> None:
     batch = Batches(clock)
     answers = iter([httpx.ReadError("reset"), None, httpx.ReadError("reset"), None])
 

@@ -1,4 +1,4 @@
-"""A buffer: its limits, its order, and that nothing disappears in it. The broker is made up here."""
+"""Buffers: limits, order, and that nothing is lost silently. The broker is fake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def buffer(reply: Callable[[httpx.Request], Any], **limits: Any) -> AsyncBuffer[
 
 
 class Broker:
-    """Notes what was pushed, and holds its answers back while it is told to."""
+    """Records pushes, and holds responses back on request."""
 
     def __init__(self) -> None:
         self.batches: list[list[Any]] = []
@@ -132,7 +132,7 @@ async def test_of_messages_that_are_refused_one_by_one_only_those_fail() -> None
     await made.close()
 
 
-async def test_what_was_told_by_its_receipt_is_not_told_again() -> None:
+async def test_a_failure_reported_by_its_receipt_is_not_reported_again() -> None:
     told: list[Exception] = []
     made = buffer(lambda request: httpx.Response(401), on_error=told.append)
     receipt = await made.push(1)
@@ -142,7 +142,7 @@ async def test_what_was_told_by_its_receipt_is_not_told_again() -> None:
     assert told == []
 
 
-async def test_what_was_not_delivered_takes_room_until_somebody_knows() -> None:
+async def test_undelivered_messages_take_room_until_they_are_reported() -> None:
     made = buffer(lambda request: httpx.Response(401), max_messages=2, linger=0, on_error=lambda error: None)
     for number in range(2):
         await made.push(number)
@@ -157,7 +157,7 @@ async def test_what_was_not_delivered_takes_room_until_somebody_knows() -> None:
     await made.close()
 
 
-async def test_a_closed_buffer_takes_nothing_also_from_those_who_wait() -> None:
+async def test_a_closed_buffer_accepts_nothing_including_waiting_pushes() -> None:
     broker = Broker()
     broker.open.clear()
     made = buffer(broker.reply, max_messages=1, lanes=1)
@@ -202,7 +202,7 @@ def test_a_buffer_that_is_left_with_messages_is_reported() -> None:
     assert isinstance(told[0], Undelivered) and told[0].kind == "closed"
 
 
-async def test_who_stopped_waiting_for_a_receipt_is_told_like_everybody_else() -> None:
+async def test_an_abandoned_receipt_is_reported_by_flush() -> None:
     broker = Broker()
     told: list[Exception] = []
     broker.open.clear()

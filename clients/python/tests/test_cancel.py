@@ -1,4 +1,4 @@
-"""Consumers that are cancelled at every point where they can be: afterwards nobody holds a lease. The broker is made up."""
+"""Consumers that are cancelled at every possible point: afterwards no lease is held. The broker is fake."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from queen_client import AsyncMessage, AsyncQueue
 from queen_client.delivery import Lease
 from queen_client.pop import Source
 
-#: More steps of the event loop than all of it takes.
+#: More steps of the event loop than everything takes.
 _STEPS = 60
 _MESSAGES = 3
 
 
 class Broker:
-    """Hands out messages one by one, takes them back, and lets pops wait. Every answer takes a few steps."""
+    """Delivers messages one by one, takes them back, and lets pops wait. Every response takes a few steps."""
 
     def __init__(self) -> None:
         self.free = [f"{partition}1" for partition in "abc"[:_MESSAGES]]
-        #: By the lease they are under.
+        #: By lease.
         self.leased: dict[str, str] = {}
         self._leases = 0
-        #: Which waits were ended.
+        #: Ended waits.
         self._ended: set[str] = set()
 
     async def reply(self, request: httpx.Request) -> httpx.Response:
@@ -61,7 +61,7 @@ class Broker:
         self.leased[lease] = name
         fields = {**delivery(name, Lease(lease, 300, 0)).fields, "createdAt": "2026-01-01T00:00:00Z"}
         try:
-            # It is on its way. A connection that is cut now is noticed, and the broker takes the message back.
+            # The response is in transit. The broker notices a cut connection, and takes the message back.
             await self._work()
         except asyncio.CancelledError:
             self.free.append(self.leased.pop(lease))
@@ -76,7 +76,7 @@ class Broker:
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("stopping", [None, 0, 5, 12])
 def test_wherever_a_consumer_is_cancelled_it_leaves_no_lease(stopping: int | None, together: bool) -> None:
-    """All tasks at once, as a loop does that ends; `stopping`: so many steps after the consumer was told to stop."""
+    """All tasks at once, like a loop that ends; `stopping`: this many steps after the consumer was asked to stop."""
     for steps in range(_STEPS):
         broker = Broker()
 

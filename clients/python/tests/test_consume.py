@@ -31,7 +31,7 @@ async def until(condition: Any) -> None:
 
 
 async def left(api: Api, queue: str, group: str) -> list[Any]:
-    """What the group can get right now."""
+    """The messages available to the group now."""
     messages = await api.do(api.queen.queue(queue).group(group).pop, batch=100, partitions=100)
     return [message.data for message in messages]
 
@@ -140,7 +140,7 @@ async def test_a_cancelled_consumer_gives_back_what_it_holds(broker: str, queue:
 async def test_a_consumer_that_is_killed_in_the_middle_of_a_batch_loses_nothing(broker: str, queue: str) -> None:
     async with AsyncQueen(broker) as queen:
         await queen.queue(queue).push_many(list(range(5)))
-        # Says what it handles, and never comes back from the third.
+        # Prints what it handles, and hangs in the third.
         program = f"""
 import time
 from queen_client import Queen
@@ -181,7 +181,7 @@ async def test_a_slow_batch_is_acknowledged_bit_by_bit(broker: str, queue: str) 
 
         consumer = queen.queue(queue).group("g").start(handler, batch=3)
         await waiting.wait()
-        # The second as well, if the first acknowledgement took its time.
+        # The second as well, if the first acknowledgement was slow.
         assert (await queen.admin.queues.depth(queue, "g"))["pending"] in (1, 2)
         await consumer.stop(0)
         assert (await queen.admin.queues.depth(queue, "g"))["pending"] == 1
@@ -202,7 +202,7 @@ async def test_a_lease_is_kept_while_a_handler_runs(api: Api, queue: str) -> Non
     assert (await api.do(api.queen.admin.queues.depth, queue, "g"))["pending"] == 0
 
 
-async def test_a_handler_is_told_that_its_lease_is_lost_and_nothing_is_acknowledged(api: Api, queue: str) -> None:
+async def test_a_handler_sees_that_its_lease_is_lost_and_nothing_is_acknowledged(api: Api, queue: str) -> None:
     handle = api.queen.queue(queue)
     await api.do(handle.push, 1)
     began = threading.Event()
@@ -232,14 +232,14 @@ async def test_a_handler_is_told_that_its_lease_is_lost_and_nothing_is_acknowled
     await until(began.is_set)
     # A seek ends the leases of a group.
     await api.do(api.queen.admin.groups.seek, "g", queue, "beginning")
-    # It comes again, so what was lost was neither handled, nor did it fail.
+    # It is redelivered, so the lost message counts neither as handled nor as failed.
     summary = await api.do(consumer.wait)
     assert (summary.handled, summary.failed, lost) == (1, 0, [True])
     assert "refused" in [getattr(error, "kind", None) for error in told]
     assert (await api.do(api.queen.admin.queues.depth, queue, "g"))["pending"] == 0
 
 
-async def test_an_error_that_stays_ends_the_consumer_and_is_told() -> None:
+async def test_a_permanent_error_ends_the_consumer_and_is_raised() -> None:
     told: list[Any] = []
     queue = AsyncQueue[Any](http(lambda request: httpx.Response(401)), Source(queue="q"), lambda value: value)
     consumer = queue.start(print, concurrency=2, on_error=told.append)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is shown to people runs: the README's quickstarts and the examples. And what is generated is up to date."""
+"""The README's quickstarts and the examples run, and generated files are up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How things end: a client that is closed, a loop that is left, with consumers and buffers that are at work."""
+"""Closing a client, and ending its loop, while consumers and buffers are active."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_handlers_may_push_into_a_buffer_until_they_are_done(broker: str, 
 
 
 def test_a_loop_that_ends_by_cancelling_everything_leaves_no_lease(broker: str, queue: str) -> None:
-    """As `asyncio.run` does it after Ctrl-C, before Python 3.11."""
+    """Like `asyncio.run` after Ctrl-C, before Python 3.11."""
     began = threading.Event()
 
     async def handler(message: AsyncMessage[Any]) -> None:
@@ -168,7 +168,7 @@ def test_a_pop_that_receives_what_another_worker_gives_back_at_the_end_gives_it_
 
 
 async def test_when_a_close_returns_no_request_is_under_way() -> None:
-    """One that still connects would leave its socket open."""
+    """A connection in progress would leave its socket open."""
     under_way: set[str] = set()
 
     async def reply(request: httpx.Request) -> httpx.Response:

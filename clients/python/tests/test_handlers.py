@@ -1,4 +1,4 @@
-"""Handlers of both clients with a real broker: what they may do, and what becomes of their messages."""
+"""Handlers of both clients with a real broker: what they may do, and the outcome of their messages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_what_cannot_be_decoded_is_given_up_and_the_rest_goes_on(api: Api,
         assert (seen, summary.handled, summary.failed) == ([1, 3], 2, 1)
         assert [getattr(error, "kind", None) for error in told] == ["decode"]
         letters = await api.do(api.queen.queue(queue).group(group).dead_letters().list)
-        assert "the payload is no number" in letters["messages"][0]["errorMessage"]
+        assert "the payload is not a valid number" in letters["messages"][0]["errorMessage"]
 
 
 async def test_what_cannot_be_decoded_is_given_up_also_if_handlers_acknowledge_themselves(api: Api, queue: str) -> None:
@@ -103,12 +103,12 @@ async def test_what_cannot_be_decoded_is_given_up_also_if_handlers_acknowledge_t
     assert (await api.do(api.queen.queue(queue).dead_letters().list))["total"] == 1
 
 
-async def test_a_handler_that_raises_has_failed_whoever_acknowledges_and_whatever_it_says(api: Api, queue: str) -> None:
+async def test_a_handler_that_raises_fails_its_message_with_any_error_and_auto_ack_mode(api: Api, queue: str) -> None:
     await api.do(api.queen.admin.queues.configure, queue, retry_limit=0)
     await api.do(api.queen.queue(queue).push_many, [1, 2])
 
     def handler(message: Any) -> None:
-        # Half a character, as in names of files.
+        # A lone surrogate, as in file names.
         raise ValueError(f"bad file \udcff {message.data}")
 
     reader = api.queen.queue(queue).group("g")

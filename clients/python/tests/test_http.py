@@ -1,4 +1,4 @@
-"""One request: its attempts, its end, and what answers mean. The brokers are made up here."""
+"""Requests: attempts, deadlines, and the meaning of responses. The brokers are fake."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_what_may_have_been_done_before_is_known() -> None:
 async def test_what_must_not_be_done_twice_is_not_sent_twice() -> None:
     once = Request("POST", "/api/v1/thing", repeatable=False)
     for lost in (httpx.ReadError("reset"), httpx.Response(500), httpx.Response(504)):
-        with pytest.raises(errors.OutcomeUnknown, match="may have been done") as caught:
+        with pytest.raises(errors.OutcomeUnknown, match="may have been executed") as caught:
             await http(replies(lost), retry_delay=0.001).call(once)
         assert (caught.value.attempts, caught.value.status) == (1, getattr(lost, "status_code", None))
     for not_done in (httpx.ConnectError("no"), httpx.Response(429), httpx.Response(503)):
@@ -80,7 +80,7 @@ async def test_an_error_has_the_words_of_the_broker() -> None:
     assert (error.retry_after, error.attempts) == (5.0, 1)
 
 
-async def test_an_error_of_something_else_on_the_way_is_told_as_well() -> None:
+async def test_an_error_of_a_proxy_is_reported_as_well() -> None:
     with pytest.raises(errors.BadRequest, match="<html>"):
         await http(replies(httpx.Response(405, text="<html>"))).call(GET)
     with pytest.raises(errors.ServerError):
@@ -89,7 +89,7 @@ async def test_an_error_of_something_else_on_the_way_is_told_as_well() -> None:
         await http(replies(httpx.Response(200, html="<html>"))).call(GET)
 
 
-def test_when_the_deadline_would_pass_the_error_is_told_at_once(clock: Clock) -> None:
+def test_an_error_is_raised_at_once_if_the_deadline_would_pass(clock: Clock) -> None:
     began = clock.now
     reply = httpx.Response(503, headers={"retry-after": "20"})
     with pytest.raises(errors.Unavailable):
@@ -149,7 +149,7 @@ def test_who_was_at_all_brokers_waits_before_the_next_round_whatever_others_find
 
     def reply(request: httpx.Request) -> Reply:
         asked.append((request.url.host, round(clock.now - began)))
-        # Somebody's pops still work there.
+        # A pop of another caller still works there.
         for broker in range(2):
             client.brokers.answered(broker)
         return httpx.Response(503, headers={"retry-after": "7"})
@@ -193,7 +193,7 @@ async def test_a_cancelled_call_ends() -> None:
         await call
 
 
-async def test_those_who_want_to_know_hear_of_attempts_that_are_followed_by_another() -> None:
+async def test_a_callback_gets_failures_that_are_retried() -> None:
     heard: list[errors.QueenError] = []
     request = Request("GET", "/", on_error=heard.append)
     await http(replies(httpx.Response(503), httpx.Response(200, json=1)), retry_delay=0.001).call(request)
@@ -225,7 +225,7 @@ def test_a_token_that_never_comes_fails_the_call_at_its_deadline(clock: Clock) -
         raise AssertionError
 
     began = clock.now
-    with pytest.raises(errors.NetworkError, match="the token could not be had"):
+    with pytest.raises(errors.NetworkError, match="cannot get a token"):
         clock.run(http(replies(), token=token).call(GET))
     assert 30 <= clock.now - began <= 60
 
@@ -237,7 +237,7 @@ async def test_a_token_that_no_header_can_hold_is_wrong_use_and_not_shown(token:
     assert "cret" not in str(caught.value)
 
 
-async def test_whoever_waits_for_an_answer_hears_that_the_client_was_closed() -> None:
+async def test_closing_the_client_fails_calls_in_progress() -> None:
     began = asyncio.Event()
 
     async def cut() -> httpx.Response:

@@ -1,4 +1,4 @@
-"""What a consumer tells the broker about a batch."""
+"""The acknowledgements that a consumer sends for a batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_behind_a_failure_nothing_of_its_partition_is_handled_and_it_is_given_ba
     assert [ack.error for ack in acks if ack.status == "failed"] == ["why"]
 
 
-def test_what_nobody_began_is_given_back_by_its_first_message() -> None:
+def test_unhandled_messages_are_given_back_through_the_first_one() -> None:
     a1, a2, a3, b1, b2 = batch("a1", "a2", "a3", "b1", "b2")
     ledger = Ledger([a1, a2, a3, b1, b2])
     ledger.done(a1)
@@ -67,7 +67,7 @@ def test_what_a_handler_acknowledged_is_not_acknowledged_again() -> None:
     assert due(ledger) == [] and ledger.is_open(a2)
 
 
-def test_behind_what_a_handler_gave_back_nothing_of_its_partition_is_handled_or_told() -> None:
+def test_nothing_behind_a_returned_message_is_handled_or_reported() -> None:
     a1, a2 = batch("a1", "a2")
     ledger = Ledger([a1, a2])
     a1.settle("retry", released=True)
@@ -107,7 +107,7 @@ def test_a_lease_that_handlers_ended_themselves_is_not_lost() -> None:
     assert ledger.is_settled()
 
 
-def test_without_auto_ack_what_is_done_is_left_to_the_handler_and_a_failure_is_told() -> None:
+def test_without_auto_ack_only_failures_are_reported() -> None:
     a1, a2, b1, c1, c2 = batch("a1", "a2", "b1", "c1", "c2")
     ledger = Ledger([a1, a2, b1, c1, c2], auto_ack=False)
     ledger.done(a1)
@@ -139,7 +139,7 @@ def test_a_failure_behind_what_is_still_open_gives_back_only_what_is_behind_it()
     assert due(ledger) == [("a1", "completed"), ("a2", "failed"), ("a3", "retry")]
 
 
-def test_what_was_told_as_failed_is_not_given_back() -> None:
+def test_a_message_reported_as_failed_is_not_given_back() -> None:
     a1, a2, a3 = batch("a1", "a2", "a3")
     ledger = Ledger([a1, a2, a3])
     ledger.failed(a2, "cannot be read")
@@ -165,7 +165,7 @@ def test_an_acknowledgement_of_a_handler_speaks_for_those_before_it() -> None:
     assert due(ledger) == [("b2", "failed")]
 
 
-def test_what_could_not_be_told_stays_due_unless_there_is_news() -> None:
+def test_unsent_acknowledgements_stay_due_unless_outdated() -> None:
     a1, a2, b1 = batch("a1", "a2", "b1")
     ledger = Ledger([a1, a2, b1])
     ledger.done(a1)
@@ -183,5 +183,5 @@ def test_where_the_broker_refuses_an_acknowledgement_nothing_more_is_handled() -
     ledger.take()
     ledger.refused(a1)
     assert not ledger.is_open(a2) and ledger.is_open(b1)
-    # If it was not for the lease, the rest is free then.
+    # If the lease was not the reason, the rest becomes free then.
     assert due(ledger) == [("a2", "retry")]

@@ -1,4 +1,4 @@
-"""What is logged when nobody listens. The broker is made up."""
+"""What is logged without a callback. The broker is fake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def popped(*names: str, lease: float = 60) -> httpx.Response:
 
 
 def queue(*pops: Reply, ack: Callable[[httpx.Request], httpx.Response] = acked, **options: Any) -> AsyncQueue[Any]:
-    """Its broker answers pops like this and then with nothing, and takes acknowledgements."""
+    """Its broker responds to pops like this and then with nothing, and accepts acknowledgements."""
     waiting = list(pops)
 
     def reply(request: httpx.Request) -> Reply:
@@ -40,7 +40,7 @@ async def mistaken(messages: Any) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Levels and texts, without what differs from run to run."""
+    """Levels and texts, without parts that vary between runs."""
     records = [record for record in caplog.records if record.name == "queen_client"]
     return [f"{one.levelname} {re.sub('after [0-9.]+ s', 'after N s', one.getMessage())}" for one in records]
 
@@ -82,8 +82,8 @@ async def test_a_broker_that_does_not_answer_is_logged_when_that_begins_and_when
     await until_said(caplog, 2)
     await consumer.stop()
     assert said(caplog) == [
-        "WARNING broker http://broker-0 does not answer: http://broker-0 cannot be reached: refused (network)",
-        "WARNING broker http://broker-0 answers again after N s",
+        "WARNING broker http://broker-0 does not respond: cannot reach http://broker-0: refused (network)",
+        "WARNING broker http://broker-0 responds again after N s",
     ]
 
 
@@ -99,8 +99,8 @@ async def test_a_token_that_cannot_be_had_is_logged_once_and_so_is_its_return(
 
     await queue(token=token).pop()
     assert said(caplog) == [
-        "WARNING token function does not answer: the token could not be had: RuntimeError('the vault is closed') (network)",
-        "WARNING token function answers again after N s",
+        "WARNING token function does not respond: cannot get a token: RuntimeError('the vault is closed') (network)",
+        "WARNING token function responds again after N s",
     ]
 
 
@@ -112,7 +112,7 @@ async def test_pops_that_a_broker_refuses_for_a_while_are_logged_when_that_begin
     await until_said(caplog, 2)
     await consumer.stop()
     assert said(caplog) == [
-        "WARNING pops fail and are tried again (queue q): out of order (server, status 500)",
+        "WARNING pops are failing; retrying (queue q): out of order (server, status 500)",
         "WARNING pops work again after N s (queue q)",
     ]
 
@@ -126,7 +126,7 @@ async def test_an_acknowledgement_that_fails_is_logged_with_its_message(caplog: 
     assert said(caplog)[0] == "ERROR acknowledgement failed (queue q, partition a, transaction id a1): not yours (forbidden, status 403)"
 
 
-async def test_a_lease_that_is_lost_is_logged_with_its_messages_and_renewals_that_nobody_answers_are_not(
+async def test_a_lost_lease_is_logged_with_its_messages_but_unanswered_renewals_are_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lost = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Both clients with a real broker: what the shared scenarios do not say, because it is Python's."""
+"""Both clients with a real broker: Python-specific behavior beyond the shared scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads: what may be pushed, and as what it comes back."""
+"""Payloads: what can be pushed, and its type after a pop."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_function_makes_what_it_wants() -> None:
     ],
 )
 def test_a_payload_that_does_not_fit_is_a_decode_error(kind: Any, payload: Any) -> None:
-    with pytest.raises(DecodeError, match="the payload is no"):
+    with pytest.raises(DecodeError, match="the payload is not a valid"):
         decoder(kind)(payload)
 
 
@@ -114,18 +114,18 @@ def test_text_is_written_as_it_is() -> None:
     "payload",
     [b"bytes", {1, 2}, object(), float("nan"), float("inf"), "\ud800", {("a",): 1}, {"deep": b"bytes"}],
 )
-def test_what_is_no_json_is_told_before_it_is_sent(payload: Any) -> None:
+def test_a_payload_that_is_not_json_is_rejected_before_sending(payload: Any) -> None:
     with pytest.raises(BadUse, match="JSON"):
         encode(payload)
 
 
-def test_what_contains_itself_is_told_before_it_is_sent() -> None:
+def test_a_cyclic_payload_is_rejected_before_sending() -> None:
     endless: List[Any] = []
     endless.append(endless)
     with pytest.raises(BadUse):
         encode(endless)
 
 
-def test_what_is_no_type_is_told_at_once() -> None:
-    with pytest.raises(BadUse, match="type is a pydantic model"):
+def test_an_invalid_type_is_rejected_at_once() -> None:
+    with pytest.raises(BadUse, match="type must be a pydantic model"):
         decoder("Customer")

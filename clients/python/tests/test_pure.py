@@ -1,4 +1,4 @@
-"""Decisions without a network: when to try again, where to ask, how ids look."""
+"""Decisions without a network: retries, choice of broker, format of ids."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_key_stays_with_its_broker_and_keys_spread() -> None:
 
 
 def test_the_hash_is_that_of_the_other_clients() -> None:
-    # Test vectors of FNV-1a and of the end of MurmurHash3.
+    # Test vectors of FNV-1a and of the finalizer of MurmurHash3.
     assert key_hash(("foobar",)) == 0xBF9CF968
     assert key_hash(("a", "b")) == key_hash(("a\nb",))
     assert mix(0) == 0 and mix(1) == 0x514E28B7

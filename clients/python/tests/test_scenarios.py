@@ -1,4 +1,4 @@
-"""The behaviour that all clients share, from clients/scenarios, with both clients of Python."""
+"""The shared scenarios of clients/scenarios, with both Python clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client without an event loop: its threads, callbacks, forks, and the end of the program."""
+"""The synchronous client: threads, callbacks, forks, and the end of the program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from test_consume import PATIENCE, left, until
 
 
 def program(broker: str, queue: str, text: str) -> subprocess.Popen[str]:
-    # Who runs tests in the background may have told all their children to ignore it.
+    # A test runner in the background may make all child processes ignore it.
     ready = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     text = f"{ready}from queen_client import Queen\nbroker, queue = {broker!r}, {queue!r}\n{text}"
     command, pipe = [sys.executable, "-c", text], subprocess.PIPE
@@ -66,18 +66,18 @@ with Queen(broker) as queen:
 """)
         assert await asyncio.to_thread(line, process) == "began"
         process.send_signal(signal.SIGINT)
-        # The program ends with its handler, and has given back its message before.
+        # The program ends during its handler, and has given back its message before.
         (message, *_) = await queen.queue(queue).group("g").pop(batch=5, wait=PATIENCE)
         assert message.data == 1
         _, errors = await asyncio.to_thread(process.communicate, "go on\n", PATIENCE)
         assert "KeyboardInterrupt" in errors
 
 
-async def test_a_program_that_ends_fails_no_message_that_nobody_handled(broker: str, queue: str) -> None:
+async def test_the_end_of_the_program_fails_no_unhandled_message(broker: str, queue: str) -> None:
     async with AsyncQueen(broker) as queen:
         await queen.admin.queues.configure(queue, retry_limit=0)
         await queen.queue(queue).partition("a").push("first")
-        # Its last handler goes on until it is told to end, and the program waits for that.
+        # Its last handler continues until it is asked to end, and the program waits for that.
         process = program(broker, queue, """
 import concurrent.futures.thread as pool, sys, threading, time
 began = threading.Event()
@@ -122,7 +122,7 @@ async def test_a_handler_that_is_begun_and_not_run_has_failed(broker: str, queue
     await api.close()
 
 
-async def test_a_callback_that_would_wait_for_itself_is_told_and_may_ask_for_a_stop(broker: str, queue: str) -> None:
+async def test_a_callback_that_would_deadlock_gets_an_error_and_may_request_a_stop(broker: str, queue: str) -> None:
     told: list[BaseException] = []
     api = Api(broker, True)
     await api.do(api.queen.queue(queue).push_many, [1, 2])
@@ -145,7 +145,7 @@ async def test_a_callback_that_would_wait_for_itself_is_told_and_may_ask_for_a_s
     ready.set()
     await api.do(consumers[0].wait)
     assert [type(error) for error in told] == [BadUse, BadUse, BadUse]
-    # It was not closed by that.
+    # That did not close it.
     assert await left(api, queue, "g") == [1, 2]
     await api.close()
 
@@ -167,7 +167,7 @@ async def test_who_waits_in_another_thread_hears_that_the_client_was_closed(brok
     await other.close()
 
 
-def test_threads_that_use_a_client_while_it_is_closed_are_told(broker: str, queue: str) -> None:
+def test_threads_that_use_a_closing_client_get_closed(broker: str, queue: str) -> None:
     for _ in range(5):
         queen = Queen(broker)
         begun = threading.Barrier(5)
@@ -201,7 +201,7 @@ def test_what_is_iterated_belongs_to_the_thread_of_the_caller(broker: str, queue
 
         def numbers() -> Iterator[int]:
             threads.add(threading.current_thread())
-            # Over there it would wait for itself.
+            # In that thread it would deadlock.
             yield len(handle.pop())
 
         def messages() -> Iterator[Message[Any]]:

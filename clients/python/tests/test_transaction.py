@@ -1,4 +1,4 @@
-"""A transaction whose answers get lost. The broker is made up here."""
+"""Transactions with lost responses. The broker is fake."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_what_is_refused_after_a_lost_answer_may_have_happened_whatever_th
     "first, error",
     [
         ([LOST, httpx.Response(401)], Unauthorized),
-        # A broker says it also if its database went away while it was committing.
+        # A broker also returns it if its database went away during a commit.
         ([httpx.Response(503, headers={"retry-after": "100"})], Unavailable),
     ],
 )

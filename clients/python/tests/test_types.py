@@ -1,4 +1,4 @@
-"""The types of both clients. mypy checks this file; there is nothing to run."""
+"""The types of both clients. mypy checks this file; nothing in it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs send when answers get lost, or say that something is done later. The broker is made up here."""
+"""Requests of verbs when responses are lost, or operations deferred. The broker is fake."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 OPENAPI = pathlib.Path(__file__).resolve().parents[3] / "docs/openapi.json"
 
-#: What the admin plane answers. What these refer to comes along.
+#: Responses of the admin API. Schemas that they refer to are included.
 ANSWERS = """
     BusyPartitions Configured ConsumerGroup DeadLetters DeferredOperation Depth DoctorReport GroupDeleted GroupInQueue
     Health LaggingPartition Maintenance MessageBuried MessageDeleted MessageDetail MessageLife MessageReplayed Messages
@@ -41,7 +41,7 @@ def written(openapi: Any) -> str:
 
 
 def add(name: str, schemas: Any, parts: dict[str, str]) -> None:
-    """Adds a schema behind all that it needs."""
+    """Adds a schema after everything it needs."""
     if name in parts:
         return
     for needed in references(schemas[name]):

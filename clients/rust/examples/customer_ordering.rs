@@ -1,5 +1,5 @@
-//! Order per customer: a partition for each of them. A customer's events are handled one after the other, however many
-//! workers there are, and a customer that fails holds up nobody else.
+//! Ordering per customer: one partition per customer. A customer's events are processed in order, however many workers there
+//! are, and a customer whose events fail does not hold up others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queen = Queen::connect(url)?;
     let events = queen.queue("example.customer-ordering");
 
-    // Many small pushes: a buffer sends them together, each partition's in order.
+    // A buffer combines many small pushes into few requests, and keeps each partition's order.
     let buffer = events.buffer().linger(Duration::from_millis(5)).start()?;
     for step in 1..=10 {
         for customer in ["ada", "grace", "edsger"] {
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let event = message.data;
                 let mut seen = seen.lock().map_err(|error| error.to_string())?;
                 let last = seen.entry(event.customer.clone()).or_default();
-                // A message may come again, so what is done already is no error.
+                // A message may be delivered again, so a repeated step is not an error.
                 if event.step > *last + 1 {
                     return Err(format!("{}: {} after {last}", event.customer, event.step));
                 }

@@ -1,4 +1,4 @@
-//! Fan-out: every group reads every message, at its own pace, and one that comes later starts where it likes.
+//! Fan-out: every group reads every message at its own pace, and a group that joins later chooses where to start.
 
 use std::time::Duration;
 
@@ -35,12 +35,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let signups = ["ada@example.com", "grace@example.com", "edsger@example.com"];
     queen.queue("example.fan-out").push_all(&signups.map(|email| Signup { email: email.to_owned() })).await?;
 
-    // Both read all of them, side by side.
+    // Both read all messages, concurrently.
     let (mails, statistics) = tokio::try_join!(
         read(&queen, "mails", Subscription::All),
         read(&queen, "statistics", Subscription::All)
     )?;
-    // This one is interested in what comes from now on.
+    // This group only wants new messages.
     let late = read(&queen, "late", Subscription::New).await?;
     println!("mails {mails}, statistics {statistics}, late {late}");
     Ok(())

@@ -1,4 +1,4 @@
-//! A pipeline: take an order, and acknowledge it together with the invoice it leads to. Both or neither, whatever dies.
+//! A pipeline: consume an order, and acknowledge it atomically with the push of the resulting invoice.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 match transaction.push("example.pipeline-invoices", &order.customer, &invoice).commit().await
                 {
                     Ok(_) => Ok(()),
-                    // If it was committed nothing comes again, and if it was not the order does.
+                    // If it was committed, nothing is delivered again; if not, the order is.
                     Err(error) if error.kind() == ErrorKind::OutcomeUnknown => Ok(()),
                     Err(error) => Err(error),
                 }

@@ -15,12 +15,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queen = Queen::connect(url)?;
     let orders = queen.queue("quickstart.orders");
 
-    // Messages of a partition stay in order. Other partitions do not wait for them.
+    // Messages of a partition stay in order. Partitions are independent of each other.
     let order = Order { customer: "customer-7".to_owned(), total: 42 };
     let pushed = orders.partition(&order.customer).push(&order).await?;
     println!("stored as {}", pushed.message_id);
 
-    // Every group reads everything, at its own pace. What returns is acknowledged, what fails comes again.
+    // Each group reads every message at its own pace. A message is acknowledged on success and redelivered on failure.
     let summary = orders
         .group("billing")
         .consume()

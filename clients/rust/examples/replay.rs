@@ -1,4 +1,4 @@
-//! Replay: a group is sent back and reads everything once more, and dead letters are pushed again once the cause is mended.
+//! Replay: a group is moved back to read everything again, and dead letters are redriven once their cause is fixed.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = sum(&queen).await?;
     queen.admin().seek("report", QUEUE, Position::Beginning).await?;
     let second = sum(&queen).await?;
-    println!("the sum was {first}, and is {second} once more");
+    println!("the sum was {first}, and is {second} again");
 
-    // One that nobody can handle yet.
+    // A message that cannot be processed yet.
     queue.partition("numbers").push(&1_000).await?;
     for message in group.pop::<i64>().wait(Duration::from_secs(5)).await? {
         message.dead_letter("too large").await?;
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Of all that the group has not read yet.
+/// Sums all messages that the group has not read yet.
 async fn sum(queen: &Queen) -> Result<i64, Error> {
     let group = queen.queue(QUEUE).group("report");
     let mut sum = 0;

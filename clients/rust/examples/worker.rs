@@ -1,5 +1,5 @@
-//! A pool of workers: jobs that do not depend on each other, done by whoever is free. One of them fails for good, and ends
-//! as a dead letter that says why.
+//! A worker pool: independent jobs, processed by whichever worker is free. One job always fails and becomes a dead letter that
+//! contains the reason.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ struct Job {
 }
 
 async fn work(message: Message<Job>, context: Context) -> Result<(), String> {
-    // A handler that takes long may look whether it still has to.
+    // A long-running handler can check whether it still holds the lease.
     if context.is_lease_lost() {
-        return Err("somebody else has it".to_owned());
+        return Err("the lease was lost".to_owned());
     }
     match message.data.number {
-        13 => Err("13 is not done here".to_owned()),
+        13 => Err("13 is not supported".to_owned()),
         number => {
             println!("job {number} done");
             Ok(())
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = QueueOptions { retry_limit: Some(1), ..QueueOptions::default() };
     queen.admin().configure(QUEUE, &options).await?;
 
-    // A partition for each job: none of them waits for another.
+    // One partition per job: no job waits for another.
     let jobs = queen.queue(QUEUE);
     let items = (1..=20).map(|number| Item::new(&Job { number }).partition(format!("job-{number}")));
     jobs.push_all(items).await?;

@@ -1,4 +1,4 @@
-//! Acknowledgements: what became of messages, told to the broker that delivered them.
+//! Acknowledgements: reporting the outcome of messages to the broker that delivered them.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::push::Pending;
 use crate::queen::{Queen, Shared};
 use crate::wire;
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     Completed,
@@ -36,7 +36,7 @@ impl Status {
     }
 }
 
-/// One message's acknowledgement, to be sent.
+/// One message's acknowledgement, ready to be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Ack {
     pub envelope: Envelope,
@@ -49,7 +49,7 @@ impl Ack {
         Self { envelope: message.envelope.clone(), status, error }
     }
 
-    /// A message that was acknowledged at its delivery has no lease to end.
+    /// A message that was acknowledged at delivery has no lease to end.
     pub fn check(&self) -> Result<(), Error> {
         match self.envelope.is_auto_acked() {
             false => Ok(()),
@@ -57,7 +57,7 @@ impl Ack {
         }
     }
 
-    /// What is known of it if it is to be done later.
+    /// The target of an operation that is deferred.
     fn accepted(&self, queued: &Queued) -> Acked {
         let operation = queued.of(self.envelope.queue(), self.envelope.partition());
         Acked::deferred(self.envelope.transaction_id(), operation)
@@ -66,7 +66,7 @@ impl Ack {
     /// The fields of an acknowledgement, without the braces.
     pub fn write(&self, body: &mut Vec<u8>) {
         wire::field(body, "\"transactionId\":", self.envelope.transaction_id());
-        // Decides between several messages of one transaction.
+        // Selects one of several messages with the same transaction id.
         if !self.envelope.id().is_empty() {
             wire::field(body, ",\"messageId\":", self.envelope.id());
         }
@@ -80,8 +80,8 @@ impl Ack {
         }
     }
 
-    /// A consumer need not tell what its handler has told. Whether the partition is still leased is for the broker to say: a nack
-    /// whose retries are spent makes a dead letter, and the lease stays.
+    /// Records the outcome, so that the consumer does not report it again. The lease may still be held: when a nack exhausts the
+    /// retries, the message becomes a dead letter and the lease stays.
     pub fn note(&self, result: &Acked) {
         self.envelope.settle(match self.status {
             Status::Completed | Status::DeadLetter => Settled::Done,
@@ -91,23 +91,23 @@ impl Ack {
     }
 }
 
-/// What a broker did with an acknowledgement.
+/// The broker's result for an acknowledgement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acked {
-    /// Of the message.
+    /// Transaction id of the message.
     pub transaction_id: String,
-    /// Whether it counts. If not, `error` says why.
+    /// Whether it was accepted. If not, `error` says why.
     pub success: bool,
-    /// Why it was refused, such as a lease that has ended.
+    /// Why it was refused, for example because the lease has ended.
     pub error: Option<String>,
-    /// The lease on the partition has ended with it.
+    /// Whether this ended the lease on the partition.
     pub lease_released: bool,
-    /// The message is a dead letter now.
+    /// Whether the message became a dead letter.
     pub dead_letter: bool,
-    /// It was acknowledged before.
+    /// Whether it was acknowledged before.
     pub noop: bool,
-    /// The deferred operation that will do it.
+    /// The deferred operation that will apply it.
     pub operation: Option<Deferred>,
 }
 
@@ -135,7 +135,7 @@ struct Line {
 }
 
 impl Acked {
-    /// One that is to be done later.
+    /// The result of a deferred acknowledgement.
     fn deferred(transaction_id: &str, operation: Option<Deferred>) -> Self {
         let (success, error, lease_released, dead_letter, noop) = (true, None, false, false, false);
         let transaction_id = transaction_id.to_owned();
@@ -162,7 +162,7 @@ impl From<Line> for Acked {
     }
 }
 
-/// Which of the two routes: a person with one message, or a program with some.
+/// Which route to use: for one message or for several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Single,
@@ -174,7 +174,7 @@ fn read(body: &[u8]) -> Result<Vec<Acked>, Error> {
     Ok(lines.into_iter().map(Acked::from).collect())
 }
 
-/// One request, however many. What is refused is a result and no error. Goes on if the client is closed meanwhile.
+/// One request for any number of messages. A refusal is a result and not an error. Also works while the client is being closed.
 pub(crate) async fn send(
     shared: &Shared,
     acks: &[Ack],
@@ -186,7 +186,7 @@ pub(crate) async fn send(
     let group = first.envelope.group();
     if acks.iter().any(|ack| ack.envelope.group() != group) {
         return Err(Error::bad_use(
-            "messages of different consumer groups: acknowledge each group's by itself",
+            "the messages belong to different consumer groups; acknowledge each group separately",
         ));
     }
     let until = clock::after(clock::now(), deadline.unwrap_or(shared.deadline));
@@ -232,18 +232,18 @@ pub(crate) async fn send(
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     pub list: Vec<Acked>,
-    /// An attempt before this one may have been executed too.
+    /// An earlier attempt may have been executed too.
     uncertain: bool,
     attempts: u32,
 }
 
 impl Results {
-    /// If it was refused.
+    /// The error, if it was refused.
     pub fn refusal(&self, index: usize, ack: &Ack) -> Option<Error> {
         let refused = self.list.get(index).filter(|result| !result.success)?;
         let why = refused.error.as_deref().unwrap_or("no reason given");
         let text = format!("the acknowledgement of message {} was refused: {why}", refused.transaction_id);
-        // The first try of a nack ends the lease, so the second one is refused for it.
+        // The first attempt of a nack ends the lease, which is why a second one is refused.
         let lost = self.uncertain && ack.status != Status::Completed;
         let kind = if lost { ErrorKind::OutcomeUnknown } else { ErrorKind::Refused };
         Some(Error::new(kind, text).with_attempts(self.attempts))
@@ -270,10 +270,10 @@ fn batch(acks: &[Ack]) -> Vec<u8> {
     body
 }
 
-/// Acknowledgements of messages of one group, collected. Await it to send them in one request. One that is refused is no
-/// error: look at [`Acked::success`].
+/// Acknowledgements for messages of one group. Await it to send them in one request. A refusal is not an error: check
+/// [`Acked::success`].
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct Acks {
     queen: Queen,
     acks: Vec<Ack>,
@@ -290,32 +290,32 @@ impl Acks {
         self
     }
 
-    /// It is done, and with it everything delivered before it in its partition.
+    /// Marks the message as completed, with everything delivered before it in its partition.
     pub fn ack<T>(self, message: &Message<T>) -> Self {
         self.add(message, Status::Completed, None)
     }
 
-    /// All of these are done.
+    /// Marks all of these as completed.
     pub fn ack_all<'a, T: 'a>(self, messages: impl IntoIterator<Item = &'a Message<T>>) -> Self {
         messages.into_iter().fold(self, Self::ack)
     }
 
-    /// It failed, and comes again as long as the queue's retries last.
+    /// Marks it as failed. It is delivered again until the queue's retries are exhausted.
     pub fn nack<T>(self, message: &Message<T>, error: impl Into<String>) -> Self {
         self.add(message, Status::Failed, Some(error.into()))
     }
 
-    /// It comes again, at no cost.
+    /// Returns it for redelivery, without counting a failure.
     pub fn retry<T>(self, message: &Message<T>) -> Self {
         self.add(message, Status::Retry, None)
     }
 
-    /// It becomes a dead letter now, and everything delivered before it in its partition is done.
+    /// Moves it to the dead letters now, and marks everything delivered before it in its partition as completed.
     pub fn dead_letter<T>(self, message: &Message<T>, reason: impl Into<String>) -> Self {
         self.add(message, Status::DeadLetter, Some(reason.into()))
     }
 
-    /// How long it may take with all attempts.
+    /// Time limit of the call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self

@@ -1,21 +1,21 @@
-//! Which broker gets a request: who is well, and who is in charge of what. Pure: the time comes in as an argument.
+//! Chooses the broker for a request, by availability and affinity. Pure: the time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A broker that cannot be reached is left alone for this long, and twice as long each time.
+/// How long an unreachable broker is avoided at first; doubles each time.
 const DOWN_FIRST: Duration = Duration::from_secs(1);
 const DOWN_MAX: Duration = Duration::from_secs(30);
 
-/// What a request is about, as far as it matters for where it goes.
+/// What determines the broker of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// Anybody: the first who is well.
+    /// Any broker: the first available one.
     First,
-    /// About one thing, see [`key`]: always the same one while it is well.
+    /// Affinity to a [`key`]: always the same broker while it is available.
     Key(u32),
-    /// About what this broker has delivered.
+    /// The broker that made a delivery.
     At(usize),
 }
 
@@ -26,8 +26,8 @@ impl Route {
 }
 
 /// # Invariants
-/// - Whoever is asked for the same key, with the same brokers well, gives the same broker.
-/// - A broker that goes down moves its own keys and no others.
+/// - With the same brokers available, the same key always gives the same broker.
+/// - When a broker becomes unavailable, only its own keys move.
 #[derive(Debug)]
 pub struct Brokers {
     list: Vec<Broker>,
@@ -51,7 +51,7 @@ impl Brokers {
         Self { list }
     }
 
-    /// The best of those who are well. If nobody is, the one whose pause ends first.
+    /// The best available broker. If none is available, the one whose pause ends first.
     pub fn choose(&self, route: Route, now: Instant) -> usize {
         let well = (0..self.list.len()).filter(|&index| self.list[index].is_well(now));
         let best = match route {
@@ -73,7 +73,7 @@ impl Brokers {
 
     pub fn failed(&mut self, broker: usize, now: Instant) {
         let broker = &mut self.list[broker];
-        // Requests that were under way together fail together, and are one failure.
+        // Concurrent requests fail together and count as one failure.
         if !broker.is_well(now) {
             return;
         }
@@ -88,8 +88,8 @@ impl Broker {
     }
 }
 
-/// FNV-1a over the parts, with a line break between them. The same in all clients, so that a partition's producers and
-/// consumers meet at one broker whatever they are written in.
+/// FNV-1a over the parts, separated by line breaks. All clients use it, so that a partition's producers and consumers use the
+/// same broker whatever language they are written in.
 pub fn key(parts: &[&str]) -> u32 {
     let mut hash = 0x811c_9dc5_u32;
     let mut add = |byte: u8| hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
@@ -102,7 +102,7 @@ pub fn key(parts: &[&str]) -> u32 {
     hash
 }
 
-/// The end of MurmurHash3: FNV alone would favour brokers by the last character of their address.
+/// The finalizer of MurmurHash3: FNV alone would favor brokers by the last character of their address.
 fn mix(mut hash: u32) -> u32 {
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn when_nobody_is_well_the_one_whose_pause_ends_first_is_asked() {
+    fn without_available_brokers_the_one_whose_pause_ends_first_is_used() {
         let (mut brokers, now) = (Brokers::new(URLS), clock::now());
         for (broker, later) in [(0, 20), (1, 0), (2, 10)] {
             brokers.failed(broker, now + Duration::from_millis(later));
@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_is_chosen_is_well_if_anybody_is(
+        fn the_chosen_broker_is_available_if_any_is(
             failures in prop::collection::vec((0usize..3, 0u64..5_000), 0..20), hash in any::<u32>(), after in 0u64..5_000
         ) {
             let (mut brokers, start) = (Brokers::new(URLS), clock::now());

@@ -1,4 +1,4 @@
-//! A request with all its attempts: which broker, how long, and again or not.
+//! A request with all its attempts: choice of broker, deadlines and retries.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::http::Answer;
 use crate::queen::Shared;
 use crate::retry::{Policy, chance};
 
-/// The body is made once, and with it all ids: every attempt sends the same bytes.
+/// The body is serialized once, with all ids, so that every attempt sends the same bytes.
 #[derive(Debug)]
 pub struct Call {
     pub method: Method,
-    /// With its query.
+    /// Path with query.
     pub path: String,
     pub body: Bytes,
     pub route: Route,
-    /// Of one attempt.
+    /// Time limit of one attempt.
     pub timeout: Duration,
-    /// Of all of them.
+    /// Time limit of the call.
     pub deadline: Duration,
-    /// To do it twice would do harm: an attempt that may have been carried out is the last.
+    /// Executing it twice would do harm: after an attempt that may have been executed, there is no other.
     pub once: bool,
 }
 
@@ -33,21 +33,21 @@ pub struct Call {
 pub struct Answered {
     pub status: u16,
     pub body: Bytes,
-    /// Who answered.
+    /// The broker that responded.
     pub broker: usize,
     pub attempts: u32,
-    /// An attempt before this one may have been executed too.
+    /// An earlier attempt may have been executed too.
     pub uncertain: bool,
 }
 
 impl Shared {
-    /// For a verb: nothing is begun once the client is closed.
+    /// For verbs, which fail once the client is closed.
     pub async fn call(&self, call: Call) -> Result<Answered, Error> {
         self.check_open()?;
         self.call_anyway(call).await
     }
 
-    /// For what was begun before the client was closed, and goes on.
+    /// For work that was started before the client was closed, and continues.
     pub async fn call_anyway(&self, call: Call) -> Result<Answered, Error> {
         let mut trial = Trial::new(self, self.policy, call.route, Some(call.deadline));
         trial.once = call.once;
@@ -57,7 +57,7 @@ impl Shared {
             match self.ask(broker, &call.method, &call.path, &call.body, patience).await {
                 Ok(answer) => return Ok(trial.answered(broker, answer)),
                 Err(error) => {
-                    // A deadline that comes early says nothing about the broker.
+                    // A timeout cut short by the deadline says nothing about the broker.
                     let cut = error.kind() == ErrorKind::Timeout && patience < call.timeout;
                     let pause = trial.failed(broker, error, cut)?;
                     if !pause.is_zero() {
@@ -81,22 +81,22 @@ impl Shared {
     }
 }
 
-/// The attempts of one request so far.
+/// The attempts of a request so far.
 pub struct Trial<'a> {
     shared: &'a Shared,
     policy: Policy,
     route: Route,
-    /// `None`: for ever.
+    /// `None`: no deadline.
     until: Option<Instant>,
     once: bool,
     attempts: u32,
     pauses: u32,
-    /// Brokers that were left for another one since the last pause.
+    /// Brokers tried since the last pause.
     hops: usize,
-    /// Brokers that will not become what they should be.
+    /// Brokers with a permanent problem, such as an untrusted certificate.
     hopeless: Vec<usize>,
     uncertain: bool,
-    /// What went wrong before.
+    /// The previous error.
     last: Option<Error>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Begins an attempt: at this broker.
+    /// Starts an attempt at this broker.
     pub fn begin(&mut self) -> usize {
         self.attempts += 1;
         self.shared.brokers().choose(self.route, clock::now())
@@ -136,7 +136,7 @@ impl<'a> Trial<'a> {
         Answered { status, body, broker, attempts: self.attempts, uncertain: self.uncertain }
     }
 
-    /// The pause before the next attempt, or the error if there is none. `cut`: the attempt had less than its usual time.
+    /// The pause before the next attempt, or the final error. `cut`: the attempt had less than its usual time.
     pub fn failed(&mut self, broker: usize, error: Error, cut: bool) -> Result<Duration, Error> {
         let now = clock::now();
         self.shared.outages.failed(broker, &error, cut);
@@ -156,14 +156,14 @@ impl<'a> Trial<'a> {
             }
             brokers.is_any_well(now)
         };
-        // A 503 is nearly always said before anything was done, and a broker that is starting says it often.
+        // A 503 almost always means that nothing was executed, and starting brokers send it often.
         if self.once && error.may_have_happened() && error.kind() != ErrorKind::Unavailable {
             return Err(self.ended(error.into_unknown()));
         }
         if !self.may_pass(broker, &error) {
             return Err(self.ended(error));
         }
-        // Once around: what all of them say is no matter of one broker.
+        // All brokers were tried, so the problem is not limited to one of them.
         let pause = if away && others && self.hops + 1 < self.shared.bases.len() {
             self.hops += 1;
             Duration::ZERO
@@ -173,7 +173,7 @@ impl<'a> Trial<'a> {
             self.policy.delay(self.pauses - 1, error.retry_after(), chance())
         };
         if self.until.is_some_and(|until| until <= clock::after(now, pause)) {
-            // What went wrong before says more than that there was no time left.
+            // The previous error is more useful than a timeout.
             let before = self.last.take().filter(|_| cut);
             return Err(self.ended(before.unwrap_or(error)));
         }
@@ -181,7 +181,7 @@ impl<'a> Trial<'a> {
         Ok(pause)
     }
 
-    /// Whether another attempt makes sense. Of brokers that are not who they say they are one may be left that is.
+    /// Whether another attempt makes sense. When some brokers have an untrusted certificate, another may still work.
     fn may_pass(&mut self, broker: usize, error: &Error) -> bool {
         self.hopeless.retain(|&other| other != broker);
         if !error.is_hopeless() {
@@ -191,7 +191,7 @@ impl<'a> Trial<'a> {
         self.hopeless.len() < self.shared.bases.len()
     }
 
-    /// With all that is known of the attempts.
+    /// Adds what is known about the attempts.
     pub fn ended(&self, error: Error) -> Error {
         error.tried(self.attempts, self.uncertain)
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broker_that_is_not_who_it_says_it_is_fails_the_call_only_if_all_are_like_it() {
+    async fn untrusted_brokers_fail_a_call_only_if_all_are_untrusted() {
         let queen = queen();
         let hopeless = || Error::new(ErrorKind::Network, "not who it says it is").unsent().hopeless();
         let mut one = trial(&queen);

@@ -1,10 +1,10 @@
-//! The only reader of time. Everything that decides takes the time as an argument.
+//! The only module that reads the clock. Decisions take the time as an argument.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Longer than anybody waits, and not too long for a clock.
+/// An effectively infinite time that still fits the clock.
 pub const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
@@ -12,7 +12,7 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// So long after that, if there is such a time: whoever says `Duration::MAX` means for ever.
+/// A point in time this much later, capped: `Duration::MAX` means forever.
 pub fn after(now: Instant, time: Duration) -> Instant {
     now + time.min(NEVER)
 }
@@ -23,7 +23,7 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// As a broker reads it: ISO 8601 in UTC, with microseconds. Before 1970 is 1970: nothing is older than the queue.
+/// ISO 8601 in UTC with microseconds. Times before 1970 become 1970: no message is older.
 pub fn iso(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
@@ -33,7 +33,7 @@ pub fn iso(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// Year, month and day of a day since 1970, by counting in 400 years that begin on 1 March: leap days come last.
+/// Year, month and day of a day since 1970, in cycles of 400 years that start on March 1, so that leap days come last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,4 +1,4 @@
-//! A request to the control plane: anybody may answer it, with an object.
+//! Requests to the control plane: any broker may respond, with an object.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Control {
         self
     }
 
-    /// If its answer was lost it is not tried again: later it would do more than was asked for.
+    /// Not retried if the response is lost: a later execution could do more than intended.
     pub fn once(mut self) -> Self {
         self.once = true;
         self

@@ -1,4 +1,4 @@
-//! Dead letters: what consumers gave up on. Look at them, push them again, or forget them.
+//! Dead letters, the messages that a group gave up on: list, redrive and purge them.
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use crate::wire::{self, Query};
 
 const REDRIVE: &str = "/api/v1/dlq/redrive";
 
-/// Dead letters of a queue, one of its partitions, or a group that reads it.
+/// Dead letters of a queue, of one of its partitions, or of a group that reads it.
 #[derive(Debug, Clone)]
 pub struct DeadLetters {
     queen: Queen,
@@ -25,7 +25,7 @@ pub struct DeadLetters {
     deadline: Option<Duration>,
 }
 
-/// Which of them.
+/// The filter.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Chosen {
@@ -73,46 +73,46 @@ impl DeadLetters {
         Self { queen, chosen, deadline: None }
     }
 
-    /// How long each call about them may take with all attempts.
+    /// Time limit of each call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Those that failed after this time.
+    /// Only those that failed after this time.
     pub fn from(mut self, time: SystemTime) -> Self {
         self.chosen.from = Some(clock::iso(time));
         self
     }
 
-    /// Those that failed before this time.
+    /// Only those that failed before this time.
     pub fn to(mut self, time: SystemTime) -> Self {
         self.chosen.to = Some(clock::iso(time));
         self
     }
 
-    /// A page of them, the newest failure first.
+    /// Lists a page of them, newest failure first.
     pub fn list<T>(&self) -> ListDeadLetters<T> {
         let (letters, payload) = (self.clone(), PhantomData);
         ListDeadLetters { letters, limit: None, offset: None, payload }
     }
 
-    /// Pushes them again, in the background and at a pace. Await it for its id and how far it is.
+    /// Pushes them again, in the background and at a limited rate. Await it for its id and progress.
     pub fn redrive(&self) -> Redrive {
         let (queen, chosen, deadline) = (self.queen.clone(), self.chosen.clone(), self.deadline);
         let start = StartRedrive { chosen, target_queue: None, per_second: None, dry_run: None };
         Redrive { queen, start, deadline }
     }
 
-    /// Forgets them for good. Await it for how many there were.
+    /// Deletes them permanently. Await it for their number.
     pub fn purge(&self) -> Purge {
         Purge { letters: self.clone() }
     }
 }
 
-/// A page of dead letters. Await it.
+/// A list request. Await it for a page of dead letters.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct ListDeadLetters<T> {
     letters: DeadLetters,
     limit: Option<u32>,
@@ -121,34 +121,34 @@ pub struct ListDeadLetters<T> {
 }
 
 impl<T> ListDeadLetters<T> {
-    /// The most of them, 100.
+    /// Maximum number. Default 100.
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// Leaves out so many.
+    /// Number to skip.
     pub fn offset(mut self, offset: u64) -> Self {
         self.offset = Some(offset);
         self
     }
 
-    /// Those whose error holds this text.
+    /// Only those whose error contains this text.
     pub fn error(mut self, text: impl Into<String>) -> Self {
         self.letters.chosen.error = Some(text.into());
         self
     }
 }
 
-/// Dead letters, and how many there are in all.
+/// A page of dead letters.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(bound = "T: DeserializeOwned")]
 #[non_exhaustive]
 pub struct DeadLetterPage<T> {
-    /// This page.
+    /// The dead letters of this page.
     #[serde(rename = "messages")]
     pub letters: Vec<DeadLetter<T>>,
-    /// All that match.
+    /// Total number of matching dead letters.
     #[serde(default)]
     pub total: u64,
 }
@@ -158,22 +158,22 @@ pub struct DeadLetterPage<T> {
 #[serde(rename_all = "camelCase", bound = "T: DeserializeOwned")]
 #[non_exhaustive]
 pub struct DeadLetter<T> {
-    /// The broker's id of the message.
+    /// Message id.
     pub id: String,
-    /// The producer's.
+    /// Transaction id.
     pub transaction_id: String,
-    /// The broker's id of its partition.
+    /// Id of the partition.
     pub partition_id: String,
-    /// Its queue.
+    /// Name of the queue.
     pub queue: String,
-    /// Its lane.
+    /// Name of the partition.
     pub partition: String,
-    /// Who gave up.
+    /// The consumer group.
     pub consumer_group: String,
-    /// Why.
+    /// The error.
     #[serde(default, rename = "errorMessage")]
     pub error: Option<String>,
-    /// How often it was delivered again.
+    /// Number of redeliveries.
     #[serde(default)]
     pub retry_count: u32,
     /// The payload.
@@ -181,7 +181,7 @@ pub struct DeadLetter<T> {
     /// When it was pushed: ISO 8601, in UTC.
     #[serde(default)]
     pub created_at: String,
-    /// When the group gave up.
+    /// When the group gave up on it.
     #[serde(default)]
     pub failed_at: String,
 }
@@ -202,9 +202,9 @@ impl<T: DeserializeOwned + Send + 'static> IntoFuture for ListDeadLetters<T> {
     }
 }
 
-/// A replay of dead letters. Await it to start it.
+/// A redrive of dead letters. Await it to start it.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct Redrive {
     queen: Queen,
     start: StartRedrive,
@@ -225,25 +225,25 @@ struct StartRedrive {
 }
 
 impl Redrive {
-    /// Those whose error holds this text.
+    /// Only those whose error contains this text.
     pub fn error(mut self, text: impl Into<String>) -> Self {
         self.start.chosen.error = Some(text.into());
         self
     }
 
-    /// To the partitions of the same names in this queue.
+    /// Push to the partitions of the same names in this queue.
     pub fn target_queue(mut self, queue: impl Into<String>) -> Self {
         self.start.target_queue = Some(queue.into());
         self
     }
 
-    /// Its pace, 100.
+    /// Messages per second. Default 100.
     pub fn per_second(mut self, messages: u32) -> Self {
         self.start.per_second = Some(messages);
         self
     }
 
-    /// How many it would push, and pushes none.
+    /// Returns how many it would push, without pushing.
     pub async fn dry_run(mut self) -> Result<u64, Error> {
         #[derive(Deserialize)]
         struct Count {
@@ -264,7 +264,7 @@ impl IntoFuture for Redrive {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             self.start.chosen.check()?;
-            // A second one would push at the double pace.
+            // A second redrive would double the rate.
             let starting = Control::post(REDRIVE, &self.start).deadline(self.deadline).once();
             let state: RedriveState = starting.send(&self.queen.shared).await?;
             Ok(state.attach(&self.queen))
@@ -272,25 +272,25 @@ impl IntoFuture for Redrive {
     }
 }
 
-/// How far a redrive is.
+/// A redrive and its progress.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct RedriveState {
-    /// The broker's id for it.
+    /// Id of the redrive.
     pub id: String,
     /// `pending`, `running`, or how it ended.
     pub status: String,
-    /// How many it has to push.
+    /// Number of dead letters.
     #[serde(default)]
     pub total: u64,
-    /// How many it has pushed.
+    /// Number pushed so far.
     #[serde(default)]
     pub done: u64,
-    /// How many it could not push.
+    /// Number that failed.
     #[serde(default)]
     pub failed: u64,
-    /// The last thing that went wrong.
+    /// The most recent error.
     #[serde(default)]
     pub last_error: Option<String>,
     /// When it ended.
@@ -304,7 +304,7 @@ impl RedriveState {
     fn queen(&self) -> Result<&Queen, Error> {
         self.queen
             .as_ref()
-            .ok_or_else(|| Error::bad_use("a redrive that was read from elsewhere cannot be asked"))
+            .ok_or_else(|| Error::bad_use("this redrive has no client: get it with redrives()"))
     }
 
     pub(crate) fn attach(mut self, queen: &Queen) -> Self {
@@ -317,12 +317,12 @@ impl RedriveState {
         Ok(asking.send::<Self>(&queen.shared).await?.attach(queen))
     }
 
-    /// Asks again how far it is.
+    /// Fetches the current progress.
     pub async fn refresh(&self) -> Result<Self, Error> {
         Self::read(self.queen()?, &self.id, None).await
     }
 
-    /// Waits for its end, for at most this long.
+    /// Waits until it ends, for at most this long.
     pub async fn finished(&self, time: Duration) -> Result<Self, Error> {
         let mut looks = Looks::until(clock::after(clock::now(), time));
         loop {
@@ -338,16 +338,16 @@ impl RedriveState {
         }
     }
 
-    /// Ends it. What it has not pushed yet stays a dead letter.
+    /// Cancels it. What it has not pushed yet stays a dead letter.
     pub async fn cancel(&self) -> Result<Self, Error> {
         let (queen, path) = (self.queen()?, wire::path(&["/api/v1/dlq/redrives/", &self.id]));
         Ok(Control::delete(path).send::<Self>(&queen.shared).await?.attach(queen))
     }
 }
 
-/// A purge of dead letters. Await it for how many there were.
+/// A purge of dead letters. Await it for their number.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct Purge {
     letters: DeadLetters,
 }
@@ -364,7 +364,7 @@ impl IntoFuture for Purge {
         Box::pin(async move {
             let DeadLetters { queen, chosen, deadline } = &self.letters;
             chosen.check()?;
-            // Later it would forget those that have come meanwhile.
+            // A retry could delete dead letters that arrived in the meantime.
             let purging = Control::delete(chosen.query().into_text()).deadline(*deadline).once();
             let purged: Purged = purging.send(&queen.shared).await?;
             Ok(purged.purged)

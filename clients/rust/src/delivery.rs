@@ -1,5 +1,5 @@
-//! What a pop has brought. The answer is kept as it came; messages are places in it, so that reading a large batch costs few
-//! allocations, and a payload is parsed once, when somebody says as what.
+//! The result of a pop. The response is kept as received and messages are positions in it, so that reading a large batch costs
+//! few allocations, and each payload is parsed once, into the requested type.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::scan::{Malformed, Place, Scanner, Text};
 use crate::want::Want;
 use crate::wire;
 
-/// What a broker calls all who name no group.
+/// The broker's name for the group of consumers without a group.
 const QUEUE_MODE: &str = "__QUEUE_MODE__";
 const NOTHING: u16 = 204;
-/// If a broker does not say: what it does without a queue's option.
+/// The broker's default lease time, if the response does not contain one.
 const LEASE_SECONDS: u64 = 60;
-/// Of a message in an answer, for a first guess how many there are.
+/// Typical size of a message in a response, to estimate their number.
 const USUAL_BYTES: usize = 256;
 
-/// An answer with at least one message.
+/// A response with at least one message.
 pub(crate) struct Batch {
     pub shared: Arc<Shared>,
-    /// Who delivered it.
+    /// The broker that delivered it.
     pub broker: usize,
     pub lease_seconds: u64,
-    /// By somebody else, who told us. It may have no lease and is not done all the same.
+    /// Popped elsewhere and described by the caller. Without a lease, it may still need an acknowledgement.
     taken: bool,
     body: ByteString,
     popped: Popped,
 }
 
-/// What an answer says.
+/// The parsed response.
 #[derive(Default)]
 struct Popped {
     success: Option<bool>,
@@ -49,15 +49,15 @@ struct Popped {
     lanes: Vec<Lane>,
 }
 
-/// A message of it.
+/// A message in the response.
 struct Line {
-    /// Its position among the lanes.
+    /// Index of its partition.
     lane: usize,
     id: Option<Text>,
     transaction_id: Text,
     data: Payload,
     created_at: Option<Text>,
-    /// Most messages have none of it.
+    /// Fields that most messages do not have.
     rare: Option<Box<Rare>>,
     settled: AtomicU8,
 }
@@ -71,7 +71,7 @@ struct Rare {
     original_transaction_id: Option<Text>,
 }
 
-/// What a message has in common with its neighbours.
+/// Fields that a message shares with its neighbors.
 struct Lane {
     partition_id: Text,
     partition: Option<Text>,
@@ -79,14 +79,14 @@ struct Lane {
     lease_id: Option<Text>,
     group: Option<Text>,
     retry_count: u32,
-    /// All of it, if it stands at the end of the message as brokers write it: so it need not be read for each of them.
+    /// The raw text of these fields, if it ends the message as brokers write it. If it repeats, it need not be parsed again.
     tail: Option<Place>,
 }
 
-/// A payload, which is not looked into.
+/// An unparsed payload.
 enum Payload {
     At(Place),
-    /// Of a message that somebody else has popped.
+    /// Of a message that was popped elsewhere.
     Unknown,
 }
 
@@ -129,7 +129,7 @@ impl Popped {
         let (mut rare, mut tail, mut repeats) = (None, None, false);
         let before = self.lanes.last().and_then(|lane| lane.tail);
         scanner.object(|scanner, key| {
-            // What follows the partition's id is its tail, unless there is something that only this message has.
+            // What follows the partition id is the shared tail, unless it contains a field of this message only.
             let own = !matches!(key, "partition" | "queue" | "leaseId" | "consumerGroup" | "retryCount");
             if own {
                 tail = None;
@@ -165,7 +165,7 @@ impl Popped {
         let (Some(transaction_id), Some(data)) = (transaction_id, data) else {
             return Err(scanner.malformed("a message without a transactionId or data"));
         };
-        // In a brief answer only the first message of a partition names it.
+        // In a brief response, only the first message of a partition names it.
         if !repeats && (partition_id.is_some() || self.lanes.is_empty()) {
             let missing = || scanner.malformed("a message without a partitionId");
             let partition_id = partition_id.ok_or_else(missing)?;
@@ -180,7 +180,7 @@ impl Popped {
     }
 }
 
-/// A text that is nearly always null.
+/// A text that is almost always null.
 fn keep(
     scanner: &mut Scanner<'_>,
     rare: &mut Option<Box<Rare>>,
@@ -192,18 +192,18 @@ fn keep(
     Ok(())
 }
 
-/// What has become of a message so far, as somebody has told the broker or is about to.
+/// The reported outcome of a message so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// Its consumer will tell that it is done.
+    /// Its consumer will acknowledge it.
     Handled = 1,
-    /// With everything before it in its partition.
+    /// Completed, with everything before it in its partition.
     Done = 2,
-    /// It comes again, or will soon be a dead letter: nothing more is to be told of its partition.
+    /// Returned for redelivery or dead-lettering: nothing more is reported for its partition.
     GivenBack = 3,
 }
 
-/// `None`: there was nothing.
+/// `None`: no messages.
 pub(crate) fn read(shared: &Arc<Shared>, want: &Want, answer: Answered) -> Result<Option<Arc<Batch>>, Error> {
     if answer.status == NOTHING || answer.body.is_empty() {
         return Ok(None);
@@ -213,7 +213,7 @@ pub(crate) fn read(shared: &Arc<Shared>, want: &Want, answer: Answered) -> Resul
     let popped = Popped::read(&body).map_err(|why| wire::unreadable(&body, &why))?;
     if popped.success == Some(false) {
         let why = popped.error.as_ref().map(|error| error.of(&body));
-        let why = why.unwrap_or("the broker refused, without a reason").to_owned();
+        let why = why.unwrap_or("the broker refused without giving a reason").to_owned();
         return Err(Error::new(ErrorKind::Refused, why).with_attempts(answer.attempts));
     }
     if popped.messages.is_empty() {
@@ -227,7 +227,7 @@ pub(crate) fn read(shared: &Arc<Shared>, want: &Want, answer: Answered) -> Resul
 }
 
 impl Batch {
-    /// Of one message that somebody else has popped.
+    /// A batch of one message that was popped elsewhere.
     pub fn taken(shared: Arc<Shared>, message: Taken) -> Arc<Self> {
         let line = Line {
             lane: 0,
@@ -248,7 +248,7 @@ impl Batch {
             tail: None,
         };
         let popped = Popped { messages: vec![line], lanes: vec![lane], ..Popped::default() };
-        // Who delivered it is not known; any broker will do.
+        // The delivering broker is unknown; any broker will do.
         let (broker, lease_seconds, body) = (0, LEASE_SECONDS, ByteString::new());
         Arc::new(Self { shared, broker, lease_seconds, taken: true, body, popped })
     }
@@ -265,7 +265,7 @@ impl Batch {
         self.lane(index).partition_id.of(&self.body)
     }
 
-    /// Of the whole answer.
+    /// Of the whole response.
     pub fn lease_id(&self) -> &str {
         let first = self.popped.lanes.first().and_then(|lane| lane.lease_id.as_ref());
         first.or(self.popped.lease_id.as_ref()).map_or("", |id| id.of(&self.body))
@@ -283,7 +283,7 @@ impl Batch {
         }
     }
 
-    /// All of them, or the first error.
+    /// All messages, or the first error.
     pub fn decode_all<T: DeserializeOwned>(self: &Arc<Self>) -> Result<Vec<Message<T>>, Error> {
         (0..self.len()).map(|index| self.decode(index)).collect()
     }
@@ -292,7 +292,7 @@ impl Batch {
         Ack { envelope: self.envelope(index), status, error }
     }
 
-    /// Of each partition its first message, and the one behind that.
+    /// The first message of each partition, and the one after it.
     pub fn heads(&self) -> Vec<(usize, Option<usize>)> {
         let mut heads: Vec<(usize, Option<usize>)> = Vec::new();
         for index in 0..self.len() {
@@ -314,25 +314,25 @@ impl Batch {
         self.popped.messages[index].settled.load(Relaxed) == settled as u8
     }
 
-    /// Its consumer will tell that it is done, unless its handler has told something else.
+    /// Its consumer will acknowledge it, unless its handler has reported another outcome.
     pub fn handled(&self, index: usize) {
-        // Two steps are enough: the handler is through.
+        // A plain exchange is enough, because the handler has returned.
         if self.popped.messages[index].settled.load(Relaxed) == 0 {
             self.settle(index, Settled::Handled);
         }
     }
 
-    /// Whether somebody has told the broker that it is done.
+    /// Whether it was acknowledged.
     pub fn is_done(&self, index: usize) -> bool {
         self.is(index, Settled::Done)
     }
 
-    /// Whether somebody has told the broker that it is to come again.
+    /// Whether it was returned for redelivery.
     pub fn is_given_back(&self, index: usize) -> bool {
         self.is(index, Settled::GivenBack)
     }
 
-    /// Of each message: whether somebody has told the broker that it, or one behind it in its partition, is done.
+    /// For each message, whether it or a later one of its partition was acknowledged.
     pub fn done(&self) -> Vec<bool> {
         let mut known: Vec<&str> = Vec::new();
         let mut done = vec![false; self.len()];
@@ -346,7 +346,7 @@ impl Batch {
         done
     }
 
-    /// Whether the broker has been told about all of it, so that there is no lease left to lose.
+    /// Whether all messages were acknowledged or returned, so that there is no lease left to lose.
     pub fn is_settled(&self) -> bool {
         let given_back: Vec<&str> = (0..self.len())
             .filter(|&index| self.is_given_back(index))
@@ -356,7 +356,7 @@ impl Batch {
         (0..self.len()).all(|index| done[index] || given_back.contains(&self.partition_id(index)))
     }
 
-    /// The message before this one in its partition, if its consumer has still to tell that it is done.
+    /// The message before this one in its partition, if its consumer has not acknowledged it yet.
     fn handled_before(&self, index: usize) -> Option<usize> {
         let partition = self.partition_id(index);
         let before = (0..index).rfind(|&before| self.partition_id(before) == partition);
@@ -370,7 +370,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// All about a message but its payload.
+/// Everything about a message except its payload.
 #[derive(Clone)]
 pub(crate) struct Envelope {
     batch: Arc<Batch>,
@@ -462,7 +462,7 @@ impl Envelope {
         !self.batch.taken && self.lease_id().is_empty()
     }
 
-    /// Its position in what was delivered with it.
+    /// Its index in the delivery.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -640,7 +640,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_handled_before_a_message_is_known_as_long_as_it_is_not_told() {
+    fn earlier_handled_messages_are_known_until_they_are_reported() {
         let batch = of("a b a a");
         assert_eq!(batch.handled_before(2), None);
         batch.settle(0, Settled::Handled);

@@ -1,4 +1,4 @@
-//! What can go wrong: one type, with the same words for its kind in all clients of Queen.
+//! Errors: one type, whose kinds have the same names in all Queen clients.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,50 +11,50 @@ use crate::buffer::Undelivered;
 use crate::message::Message;
 use crate::push::Pushed;
 
-/// What kind of trouble it is.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The call makes no sense. Nothing was sent.
+    /// The call is invalid. Nothing was sent.
     BadUse,
-    /// The broker does not understand or does not take the request (400 and other 4xx).
+    /// The broker rejected the request (400 and other 4xx).
     BadRequest,
-    /// There is no token, or no good one (401).
+    /// The token is missing or invalid (401).
     Unauthorized,
-    /// The token is good and not enough (403).
+    /// The token lacks the required permission (403).
     Forbidden,
-    /// No queue, group, message or operation of this name (404).
+    /// There is no such queue, group, message or operation (404).
     NotFound,
-    /// It is not in the state for this (409).
+    /// The current state does not allow it (409).
     Conflict,
-    /// Too much at once (429).
+    /// Too many requests (429).
     RateLimited,
     /// The broker has no database, or is stopping (503).
     Unavailable,
     /// The broker failed (any other 5xx).
     Server,
-    /// The broker cannot be reached, or hung up.
+    /// The broker cannot be reached, or closed the connection.
     Network,
-    /// No answer came in time.
+    /// No response arrived in time.
     Timeout,
     /// The broker refused an acknowledgement, a renewal or a message.
     Refused,
-    /// The transaction was rolled back: nothing of it happened.
+    /// The transaction was rolled back and had no effect.
     RolledBack,
-    /// It happened or it did not: its answer was lost, and to ask again would do harm or was refused.
+    /// It is unknown whether it was executed: the response was lost, and retrying would do harm or was refused.
     OutcomeUnknown,
-    /// An operation that the broker had deferred has failed.
+    /// A deferred operation failed.
     OperationFailed,
     /// The buffer is full.
     BufferFull,
-    /// The client or the buffer was closed, or what ran in the background for it has ended.
+    /// The client or buffer was closed, or its background task has ended.
     Closed,
-    /// What arrived is not what was expected: an answer of a broker, or the payload of a message.
+    /// A response of the broker, or the payload of a message, cannot be decoded.
     Decode,
 }
 
 impl ErrorKind {
-    /// The word for it that all clients share: `rate_limited`.
+    /// Name of the kind in all clients: `rate_limited`.
     pub fn word(self) -> &'static str {
         match self {
             Self::BadUse => "bad_use",
@@ -113,11 +113,11 @@ struct Detail {
     operation: Option<String>,
     /// It cannot have reached the broker.
     unsent: bool,
-    /// It is no fault of a broker.
+    /// Not caused by a broker.
     ours: bool,
-    /// An attempt may have been carried out.
+    /// An attempt may have been executed.
     uncertain: bool,
-    /// The same will happen again, whatever its kind says.
+    /// A retry cannot help, regardless of the kind.
     hopeless: bool,
     results: Vec<Pushed>,
     undelivered: Vec<Undelivered>,
@@ -150,7 +150,7 @@ impl Error {
         Self::new(ErrorKind::BadUse, text)
     }
 
-    /// What a broker said with a status that is no success.
+    /// For an error response of a broker.
     pub(crate) fn answered(
         status: u16,
         text: impl Into<Cow<'static, str>>,
@@ -174,7 +174,7 @@ impl Error {
         self
     }
 
-    /// After all its attempts.
+    /// Adds the number of attempts.
     pub(crate) fn tried(mut self, attempts: u32, uncertain: bool) -> Self {
         let detail = self.detail();
         detail.attempts = attempts;
@@ -182,7 +182,7 @@ impl Error {
         self
     }
 
-    /// What to do about it.
+    /// Adds a hint about what to do.
     pub(crate) fn with_hint(mut self, hint: &str) -> Self {
         let text = format!("{}; {hint}", self.0.text);
         self.detail().text = text.into();
@@ -237,8 +237,8 @@ impl Error {
         self.0.hopeless
     }
 
-    /// No answer, or one that leaves open what was done. (A broker says 503 also if its database went away while it was
-    /// committing, and nobody could tell whether it had.)
+    /// There was no response, or one that leaves open whether the request was executed. (A broker also returns 503 if its database
+    /// went away during a commit whose outcome is unknown.)
     pub(crate) fn may_have_happened(&self) -> bool {
         match self.0.kind {
             ErrorKind::Network => !self.0.unsent,
@@ -247,66 +247,66 @@ impl Error {
         }
     }
 
-    /// Of a call that is not repeated if it may have happened.
+    /// For a call that is not retried once it may have been executed.
     pub(crate) fn into_unknown(mut self) -> Self {
-        let text = format!("it may have happened, and is not tried again for that: {}", self.0.text);
+        let text = format!("it may have been executed, and is therefore not retried: {}", self.0.text);
         let detail = self.detail();
         (detail.kind, detail.text) = (ErrorKind::OutcomeUnknown, text.into());
         self
     }
 
-    /// Of all its attempts: whether one of them may have been carried out.
+    /// Over all attempts: whether one of them may have been executed.
     pub(crate) fn is_uncertain(&self) -> bool {
         self.0.uncertain
     }
 
-    /// What kind of trouble it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What happened, in the broker's words if it said something.
+    /// What happened, in the broker's words if it responded.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// The HTTP status, if there was an answer.
+    /// The HTTP status, if there was a response.
     pub fn status(&self) -> Option<u16> {
         self.0.status
     }
 
-    /// The broker's word for programs, such as `rate_limited`.
+    /// The broker's error code, such as `rate_limited`.
     pub fn code(&self) -> Option<&str> {
         self.0.code.as_deref()
     }
 
-    /// How often it was tried. 0 if nothing was sent.
+    /// Number of attempts. 0 if nothing was sent.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
     }
 
-    /// When the broker wants to be asked again.
+    /// When the broker suggests to retry.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// The id of the deferred operation that it is about.
+    /// Id of the deferred operation, if it concerns one.
     pub fn operation(&self) -> Option<&str> {
         self.0.operation.as_deref()
     }
 
-    /// Of a push of which some messages were refused: the results of all, in the order of the request.
+    /// For a push with refused messages: the results of all messages, in the order of the request.
     pub fn results(&self) -> &[Pushed] {
         &self.0.results
     }
 
-    /// Of a buffer: the messages that could not be delivered, so that they can be kept.
+    /// For a buffer: the undelivered messages, so that they can be saved.
     pub fn undelivered(&self) -> &[Undelivered] {
         &self.0.undelivered
     }
 
-    /// Of a pop of which a payload could not be decoded: all its messages. With auto-ack they do not come again; without, they
-    /// were given back, and are here to be looked at.
+    /// For a pop with a payload that cannot be decoded: all its messages. With auto-ack they are not redelivered; otherwise they
+    /// were given back, and are here for inspection.
     pub fn messages(&self) -> &[Message<Box<RawValue>>] {
         &self.0.messages
     }
@@ -319,7 +319,7 @@ impl fmt::Display for Error {
         let mut notes = Vec::new();
         notes.extend(detail.status.map(|status| format!("status {status}")));
         notes.extend((detail.attempts > 1).then(|| format!("{} attempts", detail.attempts)));
-        notes.extend(detail.retry_after.map(|after| format!("again after {} s", after.as_secs())));
+        notes.extend(detail.retry_after.map(|after| format!("retry after {} s", after.as_secs())));
         if notes.is_empty() { Ok(()) } else { write!(out, " ({})", notes.join(", ")) }
     }
 }
@@ -351,7 +351,7 @@ mod tests {
         let error =
             Error::answered(429, "queue full", Some("rate_limited".to_owned()), Some(Duration::from_secs(5)));
         let error = error.with_attempts(3);
-        assert_eq!(error.to_string(), "rate_limited: queue full (status 429, 3 attempts, again after 5 s)");
+        assert_eq!(error.to_string(), "rate_limited: queue full (status 429, 3 attempts, retry after 5 s)");
         assert_eq!(Error::bad_use("no URL").to_string(), "bad_use: no URL");
     }
 

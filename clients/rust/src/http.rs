@@ -1,4 +1,4 @@
-//! One request to one broker, and its answer: connections, headers, the token. It never tries twice.
+//! A single HTTP request to one broker: connections, headers and the token. No retries here.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,9 +20,9 @@ use crate::clock;
 use crate::error::{Error, ErrorKind};
 use crate::wire;
 
-/// A host that is off says nothing at all; with several brokers the next one should not have to wait long for its turn.
+/// A host that is down does not respond at all; with several brokers, the next one should be tried soon.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// Shorter than a broker's (100 s), so that it is us who let go of an idle connection.
+/// Shorter than the broker's (100 s), so that the client closes idle connections first.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 const AGENT: &str = concat!("queen-client/", env!("CARGO_PKG_VERSION"), " rust");
 
@@ -31,7 +31,7 @@ type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 #[cfg(not(feature = "tls"))]
 type Connector = HttpConnector;
 
-/// Gives the token of one attempt.
+/// Provides the token of each attempt.
 pub type TokenSource =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<String, BoxError>> + Send>> + Send + Sync>;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -48,7 +48,7 @@ pub struct Transport {
     token: Token,
 }
 
-/// What a broker has answered with a 2xx.
+/// A 2xx response of a broker.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -57,7 +57,7 @@ pub struct Answer {
 }
 
 impl Transport {
-    /// `bases` decide whether certificates are needed at all. `trusted`: PEM of those to trust in place of the system's.
+    /// `bases` determine whether certificates are needed. `trusted`: PEM of certificates to trust in place of the system's.
     pub fn new(
         bases: &[Base],
         headers: HeaderMap,
@@ -77,7 +77,7 @@ impl Transport {
     }
 
     /// # Cancel safety
-    /// Dropping it closes the connection, which a broker takes as "forget it" while nothing was done yet.
+    /// Dropping it closes the connection; the broker then cancels the request if it has not started.
     pub async fn send(
         &self,
         base: &Base,
@@ -88,9 +88,10 @@ impl Transport {
     ) -> Result<Answer, Error> {
         match timeout(patience, self.exchange(base, method, path, body)).await {
             Ok(answer) => answer,
-            Err(_) => {
-                Err(Error::new(ErrorKind::Timeout, format!("no answer of {} in {patience:?}", base.url)))
-            }
+            Err(_) => Err(Error::new(
+                ErrorKind::Timeout,
+                format!("no response from {} within {patience:?}", base.url),
+            )),
         }
     }
 
@@ -107,9 +108,9 @@ impl Transport {
                 request.headers_mut().insert(AUTHORIZATION, value.clone());
             }
             Token::Source(source) => {
-                // A vault that is away for a moment comes back, as a broker does.
+                // A token provider may be unavailable for a moment, like a broker.
                 let no_token = |error: BoxError| {
-                    let text = format!("the token could not be had: {error}");
+                    let text = format!("cannot get a token: {error}");
                     Error::new(ErrorKind::Network, text).with_source(error).unsent().ours()
                 };
                 let token = source().await.map_err(no_token)?;
@@ -119,7 +120,7 @@ impl Transport {
         let response = self.client.request(request).await.map_err(|error| {
             let (unsent, distrust) = (error.is_connect(), distrust(&error));
             let error = match distrust {
-                // A broker that is not who it says it is will not become so.
+                // An untrusted certificate does not become trusted by retrying.
                 Some(why) => {
                     let text = format!("{}: the certificate of the broker is not trusted: {why}", base.url);
                     Error::new(ErrorKind::Network, text).with_source(error).hopeless()
@@ -171,28 +172,28 @@ fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
 
 pub fn bearer(token: &str) -> Result<HeaderValue, Error> {
     let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| Error::bad_use("the token holds characters that no header can"))?;
+        .map_err(|_| Error::bad_use("the token contains characters that are not allowed in a header"))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// Those of every request, with the caller's.
+/// Headers of every request, including the caller's.
 pub fn headers(more: &[(String, String)]) -> Result<HeaderMap, Error> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     for (name, value) in more {
-        let refused = |_| Error::bad_use(format!("the header {name:?} cannot be sent"));
+        let refused = |_| Error::bad_use(format!("invalid header {name:?}"));
         let header = HeaderName::try_from(name).map_err(|_| refused(()))?;
         headers.insert(header, HeaderValue::try_from(value).map_err(|_| refused(()))?);
     }
     Ok(headers)
 }
 
-/// Where a broker is.
+/// Address of a broker.
 #[derive(Debug)]
 pub struct Base {
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     pub url: String,
     secure: bool,
 }
@@ -202,26 +203,24 @@ impl Base {
         let url = url.trim().trim_end_matches('/');
         let secure = url.starts_with("https://");
         if !secure && !url.starts_with("http://") {
-            let text = format!("{url:?} has no scheme; an URL of a broker is like http://localhost:6632");
+            let text = format!("{url:?} has no scheme; a broker URL looks like http://localhost:6632");
             return Err(Error::bad_use(text));
         }
         if secure && cfg!(not(feature = "tls")) {
             return Err(Error::bad_use(format!("{url:?} needs the feature `tls` of queen-client")));
         }
         if url.contains('#') {
-            let text = format!("{url:?} is a page; the URL of a broker is like http://localhost:6632");
+            let text = format!("{url:?} has a fragment; a broker URL looks like http://localhost:6632");
             return Err(Error::bad_use(text));
         }
         let parsed = Uri::try_from(url).ok().filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
         match parsed.filter(|uri| uri.query().is_none()) {
-            // Not with the URL, which holds a password.
+            // Without the URL, which contains a password.
             Some(uri) if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) => {
-                Err(Error::bad_use("the URL of a broker names no user and password: say .token(token)"))
+                Err(Error::bad_use("a broker URL must not contain user and password; use .token(token)"))
             }
             Some(_) => Ok(Self { url: url.to_owned(), secure }),
-            None => {
-                Err(Error::bad_use(format!("{url:?} is not the URL of a broker, like http://localhost:6632")))
-            }
+            None => Err(Error::bad_use(format!("{url:?} is not a broker URL like http://localhost:6632"))),
         }
     }
 }

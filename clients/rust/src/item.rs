@@ -1,4 +1,4 @@
-//! A message to push, from its payload to its bytes. The id is minted here, once.
+//! Messages to push, and their serialization. The transaction id is generated here, once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -7,19 +7,19 @@ use uuid::Uuid;
 use crate::error::Error;
 use crate::wire;
 
-/// What a broker calls the partition of a message that names none.
+/// The broker's partition for messages that name none.
 pub(crate) const DEFAULT_PARTITION: &str = "Default";
 
-/// What can be pushed: a reference to anything that can be serialised, or an [`Item`], which may say more about it.
+/// What can be pushed: a reference to anything serializable, or an [`Item`] with further fields.
 pub trait Pushable: private::Sealed {
     #[doc(hidden)]
     fn into_item(self) -> Item;
 
-    /// Appends the message, or nothing.
+    /// Appends the message, or nothing after an error.
     #[doc(hidden)]
     fn write(self, body: &mut Vec<u8>, place: Place<'_>) -> Result<(), Error>;
 
-    /// Its own partition.
+    /// Its own partition, if set.
     #[doc(hidden)]
     fn own_partition(&self) -> Option<&str>;
 }
@@ -28,7 +28,7 @@ mod private {
     pub trait Sealed {}
 }
 
-/// Where a message goes that does not say so itself.
+/// The default destination of messages.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
@@ -36,7 +36,7 @@ pub struct Place<'a> {
     pub(crate) partition: &'a str,
 }
 
-/// A message to push: a payload, and what may be said about it.
+/// A message to push: a payload with optional fields.
 #[derive(Debug, Clone)]
 #[must_use = "a message is not sent by itself"]
 pub struct Item {
@@ -54,37 +54,37 @@ struct About {
 }
 
 impl Item {
-    /// The payload is serialised here and now.
+    /// Serializes the payload immediately.
     pub fn new<T: Serialize + ?Sized>(payload: &T) -> Self {
         let payload = serde_json::to_vec(payload).map_err(|error| error.to_string());
         Self { payload, about: About::default() }
     }
 
-    /// Its lane, if it is not that of the call.
+    /// Partition of the message, if it differs from the call's.
     pub fn partition(mut self, name: impl Into<String>) -> Self {
         self.about.partition = Some(name.into());
         self
     }
 
-    /// Your id for it. A partition stores it once; without one a UUIDv7 is minted.
+    /// Your id of the message, for deduplication. Default: a new UUIDv7.
     pub fn transaction_id(mut self, id: impl Into<String>) -> Self {
         self.about.transaction_id = Some(id.into());
         self
     }
 
-    /// A UUID of your own choice that travels with it.
+    /// A UUID of your choice that is stored with the message.
     pub fn trace_id(mut self, id: impl Into<String>) -> Self {
         self.about.trace_id = Some(id.into());
         self
     }
 
-    /// The W3C trace context it belongs to. Its consumer gets it.
+    /// W3C trace context. It is delivered to the consumer.
     pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
         self.about.traceparent = Some(traceparent.into());
         self
     }
 
-    /// What goes with a `traceparent`.
+    /// The `tracestate` for a `traceparent`.
     pub fn tracestate(mut self, tracestate: impl Into<String>) -> Self {
         self.about.tracestate = Some(tracestate.into());
         self
@@ -118,7 +118,7 @@ impl<T: Serialize + ?Sized> Pushable for &T {
         Item::new(self)
     }
 
-    /// Straight into the body, without a stop on the way.
+    /// Serializes directly into the body.
     fn write(self, body: &mut Vec<u8>, place: Place<'_>) -> Result<(), Error> {
         let start = body.len();
         About::default().write(body, place)?;
@@ -135,7 +135,7 @@ impl<T: Serialize + ?Sized> Pushable for &T {
     }
 }
 
-/// A message as it was written here, read back.
+/// A message that was serialized here, parsed again.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Written {
@@ -156,7 +156,7 @@ fn no_json(error: &str) -> Error {
 }
 
 impl About {
-    /// All of the message up to its payload. The id is minted here: from here on it is always the same message.
+    /// Everything up to the payload. The id is generated here; retries use the same bytes.
     fn write(&self, body: &mut Vec<u8>, place: Place<'_>) -> Result<(), Error> {
         let partition = self.partition.as_deref().unwrap_or(place.partition);
         wire::check_name("the name of a queue", place.queue)?;

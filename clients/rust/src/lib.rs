@@ -2,8 +2,8 @@
 //!
 //! # About this crate
 //!
-//! It stands alone: it shares no types with the broker, because a client must read answers of brokers that know more
-//! words than it does.
+//! This crate shares no types with the broker, because a client has to read responses of newer brokers, which may contain more
+//! fields and words.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

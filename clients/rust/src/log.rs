@@ -1,4 +1,4 @@
-//! What the client reports with `tracing`, as `queen_client`: what nobody listens for, and who does not answer. Never a payload.
+//! What the client logs with `tracing`, target `queen_client`: errors without a listener, and outages. Never a payload.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,16 +14,16 @@ use crate::want::Source;
 
 const TARGET: &str = "queen_client";
 
-/// Something that fails again and again, reported when that begins and when it ends.
+/// A recurring failure, reported when it starts and when it ends.
 #[derive(Debug, Default)]
 pub struct Trouble {
-    /// Whether there is a time: nearly always there is none, and every request asks.
+    /// Whether an outage is in progress. Checked on every request, and almost always false.
     begun: AtomicBool,
     since: Mutex<Option<Instant>>,
 }
 
 impl Trouble {
-    /// Whether it begins.
+    /// Whether the outage starts.
     pub fn begin(&self) -> bool {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         self.begun.store(true, SeqCst);
@@ -32,7 +32,7 @@ impl Trouble {
         begins
     }
 
-    /// How long it took, if it ends.
+    /// How long it lasted, if it ends.
     pub fn end(&self) -> Option<Duration> {
         if !self.begun.load(SeqCst) {
             return None;
@@ -43,7 +43,7 @@ impl Trouble {
     }
 }
 
-/// Who does not answer: brokers, and what gives tokens.
+/// Tracks outages of brokers and of the token provider.
 #[derive(Debug)]
 pub struct Outages {
     brokers: Vec<(String, Trouble)>,
@@ -60,11 +60,11 @@ impl Outages {
         self.has_token();
         let (broker, trouble) = &self.brokers[broker];
         if let Some(outage) = trouble.end() {
-            warn!(target: TARGET, broker, outage_ms = millis(outage), "broker answers again");
+            warn!(target: TARGET, broker, outage_ms = millis(outage), "broker responds again");
         }
     }
 
-    /// `cut`: by a caller in a hurry, which says nothing about the broker.
+    /// `cut`: the caller's deadline ended it, which says nothing about the broker.
     pub fn failed(&self, broker: usize, error: &Error, cut: bool) {
         if error.is_ours() {
             if self.token.begin() {
@@ -78,7 +78,7 @@ impl Outages {
         self.has_token();
         let (broker, trouble) = &self.brokers[broker];
         if !(cut && error.kind() == ErrorKind::Timeout) && trouble.begin() {
-            warn!(target: TARGET, broker, %error, "broker does not answer");
+            warn!(target: TARGET, broker, %error, "broker does not respond");
         }
     }
 
@@ -89,12 +89,12 @@ impl Outages {
     }
 }
 
-/// No answer came at all: an outage.
+/// No response arrived: an outage.
 fn is_unanswered(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Network | ErrorKind::Timeout) && error.status().is_none()
 }
 
-/// Of several messages the first is named.
+/// For several messages, the first is named.
 pub fn handler_failed(batch: &Arc<Batch>, first: usize, messages: usize, error: &str) {
     let (queue, partition, transaction_id) = names(batch, first);
     error!(target: TARGET, queue, partition, transaction_id, messages, error, "handler failed");
@@ -117,7 +117,7 @@ pub fn renewal_failed(batch: &Arc<Batch>, error: &Error, lost: bool) {
 
 pub fn pop_failed(refusals: &Trouble, source: &Source, error: &Error) {
     if !is_unanswered(error) && refusals.begin() {
-        warn!(target: TARGET, from = ?source, %error, "pops fail and are tried again");
+        warn!(target: TARGET, from = ?source, %error, "pops are failing; retrying");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Looking again and again, less often each time, until there is no time left.
+//! Polling with growing intervals until a deadline.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Looks {
         Self { until, pause: PAUSE_FIRST }
     }
 
-    /// Waits for the next look. False: there is no time for it.
+    /// Waits for the next poll. False: the deadline has passed.
     pub async fn again(&mut self) -> bool {
         if self.until <= clock::now() + self.pause {
             return false;

@@ -1,4 +1,4 @@
-//! A message that was delivered, and what can be said about it.
+//! A delivered message, and the calls to acknowledge it.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -19,11 +19,11 @@ use crate::queen::Shared;
 use crate::traces::NewTrace;
 use crate::wire;
 
-/// As brokers count them.
+/// Brokers count in whole seconds.
 const LEASE_SECONDS_MAX: u64 = 86_400;
 
-/// A message with its payload as `T`. Unless it was auto-acked it is leased: nobody else of the group gets anything of
-/// its partition until it is acknowledged, or the lease ends. It keeps the answer it came with in memory.
+/// A message with its payload as `T`. Unless it was auto-acked it is leased: no other consumer of the group receives messages of
+/// its partition until it is acknowledged or the lease ends. It keeps the response that contained it in memory.
 #[derive(Clone)]
 pub struct Message<T> {
     /// The payload.
@@ -31,49 +31,49 @@ pub struct Message<T> {
     pub(crate) envelope: Envelope,
 }
 
-/// A message that somebody else has popped, by what he was told about it.
+/// Identifies a message that was popped elsewhere.
 #[derive(Debug, Clone, Default)]
 pub struct Taken {
-    /// The broker's id. `None`: of several messages with this transaction id, the first is meant.
+    /// Message id. `None`: the first message with this transaction id in the lease.
     pub id: Option<String>,
-    /// The producer's id.
+    /// Transaction id.
     pub transaction_id: String,
-    /// The broker's id of its partition.
+    /// Id of the partition.
     pub partition_id: String,
-    /// The lease it was delivered under. `None`: the lease is not checked. With access control on, it is required while the
+    /// The lease it was delivered under. `None`: the lease is not checked. With access control, it is required while the
     /// partition is leased.
     pub lease_id: Option<String>,
-    /// Who popped it. `None`: one of all who name no group.
+    /// The consumer group. `None`: queue mode.
     pub group: Option<String>,
 }
 
 impl<T> Message<T> {
-    /// The broker's id.
+    /// Message id, assigned by the broker.
     pub fn id(&self) -> &str {
         self.envelope.id()
     }
 
-    /// The producer's id.
+    /// Transaction id, chosen by the producer.
     pub fn transaction_id(&self) -> &str {
         self.envelope.transaction_id()
     }
 
-    /// Its queue.
+    /// Name of the queue.
     pub fn queue(&self) -> &str {
         self.envelope.queue()
     }
 
-    /// Its ordered lane.
+    /// Name of the partition.
     pub fn partition(&self) -> &str {
         self.envelope.partition()
     }
 
-    /// The broker's id of the lane.
+    /// Id of the partition.
     pub fn partition_id(&self) -> &str {
         self.envelope.partition_id()
     }
 
-    /// Who read it.
+    /// The consumer group.
     pub fn group(&self) -> &str {
         self.envelope.group()
     }
@@ -88,74 +88,74 @@ impl<T> Message<T> {
         self.envelope.created_at()
     }
 
-    /// How often its partition has failed since it last succeeded.
+    /// How often its partition has failed since its last success.
     pub fn retry_count(&self) -> u32 {
         self.envelope.retry_count()
     }
 
-    /// The UUID its producer sent with it.
+    /// The trace id that its producer set.
     pub fn trace_id(&self) -> Option<&str> {
         self.envelope.trace_id()
     }
 
-    /// The W3C trace context to go on with.
+    /// The W3C trace context to continue.
     pub fn traceparent(&self) -> Option<&str> {
         self.envelope.traceparent()
     }
 
-    /// What goes with it.
+    /// The `tracestate` of the trace context.
     pub fn tracestate(&self) -> Option<&str> {
         self.envelope.tracestate()
     }
 
-    /// The producer's id of a message that was replayed from a dead letter and has a new [`transaction_id`](Self::transaction_id).
+    /// The original transaction id of a dead letter that was replayed with a new [`transaction_id`](Self::transaction_id).
     pub fn original_transaction_id(&self) -> Option<&str> {
         self.envelope.original_transaction_id()
     }
 
-    /// Who pushed it, if the broker knows its producers.
+    /// The authenticated producer, if known.
     pub fn producer(&self) -> Option<&str> {
         self.envelope.producer()
     }
 
-    /// The payload alone.
+    /// Returns the payload.
     pub fn into_data(self) -> T {
         self.data
     }
 
-    /// It is done, and with it everything delivered before it in its partition.
+    /// Marks the message as completed, with everything delivered before it in its partition.
     pub fn ack(&self) -> Settle {
         Settle::new(Ack::new(self, Status::Completed, None))
     }
 
-    /// It failed, and comes again as long as the queue's retries last. Then it becomes a dead letter.
+    /// Marks it as failed. It is redelivered until the queue's retries are exhausted, and then becomes a dead letter.
     pub fn nack(&self, error: impl Into<String>) -> Settle {
         Settle::new(Ack::new(self, Status::Failed, Some(error.into())))
     }
 
-    /// It comes again, at no cost.
+    /// Returns it for redelivery, without counting a failure.
     pub fn retry(&self) -> Settle {
         Settle::new(Ack::new(self, Status::Retry, None))
     }
 
-    /// It becomes a dead letter now, and everything delivered before it in its partition is done.
+    /// Moves it to the dead letters now, and marks everything delivered before it in its partition as completed.
     pub fn dead_letter(&self, reason: impl Into<String>) -> Settle {
         Settle::new(Ack::new(self, Status::DeadLetter, Some(reason.into())))
     }
 
-    /// Keeps it, and all that was delivered with it, for so long from now on. Never shortens.
+    /// Extends the lease of everything delivered with it to this long from now. Never shortens it.
     pub fn renew(&self, time: Duration) -> Renew {
         Renew { envelope: self.envelope.clone(), time, deadline: None }
     }
 
-    /// Notes something about it, to be read with [`Queen::traces`](crate::Queen::traces).
+    /// Attaches a note to it, to be read with [`Queen::traces`](crate::Queen::traces).
     pub fn trace<D: Serialize + ?Sized>(&self, data: &D) -> NewTrace {
         NewTrace::new(self.envelope.clone(), data)
     }
 }
 
 impl Message<Box<RawValue>> {
-    /// The payload as something else, for those who decide by looking at it.
+    /// Decodes the payload as another type.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<Message<T>, Error> {
         let data = serde_json::from_str(self.data.get()).map_err(|error| self.envelope.undecodable(error))?;
         Ok(Message { data, envelope: self.envelope.clone() })
@@ -173,9 +173,9 @@ impl<T: fmt::Debug> fmt::Debug for Message<T> {
     }
 }
 
-/// An acknowledgement of one message. Await it.
+/// An acknowledgement of one message. Await it to send it.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct Settle {
     ack: Ack,
     deadline: Option<Duration>,
@@ -186,7 +186,7 @@ impl Settle {
         Self { ack, deadline: None }
     }
 
-    /// How long it may take with all attempts.
+    /// Time limit of the call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
@@ -196,7 +196,7 @@ impl Settle {
         let Self { ack, deadline } = self;
         let shared = ack.envelope.shared().clone();
         shared.check_open()?;
-        // A nack must not overtake what a consumer has still to tell of the same partition: it would come again too.
+        // A nack must not overtake pending acknowledgements of its partition: those messages would be redelivered too.
         let before = match ack.status {
             Status::Failed | Status::Retry => ack.envelope.handled_before(),
             Status::Completed | Status::DeadLetter => None,
@@ -221,9 +221,9 @@ impl IntoFuture for Settle {
     }
 }
 
-/// An extension of a lease. Await it.
+/// A renewal of a lease. Await it to send it.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct Renew {
     envelope: Envelope,
     time: Duration,
@@ -231,7 +231,7 @@ pub struct Renew {
 }
 
 impl Renew {
-    /// How long it may take with all attempts.
+    /// Time limit of the call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
@@ -261,18 +261,18 @@ impl IntoFuture for Renew {
     }
 }
 
-/// A lease that was extended.
+/// A renewed lease.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Renewed {
-    /// How many partitions it covers.
+    /// Number of partitions in the lease.
     pub renewed: u32,
     /// When it ends: ISO 8601, in UTC.
     pub expires_at: Option<String>,
 }
 
-/// Goes on if the client is closed meanwhile.
+/// Also works while the client is being closed.
 pub(crate) async fn renew(
     shared: &Shared,
     lease_id: &str,
@@ -288,7 +288,7 @@ pub(crate) async fn renew(
     wire::object(&answer.body).map_err(|error| error.with_attempts(answer.attempts))
 }
 
-/// Leases are counted in seconds; a part of one is a whole one.
+/// Leases are counted in seconds; fractions are rounded up.
 pub(crate) fn whole_seconds(what: &str, time: Duration) -> Result<u64, Error> {
     let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
     match seconds {

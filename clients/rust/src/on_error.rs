@@ -1,4 +1,4 @@
-//! Who hears of what went wrong and is nobody's result.
+//! The listener for errors that belong to no call's result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ impl OnError {
         Self(Some(Arc::new(hear)))
     }
 
-    /// Without a listener it is `log` that reports it. One that panics takes nobody with it: messages of others depend on who
-    /// has something to tell.
+    /// Without a listener, `log` reports the error. A panic of the listener is contained, because the caller has more messages to
+    /// deal with.
     pub fn tell(&self, error: &Error, log: impl FnOnce()) {
         if let Some(hear) = &self.0 {
-            // The panic has been printed by its hook.
+            // The panic hook has printed it.
             let _ = catch_unwind(AssertUnwindSafe(|| hear(error)));
         } else {
             log();
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_hears_is_logged() {
+    fn errors_without_a_listener_are_logged() {
         let mut logged = false;
         OnError::default().tell(&Error::bad_use("x"), || logged = true);
         assert!(logged);

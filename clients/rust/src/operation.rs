@@ -1,4 +1,4 @@
-//! Operations that a broker has deferred (a 202): what is known of them, and waiting for their end.
+//! Deferred operations (202): what the response says about them, and waiting for their end.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use crate::wire;
 
 const ACCEPTED: u16 = 202;
 
-/// An operation that is accepted and durable, and not done yet.
+/// An operation that is accepted and durable, but not executed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deferred {
-    /// For [`Admin::operation`](crate::Admin::operation).
+    /// Its id, for [`Admin::operation`](crate::Admin::operation).
     pub id: String,
-    /// About how many operations were open when it was accepted, itself included.
+    /// Approximate number of open operations when it was accepted, itself included.
     pub position: u64,
-    /// About how long it will take.
+    /// Approximate time until it is executed.
     pub estimated_wait: Duration,
     /// `system_busy` or `maintaining_order`.
     pub reason: Option<String>,
@@ -45,8 +45,8 @@ impl Deferred {
     }
 }
 
-/// The other form of a 202: one object, which tells the operations of the request by partition and no results. A broker may be set
-/// up to speak like this, and who asks for it with a header gets it.
+/// The other form of a 202: one object that lists the operations by partition, without results. Brokers can be configured to send
+/// it, and requests can ask for it with a header.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Queued {
@@ -63,7 +63,7 @@ pub(crate) struct Queued {
 #[serde(rename_all = "camelCase")]
 struct Named {
     operation_id: String,
-    /// Empty if the broker that took an acknowledgement did not know its partition's name.
+    /// Empty if the broker that accepted an acknowledgement did not know the partition's name.
     #[serde(default)]
     queue: String,
     #[serde(default)]
@@ -77,7 +77,7 @@ impl Named {
 }
 
 impl Queued {
-    /// `None`: it is the usual list.
+    /// `None`: the usual list.
     pub fn read(answer: &Answered) -> Result<Option<Self>, Error> {
         match answer.status == ACCEPTED && answer.body.first() == Some(&b'{') {
             true => wire::decode(&answer.body).map(Some),
@@ -85,12 +85,12 @@ impl Queued {
         }
     }
 
-    /// The first operation of a partition. `None`: what was asked for there was done at once.
+    /// The first operation of a partition. `None`: everything for it was executed at once.
     pub fn of(&self, queue: &str, partition: &str) -> Option<Deferred> {
         let named = self.operations.iter().find(|named| named.is_of(queue, partition));
         let found = match (named, self.operations.as_slice()) {
             (Some(named), _) => named,
-            // A name that one of both does not know.
+            // One of the two does not know the name.
             (None, [only]) if only.partition.is_empty() || partition.is_empty() => only,
             _ => return None,
         };
@@ -98,7 +98,7 @@ impl Queued {
         Deferred::read(id, self.queue_position, self.estimated_wait, self.reason.clone())
     }
 
-    /// All operations of the partition that this one is of: what is too large for one is several, in the order of the request.
+    /// All operations of this operation's partition: a large request is split into several, in order.
     fn with(&self, id: &str) -> Vec<String> {
         let Some(first) = self.operations.iter().find(|named| named.operation_id == id) else {
             return vec![id.to_owned()];
@@ -108,11 +108,11 @@ impl Queued {
     }
 }
 
-/// The results of one or more operations, in their order.
+/// The results of one or more operations, in order.
 #[derive(Debug, PartialEq, Eq)]
 struct Open {
     ids: Vec<String>,
-    /// The positions of these results in the answer.
+    /// The positions of these results in the response.
     members: Vec<usize>,
 }
 
@@ -131,10 +131,10 @@ fn open<'a>(operations: impl Iterator<Item = Option<&'a Deferred>>, queued: Opti
     open
 }
 
-/// What became of results that were deferred, by their positions.
+/// Final results of deferred items, by position.
 pub(crate) type News<T> = Vec<(usize, Result<T, Error>)>;
 
-/// Waits for the operations of an answer, if that is wanted. An operation that fails says nothing about the others.
+/// Waits for the operations of a response, if requested. A failed operation does not affect the others.
 pub(crate) async fn poll<'a, T>(
     shared: &Shared,
     answer: &Answered,
@@ -152,7 +152,7 @@ pub(crate) async fn poll<'a, T>(
         for id in ids {
             match finished(shared, &id, answer.broker, until).await {
                 Ok(None) => {}
-                // In the order of the request, as the direct answer is.
+                // In the order of the request, like a direct response.
                 Ok(Some(done)) => {
                     let results = read(done.get().as_bytes())?.into_iter();
                     news.extend(results.zip(members.by_ref()).map(|(result, index)| (index, Ok(result))));
@@ -176,7 +176,7 @@ struct State {
     result: Option<Box<RawValue>>,
 }
 
-/// Waits for the end of an operation, and returns what the direct call would have answered, if it is told.
+/// Waits for an operation to end, and returns the result of the direct call, if available.
 async fn finished(
     shared: &Shared,
     id: &str,
@@ -185,7 +185,7 @@ async fn finished(
 ) -> Result<Option<Box<RawValue>>, Error> {
     let path = wire::path(&["/api/v1/operations/", id]);
     let late = |why: &str| {
-        let text = format!("operation {id} is not done within the deadline; it still may be{why}");
+        let text = format!("operation {id} did not finish within the deadline; it may still succeed{why}");
         Error::new(ErrorKind::Timeout, text).with_operation(id)
     };
     let mut looks = Looks::until(until);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_without_a_name_is_that_of_the_only_one_who_asked() {
+    fn an_operation_without_a_name_belongs_to_the_only_partition() {
         let nameless = queued(r#"{"operationId":"a1","queue":"","partition":""}"#);
         assert_eq!(nameless.of("q", "p").unwrap().id, "a1");
         assert_eq!(

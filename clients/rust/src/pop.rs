@@ -1,4 +1,4 @@
-//! Popping: a lease on messages, or messages for good.
+//! Pops: messages under a lease, or with auto-ack.
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -19,20 +19,20 @@ use crate::push::Pending;
 use crate::queen::Queen;
 use crate::want::{Source, Subscription, Want};
 
-/// What a broker's answer may take on its way, on top of the wait.
+/// Time for the response in addition to the wait.
 pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// What a call that waits has for its other attempts.
+/// Time for retries of a call that waits.
 const RETRY_PATIENCE: Duration = Duration::from_secs(30);
-/// A broker that has just answered will do so again, whatever the deadline.
+/// Time to give messages back, regardless of the deadline: the broker has just responded.
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A pop. Await it for the messages; there may be none.
 ///
-/// If a payload cannot be decoded as `T` it fails, and all its messages are given back; the error carries them. One that
-/// stands first in its partition is nacked, and so becomes a dead letter in the end. One in the middle is in the way of a large batch: pop
-/// one by one, or as `Box<RawValue>`, which takes anything.
+/// If a payload cannot be decoded as `T`, the pop fails and all its messages are given back; the error contains them. If the
+/// message is the first of its partition it is nacked, so that it becomes a dead letter eventually. In the middle of a batch it
+/// blocks: pop one at a time, or as `Box<RawValue>`, which accepts anything.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct Pop<T> {
     queen: Queen,
     want: Want,
@@ -45,44 +45,44 @@ impl<T> Pop<T> {
         Self { queen, want: Want::new(source, group), deadline: None, payload: PhantomData }
     }
 
-    /// The most messages, over all partitions. One if nothing is said.
+    /// Maximum number of messages over all partitions. Default 1.
     pub fn batch(mut self, messages: u32) -> Self {
         self.want.batch = messages;
         self
     }
 
-    /// The most partitions to take from. One if nothing is said.
+    /// Maximum number of partitions. Default 1.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.want.partitions = partitions;
         self
     }
 
-    /// Waits until there is a message, for at most this long.
+    /// Wait for a message, at most this long.
     pub fn wait(mut self, time: Duration) -> Self {
         self.want.wait = time;
         self
     }
 
-    /// How long the messages are yours, in whole seconds. If nothing is said the queue decides.
+    /// Lease time in whole seconds. By default, the queue's.
     pub fn lease(mut self, time: Duration) -> Self {
         self.want.lease = Some(time);
         self
     }
 
-    /// Acknowledges at delivery: no lease, at most once. If its answer is lost the messages are too, so it is not tried again, and fails
+    /// Acknowledge at delivery: no lease, at-most-once. If the response is lost so are the messages, so it is not retried, and fails
     /// with [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown).
     pub fn auto_ack(mut self) -> Self {
         self.want.auto_ack = true;
         self
     }
 
-    /// Where the group starts if it is new here.
+    /// Where a new group starts.
     pub fn subscription(mut self, subscription: Subscription) -> Self {
         self.want.subscription = Some(subscription);
         self
     }
 
-    /// How long it may take with all attempts. Longer than its wait.
+    /// Time limit of the call, including retries. Must be longer than its wait.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
@@ -118,19 +118,19 @@ impl<T> Pop<T> {
             Err(error) => {
                 let error = error.with_messages(batch.decode_all().unwrap_or_default());
                 if want.auto_ack {
-                    return Err(error.with_hint("messages() of this error has all that were delivered"));
+                    return Err(error.with_hint("messages() of this error returns all delivered messages"));
                 }
                 let left = until.saturating_duration_since(clock::now());
                 refuse::<T>(&batch, left.max(GIVE_BACK_PATIENCE)).await;
                 Err(error
-                    .with_hint("all were given back: pop one by one, or as Box<RawValue>, to get past it"))
+                    .with_hint("all were given back: pop one at a time, or as Box<RawValue>, to get past it"))
             }
         }
     }
 }
 
-/// Gives everything back. A message that cannot be decoded is nacked, so that it becomes a dead letter in the end, but only if it is
-/// the first of its partition: as a dead letter it takes all before it with it. The one behind it gives back the rest then.
+/// Gives all messages back. One that cannot be decoded is nacked, so that it becomes a dead letter eventually, but only if it is
+/// the first of its partition: a dead letter completes everything before it. The message behind it then gives back the rest.
 fn refusals<T: DeserializeOwned>(batch: &Arc<Batch>) -> Vec<Ack> {
     let mut acks = Vec::new();
     for (first, next) in batch.heads() {
@@ -146,7 +146,7 @@ fn refusals<T: DeserializeOwned>(batch: &Arc<Batch>) -> Vec<Ack> {
 }
 
 async fn refuse<T: DeserializeOwned>(batch: &Arc<Batch>, deadline: Duration) {
-    // If this fails the lease ends by itself; the caller hears of the payload.
+    // If this fails, the lease ends by itself; the caller gets the decoding error.
     let _ = ack::send(&batch.shared, &refusals::<T>(batch), Form::Batch, Some(deadline)).await;
 }
 

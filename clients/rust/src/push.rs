@@ -1,4 +1,4 @@
-//! Pushing: messages go in, a result for each comes back.
+//! Pushes: one result per message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,11 +32,11 @@ pub(crate) struct Items {
     body: Vec<u8>,
     pub count: usize,
     lane: Lane,
-    /// The first that makes no sense.
+    /// The first invalid message.
     refused: Option<Error>,
 }
 
-/// Which partitions they are for.
+/// The partitions they are for.
 enum Lane {
     None,
     One(Box<str>),
@@ -45,7 +45,7 @@ enum Lane {
 
 impl Items {
     pub fn new() -> Self {
-        // Room for a message of the usual size.
+        // Room for a message of typical size.
         let mut body = Vec::with_capacity(512);
         body.extend_from_slice(b"{\"items\":[");
         Self { body, count: 0, lane: Lane::None, refused: None }
@@ -80,17 +80,17 @@ impl Items {
     }
 }
 
-/// What became of a pushed message.
+/// The result of a pushed message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pushed {
-    /// The broker's id. Empty if it was deferred by a broker that tells operations only.
+    /// Message id. Empty if it was deferred by a broker that only returns operations.
     pub message_id: String,
-    /// Yours, or the one that was minted.
+    /// Transaction id: yours, or a generated one.
     pub transaction_id: String,
-    /// Stored, known already, or in the broker's spool.
+    /// Stored, duplicate, or spooled.
     pub status: PushStatus,
-    /// The broker's id of its partition. `None` in a spool, and where `message_id` is empty.
+    /// Id of the partition. `None` if spooled, and where `message_id` is empty.
     pub partition_id: Option<Arc<str>>,
     /// The deferred operation that will store it, if it is not stored yet.
     pub operation: Option<Deferred>,
@@ -103,22 +103,22 @@ pub struct Pushed {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum PushStatus {
-    /// Stored, or accepted for good.
+    /// Stored, or accepted durably.
     Queued,
-    /// The partition has this transaction id already; `message_id` is that of the first.
+    /// The partition already has this transaction id; `message_id` is that of the first message.
     Duplicate,
-    /// In the spool of the broker, until its database is back.
+    /// In the broker's spool until its database is available.
     Buffered,
     /// Refused.
     #[serde(alias = "error")]
     Failed,
-    /// A word of a later broker.
+    /// A status of a newer broker.
     #[serde(other)]
     Other,
 }
 
 impl PushStatus {
-    /// The broker's word: `queued`.
+    /// The broker's name of the status: `queued`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -130,7 +130,7 @@ impl PushStatus {
     }
 }
 
-/// A result as it comes; the mixed casing is the broker's.
+/// A result as received; the mixed casing is the broker's.
 #[derive(Deserialize)]
 struct Line<'a> {
     message_id: String,
@@ -140,7 +140,7 @@ struct Line<'a> {
     partition_id: Option<Cow<'a, str>>,
     #[serde(default)]
     error: Option<String>,
-    // Not flattened: that would cost every result of every push.
+    // Not flattened, which would make parsing every result slower.
     #[serde(default, rename = "operationId")]
     operation_id: Option<String>,
     #[serde(default, rename = "queuePosition")]
@@ -165,7 +165,7 @@ pub(crate) fn read(body: &[u8]) -> Result<Vec<Pushed>, Error> {
     Ok(lines.into_iter().map(pushed).collect())
 }
 
-/// A 202 that tells operations and no results: what was sent, with the operation that will store it.
+/// A 202 with operations and without results: combines the sent messages with their operations.
 fn accepted(sent: &[u8], queued: &Queued) -> Result<Vec<Pushed>, Error> {
     #[derive(Deserialize)]
     struct Sent {
@@ -183,26 +183,26 @@ fn accepted(sent: &[u8], queued: &Queued) -> Result<Vec<Pushed>, Error> {
     Ok(sent.items.into_iter().map(pushed).collect())
 }
 
-/// Of a message that was not taken.
+/// The error of a refused message.
 pub(crate) fn refusal(kind: ErrorKind, refused: &Pushed, attempts: u32) -> Error {
     let why = refused.error.as_deref().unwrap_or("no reason given");
     let text = format!("message {} was refused: {why}", refused.transaction_id);
     Error::new(kind, text).with_attempts(attempts)
 }
 
-/// What a broker says of messages of which none was refused.
+/// A response in which no message was refused.
 pub(crate) enum Results {
-    /// It has stored all of them. What else it says nobody has read yet.
+    /// All are stored. The details are not parsed yet.
     Stored(Bytes),
     Read(Vec<Pushed>),
 }
 
-/// Whether an answer says of so many messages that they are stored. A text that holds these words has escapes between them.
+/// Whether a response says that this many messages are stored. JSON text that contains these words has escapes between them.
 fn all_stored(answer: &Answered, count: usize) -> bool {
     answer.status == CREATED && memmem::find_iter(&answer.body, b"\"status\":\"queued\"").count() == count
 }
 
-/// For those who seldom ask what became of a message that was stored. Otherwise as [`send`].
+/// For callers that rarely need the details of stored messages. Otherwise like [`send`].
 pub(crate) async fn deliver(
     shared: &Shared,
     body: Bytes,
@@ -217,10 +217,10 @@ pub(crate) async fn deliver(
     }
 }
 
-/// Goes on if the client is closed meanwhile.
+/// Also works while the client is being closed.
 ///
 /// # Cancel safety
-/// Dropped after it was sent, the messages may or may not be stored.
+/// If dropped after it was sent, the messages may or may not be stored.
 async fn send(
     shared: &Shared,
     body: Bytes,
@@ -243,7 +243,7 @@ async fn ask(
     shared.call_anyway(call).await
 }
 
-/// Reads the results, and waits for those that were deferred if the client was told to.
+/// Parses the results, and waits for deferred ones if the client is configured to.
 async fn conclude(
     shared: &Shared,
     answer: Answered,
@@ -281,9 +281,9 @@ async fn conclude(
     }
 }
 
-/// A push of one message. Await it.
+/// A push of one message. Await it to send it.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct Push {
     queen: Queen,
     queue: Arc<str>,
@@ -321,7 +321,7 @@ impl Push {
         self
     }
 
-    /// How long it may take with all attempts.
+    /// Time limit of the call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
@@ -342,8 +342,8 @@ impl IntoFuture for Push {
     }
 }
 
-/// A push of many messages, in one request. Await it.
-#[must_use = "nothing is sent before it is awaited"]
+/// A push of many messages, in one request. Await it to send it.
+#[must_use = "nothing is sent until it is awaited"]
 pub struct PushAll {
     queen: Queen,
     queue: Arc<str>,
@@ -364,7 +364,7 @@ impl PushAll {
         Self { queen, queue, items, deadline: None }
     }
 
-    /// How long it may take with all attempts.
+    /// Time limit of the call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_one_partition_go_to_its_broker_and_others_to_anybody() {
+    fn messages_of_one_partition_use_its_broker_and_others_any() {
         assert_eq!(items(&[1, 2]).unwrap().1, Route::lane("orders", "p"));
         let mixed = [Item::new(&1), Item::new(&2).partition("q")];
         assert_eq!(items(mixed).unwrap().1, Route::First);

@@ -1,4 +1,4 @@
-//! The connection: where the brokers are, and how patient to be with them. Everything else starts here.
+//! The client: broker URLs, credentials, timeouts and retries. Everything starts here.
 
 use std::fmt;
 use std::future::Future;
@@ -24,35 +24,34 @@ use crate::signal::Signal;
 use crate::traces::Traces;
 use crate::transaction::Transaction;
 
-/// A client of one Queen: one broker, or several on the same database. Cheap to clone; all clones share connections.
+/// A client of one Queen: one broker, or several on the same database. Cheap to clone; clones share connections.
 ///
-/// Nothing is sent before a verb is awaited, so this never fails for a broker that is away. A call needs a tokio runtime.
+/// Nothing is sent until a verb is awaited, so creating a client succeeds without a running broker. Calls need a tokio runtime.
 #[derive(Clone)]
 pub struct Queen {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Queen {
-    /// With all defaults: `Queen::connect("http://localhost:6632")`.
+    /// Creates a client with all defaults: `Queen::connect("http://localhost:6632")`.
     pub fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder().url(url).build()
     }
 
-    /// With options.
+    /// Creates a client with options.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Ends it, with all its clones and handles: from here on nothing is begun, and every call fails with
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Calls that are under way go on. Consumers stop as
-    /// [`Consumer::stop`](crate::Consumer::stop) does, in the background, and until they have, their handlers may still use it. Buffers take
-    /// nothing more and deliver what they hold. Who wants to know the end of both stops consumers and closes buffers himself, before or
-    /// after. Dropping the last clone needs no close.
+    /// Closes the client with all its clones and handles: new calls fail with [`ErrorKind::Closed`](crate::ErrorKind::Closed), calls
+    /// in progress continue. Consumers stop in the background like [`Consumer::stop`](crate::Consumer::stop); until then their
+    /// handlers may still use the client. Buffers accept nothing more and deliver their contents. To wait for both, stop consumers
+    /// and close buffers yourself, before or after. Dropping the last clone needs no close.
     pub fn close(&self) {
         self.shared.closed.give();
     }
 
-    /// A queue by its name. It comes into being with its first message.
+    /// A queue by its name. Its first message creates it.
     pub fn queue(&self, name: impl Into<String>) -> Queue {
         Queue::new(self.clone(), name.into())
     }
@@ -67,12 +66,12 @@ impl Queen {
         Discover::new(self.clone(), owned(namespace.into()), owned(task.into()))
     }
 
-    /// Acknowledgements and pushes, all or nothing.
+    /// A transaction: acknowledgements and pushes, all or nothing.
     pub fn transaction(&self) -> Transaction {
         Transaction::new(self.clone())
     }
 
-    /// A message that somebody else has popped, to acknowledge it for him.
+    /// A message that was popped elsewhere, to acknowledge it here.
     pub fn taken(&self, message: Taken) -> Message<()> {
         Message { data: (), envelope: Batch::taken(self.shared.clone(), message).envelope(0) }
     }
@@ -82,12 +81,12 @@ impl Queen {
         Acks::new(self.clone())
     }
 
-    /// What there is, how it is, and what can be done about it.
+    /// The control plane.
     pub fn admin(&self) -> Admin {
         Admin::new(self.clone())
     }
 
-    /// What consumers noted about messages.
+    /// Notes of consumers about messages.
     pub fn traces(&self) -> Traces {
         Traces::new(self.clone())
     }
@@ -100,19 +99,19 @@ impl fmt::Debug for Queen {
     }
 }
 
-/// What to do with an operation that the broker has deferred (a 202).
+/// How to treat a deferred operation (202).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuedOperation {
-    /// Hand it out: the results say which operation will do it.
+    /// Return it: the results name the operation.
     #[default]
     Return,
-    /// Ask for it until it is done, has failed, or the deadline is over.
+    /// Poll it until it completes, fails, or the deadline passes.
     Poll,
 }
 
 /// Options of a [`Queen`].
 #[derive(Clone)]
-#[must_use = "nothing is connected before build()"]
+#[must_use = "nothing is created until build()"]
 pub struct Builder {
     urls: Vec<String>,
     token: Option<String>,
@@ -142,13 +141,13 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// One more broker.
+    /// Adds a broker.
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         self.urls.push(url.as_ref().to_owned());
         self
     }
 
-    /// More brokers, all on the same database.
+    /// Adds brokers. All of them must use the same database.
     pub fn urls<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.urls.extend(urls.into_iter().map(|url| url.as_ref().to_owned()));
         self
@@ -160,7 +159,7 @@ impl Builder {
         self
     }
 
-    /// Something that gives the token of each attempt, for tokens that end.
+    /// A function that provides the token of each attempt, for tokens that expire.
     pub fn token_with<F, R, E>(mut self, source: F) -> Self
     where
         F: Fn() -> R + Send + Sync + 'static,
@@ -174,72 +173,72 @@ impl Builder {
         self
     }
 
-    /// A header of every request.
+    /// Adds a header to every request.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Certificates in PEM that https trusts in place of those of the system: of authorities, or of the broker itself.
+    /// Certificates in PEM to trust for HTTPS in place of the system's: of authorities, or of the broker itself.
     #[cfg(feature = "tls")]
     pub fn ca_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca_certificates = Some(pem.into());
         self
     }
 
-    /// How long one attempt may take, 30 s. A pop that waits has its wait and 5 s more.
+    /// Time limit of one attempt. Default 30 s. For a pop that waits, its wait plus 5 s.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self
     }
 
-    /// How long a call may take with all its attempts, 60 s. A pop that waits has its wait and 30 s more.
+    /// Time limit of a call, including retries. Default 60 s. For a pop that waits, its wait plus 30 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// The longest first pause between attempts, 100 ms. It doubles with each.
+    /// Maximum of the first pause between attempts; it doubles each time. Default 100 ms.
     pub fn retry_delay(mut self, delay: Duration) -> Self {
         self.policy.retry_delay = delay;
         self
     }
 
-    /// The longest pause between attempts, 30 s, also if the broker asks for a longer one.
+    /// Maximum pause between attempts, even if the broker asks for a longer one. Default 30 s.
     pub fn max_retry_delay(mut self, delay: Duration) -> Self {
         self.policy.max_retry_delay = delay;
         self
     }
 
-    /// Whether a 429 is tried again. It is.
+    /// Whether to retry after a 429. Default true.
     pub fn retry_on_429(mut self, retry: bool) -> Self {
         self.policy.retry_on_429 = retry;
         self
     }
 
-    /// Whether a broker that says when to come back is obeyed. It is.
+    /// Whether to honor `Retry-After`. Default true.
     pub fn honor_retry_after(mut self, honor: bool) -> Self {
         self.policy.honor_retry_after = honor;
         self
     }
 
-    /// What to do with deferred operations: hand them out.
+    /// How to treat deferred operations. By default, they are returned.
     pub fn queued_operation_behavior(mut self, queued: QueuedOperation) -> Self {
         self.queued = queued;
         self
     }
 
-    /// Checks the options. Nothing is sent.
+    /// Validates the options and creates the client. Nothing is sent.
     pub fn build(self) -> Result<Queen, Error> {
         if self.urls.is_empty() {
-            return Err(Error::bad_use("no URL: say where the broker is, as in http://localhost:6632"));
+            return Err(Error::bad_use("no URL: set a broker URL like http://localhost:6632"));
         }
         if self.request_timeout.is_zero() || self.deadline.is_zero() {
-            return Err(Error::bad_use("a request needs some time: timeout and deadline must not be 0"));
+            return Err(Error::bad_use("timeout and deadline must not be 0"));
         }
         let bases = self.urls.iter().map(|url| Base::parse(url)).collect::<Result<Vec<_>, _>>()?;
         let token = match (&self.token, self.token_source) {
-            (Some(_), Some(_)) => return Err(Error::bad_use("either a token or something that gives one")),
+            (Some(_), Some(_)) => return Err(Error::bad_use("set either token or token_with")),
             (Some(token), None) => Token::Fixed(http::bearer(token)?),
             (None, Some(source)) => Token::Source(source),
             (None, None) => Token::None,
@@ -276,24 +275,24 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// What all clones and handles share.
+/// State shared by all clones and handles.
 pub struct Shared {
     pub transport: Transport,
     pub bases: Vec<Base>,
     brokers: Mutex<Brokers>,
     pub outages: Outages,
     pub policy: Policy,
-    /// Of an attempt.
+    /// Time limit of an attempt.
     pub timeout: Duration,
-    /// Of a call.
+    /// Time limit of a call.
     pub deadline: Duration,
     pub queued: QueuedOperation,
     pub closed: Signal,
-    /// How many of them run.
+    /// Number of running consumers.
     consumers: AtomicUsize,
 }
 
-/// A consumer that runs, as long as this lives.
+/// Counts a consumer as running until it is dropped.
 pub struct Running {
     shared: Arc<Shared>,
 }
@@ -305,7 +304,7 @@ impl Drop for Running {
 }
 
 impl Shared {
-    /// For a call. A handler has to be able to finish what it is at, so it may go on until its consumer has stopped.
+    /// For a call. Handlers must be able to finish, so calls are allowed until all consumers have stopped.
     pub fn check_open(&self) -> Result<(), Error> {
         match self.closed.is_given() && self.consumers.load(SeqCst) == 0 {
             false => Ok(()),
@@ -313,7 +312,7 @@ impl Shared {
         }
     }
 
-    /// For what lasts: nothing of that kind begins any more.
+    /// For consumers and buffers, which cannot start once the client is closed.
     pub fn check_not_closed(&self) -> Result<(), Error> {
         if self.closed.is_given() { Err(closed()) } else { Ok(()) }
     }
@@ -324,11 +323,11 @@ impl Shared {
     }
 
     pub fn brokers(&self) -> MutexGuard<'_, Brokers> {
-        // Nothing in there can be half done.
+        // No operation under the lock can panic halfway.
         self.brokers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call with the usual times.
+    /// A call with the default time limits.
     pub fn usual(
         &self,
         method: Method,
@@ -351,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_told_before_anything_is_sent() {
+    fn invalid_options_are_rejected_before_anything_is_sent() {
         let refused = |builder: Builder| builder.build().unwrap_err();
         let url = || Queen::builder().url("http://localhost");
         for (error, says) in [

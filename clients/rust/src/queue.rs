@@ -1,5 +1,4 @@
-//! Handles: a queue, one of its partitions, a group that reads it, queues by their labels. They hold names and send
-//! nothing; verbs do.
+//! Handles: a queue, a partition, a group, or queues by label. They hold names and send nothing; verbs do.
 
 use std::sync::Arc;
 
@@ -29,27 +28,27 @@ impl Queue {
         &self.name
     }
 
-    /// An ordered lane of it.
+    /// A partition of the queue.
     pub fn partition(&self, name: impl Into<String>) -> Partition {
         Partition { queen: self.queen.clone(), queue: self.name.clone(), name: name.into().into() }
     }
 
-    /// A group that reads all of it at its own pace.
+    /// A consumer group that reads the queue.
     pub fn group(&self, name: impl Into<String>) -> Group {
         Group { queen: self.queen.clone(), queue: self.name.clone(), partition: None, name: name.into() }
     }
 
-    /// Stores a message in the partition `Default`: `orders.push(&order).await?`.
+    /// Pushes a message to the partition `Default`: `orders.push(&order).await?`.
     pub fn push(&self, message: impl Pushable) -> Push {
         Push::new(self.queen.clone(), self.name.clone(), None, message.into_item())
     }
 
-    /// Stores many, in one request: `orders.push_all(&batch).await?`. Each may name its partition.
+    /// Pushes many messages in one request: `orders.push_all(&batch).await?`. Each may name its partition.
     pub fn push_all(&self, messages: impl IntoIterator<Item = impl Pushable>) -> PushAll {
         PushAll::new(self.queen.clone(), self.name.clone(), None, messages)
     }
 
-    /// A buffer in front of it, for many small pushes.
+    /// A buffer for many small pushes.
     pub fn buffer(&self) -> BufferBuilder {
         BufferBuilder::new(self.queen.clone(), self.name.clone(), None)
     }
@@ -58,23 +57,23 @@ impl Queue {
         Source::Queue { queue: self.name.clone(), partition: None }
     }
 
-    /// Takes messages of any partition, as one of all who name no group.
+    /// Pops messages of any partition, in queue mode.
     pub fn pop<T>(&self) -> Pop<T> {
         Pop::new(self.queen.clone(), self.source(), None)
     }
 
-    /// Takes messages again and again, as one of all who name no group.
+    /// Consumes messages continuously, in queue mode.
     pub fn consume(&self) -> Consume {
         Consume::new(self.queen.clone(), self.source(), None)
     }
 
-    /// What its consumers gave up on.
+    /// Its dead letters.
     pub fn dead_letters(&self) -> DeadLetters {
         DeadLetters::new(self.queen.clone(), &self.name, None, None)
     }
 }
 
-/// An ordered lane of a queue.
+/// A partition of a queue.
 #[derive(Debug, Clone)]
 pub struct Partition {
     queen: Queen,
@@ -88,23 +87,23 @@ impl Partition {
         &self.name
     }
 
-    /// A group that reads this lane.
+    /// A consumer group that reads this partition.
     pub fn group(&self, name: impl Into<String>) -> Group {
         let partition = Some(self.name.clone());
         Group { queen: self.queen.clone(), queue: self.queue.clone(), partition, name: name.into() }
     }
 
-    /// Stores a message: `orders.partition("customer-7").push(&order).await?`.
+    /// Pushes a message: `orders.partition("customer-7").push(&order).await?`.
     pub fn push(&self, message: impl Pushable) -> Push {
         Push::new(self.queen.clone(), self.queue.clone(), Some(self.name.clone()), message.into_item())
     }
 
-    /// Stores many, in this order.
+    /// Pushes many messages, in this order.
     pub fn push_all(&self, messages: impl IntoIterator<Item = impl Pushable>) -> PushAll {
         PushAll::new(self.queen.clone(), self.queue.clone(), Some(&*self.name), messages)
     }
 
-    /// A buffer in front of it, for many small pushes.
+    /// A buffer for many small pushes.
     pub fn buffer(&self) -> BufferBuilder {
         BufferBuilder::new(self.queen.clone(), self.queue.clone(), Some(self.name.clone()))
     }
@@ -113,17 +112,17 @@ impl Partition {
         Source::Queue { queue: self.queue.clone(), partition: Some(self.name.clone()) }
     }
 
-    /// Takes messages of it, as one of all who name no group.
+    /// Pops messages of this partition, in queue mode.
     pub fn pop<T>(&self) -> Pop<T> {
         Pop::new(self.queen.clone(), self.source(), None)
     }
 
-    /// Takes messages of it again and again, as one of all who name no group.
+    /// Consumes messages of this partition continuously, in queue mode.
     pub fn consume(&self) -> Consume {
         Consume::new(self.queen.clone(), self.source(), None)
     }
 
-    /// What its consumers gave up on.
+    /// Its dead letters.
     pub fn dead_letters(&self) -> DeadLetters {
         DeadLetters::new(self.queen.clone(), &self.queue, Some(self.name.to_string()), None)
     }
@@ -148,24 +147,24 @@ impl Group {
         Source::Queue { queue: self.queue.clone(), partition: self.partition.clone() }
     }
 
-    /// Takes messages that the group has not read yet.
+    /// Pops messages that the group has not read yet.
     pub fn pop<T>(&self) -> Pop<T> {
         Pop::new(self.queen.clone(), self.source(), Some(self.name.clone()))
     }
 
-    /// Takes messages again and again.
+    /// Consumes messages continuously.
     pub fn consume(&self) -> Consume {
         Consume::new(self.queen.clone(), self.source(), Some(self.name.clone()))
     }
 
-    /// What the group gave up on.
+    /// The group's dead letters.
     pub fn dead_letters(&self) -> DeadLetters {
         let partition = self.partition.as_deref().map(str::to_owned);
         DeadLetters::new(self.queen.clone(), &self.queue, partition, Some(self.name.clone()))
     }
 }
 
-/// All queues with a label. They may come and go.
+/// All queues with a label, including ones created later.
 #[derive(Debug, Clone)]
 pub struct Discover {
     queen: Queen,
@@ -178,17 +177,17 @@ impl Discover {
         Self { queen, source: Source::Labels { namespace, task }, group: None }
     }
 
-    /// A group that reads them.
+    /// A consumer group that reads them.
     pub fn group(&self, name: impl Into<String>) -> Self {
         Self { group: Some(name.into()), ..self.clone() }
     }
 
-    /// Takes messages of any of them.
+    /// Pops messages of any of them.
     pub fn pop<T>(&self) -> Pop<T> {
         Pop::new(self.queen.clone(), self.source.clone(), self.group.clone())
     }
 
-    /// Takes messages of any of them again and again.
+    /// Consumes messages of any of them continuously.
     pub fn consume(&self) -> Consume {
         Consume::new(self.queen.clone(), self.source.clone(), self.group.clone())
     }

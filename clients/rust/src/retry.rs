@@ -1,16 +1,16 @@
-//! When a request is tried again. Pure: chance and what happened come in as arguments.
+//! Retry policy: which errors to retry, and the pauses. Pure: randomness is an argument.
 
 use std::time::Duration;
 
 use crate::clock;
 use crate::error::{Error, ErrorKind};
 
-/// How patient a client is.
+/// Options of retries.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
-    /// The longest first pause; it doubles with each.
+    /// Maximum of the first pause; it doubles each time.
     pub retry_delay: Duration,
-    /// No pause is longer, whatever a broker asks for.
+    /// Maximum of any pause, even if a broker asks for a longer one.
     pub max_retry_delay: Duration,
     pub retry_on_429: bool,
     pub honor_retry_after: bool,
@@ -28,7 +28,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// May the same request succeed later? A 408 is the sender's own slowness.
+    /// Whether the same request may succeed later. A 408 means that the sender was slow.
     pub fn retries(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::RateLimited => self.retry_on_429,
@@ -37,10 +37,10 @@ impl Policy {
         }
     }
 
-    /// The pause after so many pauses. `chance` is evenly spread over 0 to 1, so that those who failed together do not
-    /// come back together.
+    /// The pause after this many pauses. `chance` is uniform in 0 to 1, so that clients that failed together do not come back
+    /// together.
     pub fn delay(&self, pauses: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
-        // None at all is what a date says by a clock that is slow, and would be asked for as fast as it is answered.
+        // Clock differences can turn a date into no pause at all, which would cause a busy loop.
         if let Some(asked) = retry_after.filter(|asked| self.honor_retry_after && !asked.is_zero()) {
             return asked.min(self.max_retry_delay);
         }
@@ -49,7 +49,7 @@ impl Policy {
     }
 }
 
-/// Evenly spread over 0 to 1. The tail of a new id is random, which saves a generator of our own.
+/// Uniform in 0 to 1. The tail of a new UUID is random, which saves a generator of our own.
 pub fn chance() -> f64 {
     let tail = uuid::Uuid::now_v7().as_u128() as u32;
     f64::from(tail) / f64::from(u32::MAX)

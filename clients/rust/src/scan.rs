@@ -1,19 +1,19 @@
-//! Walks through a JSON text without making anything of it. Answers are large, and most of what they say is never asked for.
+//! A JSON scanner that builds no values. Responses are large, and most of their contents are never used.
 //!
-//! It finds where values begin and end. What is inside of a payload is checked by whoever decodes it.
+//! It finds where values begin and end. The inside of a payload is validated when it is decoded.
 
 use std::fmt;
 
 use memchr::memchr2;
 
-/// A text of an answer: where it is, or, if it has escapes, what it is.
+/// A string in a response: its position, or its unescaped text.
 #[derive(Debug)]
 pub enum Text {
     At(Place),
     Own(Box<str>),
 }
 
-/// Where something stands in an answer. Small, because there are many: no answer has 4 GiB.
+/// A position in a response. Small, because there are many; no response has 4 GiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     start: u32,
@@ -46,7 +46,7 @@ impl From<String> for Text {
     }
 }
 
-/// Why an answer cannot be read.
+/// Why a response cannot be parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Malformed {
     why: &'static str,
@@ -81,7 +81,7 @@ impl<'a> Scanner<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// The next byte that is no white space.
+    /// The next byte that is not whitespace.
     fn peek(&mut self) -> Option<u8> {
         while matches!(self.byte(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
             self.at += 1;
@@ -99,7 +99,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// `read` reads the value of every key, or skips it. Keys are as they were written, with their escapes.
+    /// `read` reads or skips the value of every key. Keys are passed as written, with escapes.
     pub fn object(
         &mut self,
         mut read: impl FnMut(&mut Self, &'a str) -> Result<(), Malformed>,
@@ -112,7 +112,7 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Keys are short: it would take longer to set out for a search.
+    /// Keys are short, so a byte loop is faster than a search.
     fn key(&mut self) -> Result<&'a str, Malformed> {
         self.expect(b'"', "no text")?;
         let start = self.at;
@@ -124,22 +124,22 @@ impl<'a> Scanner<'a> {
         key.ok_or(Malformed { why: "a text without an end", at: start })
     }
 
-    /// Where it is.
+    /// The current position.
     pub fn here(&self) -> usize {
         self.at
     }
 
-    /// From there to here.
+    /// The text from a position up to the current one.
     pub fn since(&self, start: usize) -> Place {
         let [start, end] = [start, self.at].map(|at| u32::try_from(at).unwrap_or(u32::MAX));
         Place { start, end }
     }
 
-    /// In an object: if all that is left of it is what stood there before, goes to its end.
+    /// In an object: if the rest equals an earlier tail, skips it.
     pub fn repeats(&mut self, before: Place) -> bool {
         let (bytes, before) = (self.text.as_bytes(), before.of(self.text).as_bytes());
         let end = self.at + before.len();
-        // A number may be the beginning of another one, so the end belongs to it.
+        // A number may be a prefix of another one, so the closing brace belongs to the tail.
         let same = bytes.get(end) == Some(&b'}') && bytes.get(self.at..end) == Some(before);
         if same {
             self.at = end;
@@ -175,7 +175,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Nothing may follow.
+    /// Checks that nothing follows.
     pub fn end(&mut self) -> Result<(), Malformed> {
         match self.peek() {
             None => Ok(()),
@@ -183,7 +183,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// `None`: null.
+    /// `None` for null.
     pub fn text(&mut self) -> Result<Option<Text>, Malformed> {
         if self.peek() == Some(b'n') {
             return self.word().map(|_| None);
@@ -197,7 +197,7 @@ impl<'a> Scanner<'a> {
         Ok(Some(text.into()))
     }
 
-    /// `None`: null.
+    /// `None` for null.
     pub fn number<N: std::str::FromStr>(&mut self) -> Result<Option<N>, Malformed> {
         match self.word()?.of(self.text) {
             "null" => Ok(None),
@@ -205,7 +205,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// `None`: null.
+    /// `None` for null.
     pub fn flag(&mut self) -> Result<Option<bool>, Malformed> {
         match self.word()?.of(self.text) {
             "true" => Ok(Some(true)),
@@ -215,7 +215,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Any value.
+    /// Skips any value.
     pub fn skip(&mut self) -> Result<Place, Malformed> {
         match self.peek() {
             Some(b'{' | b'[') => {}
@@ -244,7 +244,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A number, or one of JSON's words.
+    /// A number, or a literal of JSON.
     fn word(&mut self) -> Result<Place, Malformed> {
         self.peek();
         let start = self.at;
@@ -257,7 +257,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What is between quotes, and whether it has escapes.
+    /// The text between quotes, and whether it has escapes.
     fn raw(&mut self) -> Result<(Place, bool), Malformed> {
         self.expect(b'"', "no text")?;
         let (start, mut escaped) = (self.at, false);
@@ -271,7 +271,7 @@ impl<'a> Scanner<'a> {
                 return Ok((self.since(start).shorter(), escaped));
             }
             escaped = true;
-            // Whatever is escaped is not the end.
+            // An escaped character does not end the string.
             self.at += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! Something that happens once, and that many may look at: a look is cheap enough for every message.
+//! A one-time event with many observers; checking it is cheap enough to do for every message.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -20,10 +20,10 @@ impl Signal {
         self.given.load(SeqCst)
     }
 
-    /// Returns once it is given.
+    /// Returns once the event has happened.
     pub async fn given(&self) {
         loop {
-            // Made before the look, so that nothing is missed in between.
+            // Created before checking, so that no notification is missed.
             let changed = self.changed.notified();
             if self.is_given() {
                 return;
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn everybody_hears_of_it_before_and_after() {
+    async fn every_observer_sees_the_event() {
         let signal = Signal::default();
         assert!(!signal.is_given());
         tokio::join!(signal.given(), signal.given(), async { signal.give() });

@@ -1,4 +1,4 @@
-//! Whom https trusts: the authorities of the system, or certificates that the program names. It opens no connection.
+//! Certificate trust for HTTPS: the system's authorities, or given certificates. Opens no connection.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -15,7 +15,7 @@ use rustls::{
 
 use crate::error::Error;
 
-/// `named`: PEM of those to trust in place of the system's. `needed`: some URL is https.
+/// `named`: PEM of certificates to trust in place of the system's. `needed`: whether any URL is https.
 pub fn config(named: Option<&[u8]>, needed: bool) -> Result<ClientConfig, Error> {
     let trusted = match named {
         Some(pem) => read(pem)?,
@@ -25,33 +25,34 @@ pub fn config(named: Option<&[u8]>, needed: bool) -> Result<ClientConfig, Error>
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| Error::bad_use("TLS cannot be set up").with_source(error))?;
+        .map_err(|error| Error::bad_use("cannot set up TLS").with_source(error))?;
     let mut roots = RootCertStore::empty();
     let (usable, _) = roots.add_parsable_certificates(trusted.iter().cloned());
     if named.is_some() && usable < trusted.len() {
-        return Err(Error::bad_use("one of the CA certificates cannot be read"));
+        return Err(Error::bad_use("cannot read one of the CA certificates"));
     }
     if roots.is_empty() {
         return Ok(builder.with_root_certificates(roots).with_no_client_auth());
     }
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
-        .map_err(|error| Error::bad_use("TLS cannot be set up").with_source(error))?;
+        .map_err(|error| Error::bad_use("cannot set up TLS").with_source(error))?;
     let verifier = Arc::new(Verifier { inner: verifier, trusted });
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
 fn read(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|error| Error::bad_use("the CA certificates are no PEM").with_source(error))?;
+    let found =
+        found.map_err(|error| Error::bad_use("the CA certificates are not PEM").with_source(error))?;
     match found.is_empty() {
         true => Err(Error::bad_use("the CA certificates contain no PEM certificate")),
         false => Ok(found),
     }
 }
 
-/// Verifies as rustls does, and lets a server show a trusted certificate itself although it is one of an authority: that is
-/// what `openssl req -x509` makes, and curl takes it.
+/// Verifies like rustls, but also accepts a server whose own certificate is a trusted one with the CA flag: `openssl req -x509`
+/// creates such certificates, and curl accepts them.
 #[derive(Debug)]
 struct Verifier {
     inner: Arc<WebPkiServerVerifier>,
@@ -68,7 +69,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.inner.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // It is within its time: webpki looks at that first.
+            // Its validity period was checked by webpki before.
             Err(error) if is_authority(&error) && self.trusted.contains(certificate) => {
                 rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
@@ -103,7 +104,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Its certificate was not issued by an authority that is trusted.
+/// It was not issued by a trusted authority.
 #[derive(Debug)]
 struct SelfSigned;
 
@@ -129,7 +130,7 @@ fn signed_itself(certificate: &CertificateDer<'_>) -> bool {
     webpki::EndEntityCert::try_from(certificate).is_ok_and(|read| read.issuer() == read.subject())
 }
 
-/// It was refused for nothing but being an authority's.
+/// It was only refused for being a CA certificate.
 fn is_authority(error: &rustls::Error) -> bool {
     let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else {
         return false;
@@ -137,7 +138,7 @@ fn is_authority(error: &rustls::Error) -> bool {
     matches!(cause.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// Why a broker's certificate is not trusted, if that is what an error is about. It will not become so.
+/// Why a broker's certificate is not trusted, if that is the cause of an error. A retry cannot help then.
 pub fn distrust(error: &(dyn StdError + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -151,14 +152,14 @@ pub fn distrust(error: &(dyn StdError + 'static)) -> Option<String> {
                     "it is not valid yet".to_owned()
                 }
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                    "it is for another name than that of the URL".to_owned()
+                    "its name does not match the URL".to_owned()
                 }
                 _ if is_authority(failed) => "it is a CA certificate that is not trusted".to_owned(),
                 CertificateError::Other(OtherError(cause)) => cause.to_string(),
                 other => other.to_string(),
             });
         }
-        // An error of I/O hides what it is about from those who ask for its source.
+        // The source of an I/O error is only reachable through its inner error.
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         next = inner.map(|inner| inner as &(dyn StdError + 'static)).or_else(|| error.source());
     }

@@ -1,4 +1,4 @@
-//! Traces: what consumers noted about messages.
+//! Traces: notes of consumers about messages.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::push::Pending;
 use crate::queen::Queen;
 use crate::wire;
 
-/// A note about a message. Await it.
+/// A note about a message. Await it to send it.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct NewTrace {
     envelope: Envelope,
     data: Result<Box<RawValue>, String>,
@@ -32,26 +32,26 @@ impl NewTrace {
         Self { envelope, data, names: Vec::new(), event: None, deadline: None }
     }
 
-    /// A name to find it under. It may have several.
+    /// A name to find it by. May be called several times.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.names.push(name.into());
         self
     }
 
-    /// What kind of event it is, `info`.
+    /// Type of the event. Default `info`.
     pub fn event(mut self, kind: impl Into<String>) -> Self {
         self.event = Some(kind.into());
         self
     }
 
-    /// How long it may take with all attempts.
+    /// Time limit of the call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 }
 
-/// The id of the note.
+/// Id of the note.
 impl IntoFuture for NewTrace {
     type Output = Result<String, Error>;
     type IntoFuture = Pending<String>;
@@ -92,20 +92,20 @@ impl IntoFuture for NewTrace {
     }
 }
 
-/// Reading what was noted.
+/// Reads notes.
 #[derive(Debug, Clone)]
 pub struct Traces {
     queen: Queen,
 }
 
-/// Notes, and how many there are in all.
+/// A page of notes.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct TraceList {
-    /// This page.
+    /// The notes of this page.
     pub traces: Vec<Trace>,
-    /// All of them, where that is told.
+    /// Total number, if known.
     pub total: u64,
 }
 
@@ -114,41 +114,41 @@ pub struct TraceList {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Trace {
-    /// The broker's id for it.
+    /// Id of the note.
     pub id: String,
-    /// What kind of event it is.
+    /// Type of the event.
     pub event_type: String,
-    /// What was noted.
+    /// Contents of the note.
     pub data: serde_json::Value,
-    /// Who noted it.
+    /// The worker that wrote it.
     pub consumer_group: Option<String>,
-    /// When: ISO 8601, in UTC.
+    /// Time: ISO 8601, in UTC.
     pub created_at: String,
-    /// The names it can be found under.
+    /// The names it can be found by.
     pub trace_names: Vec<String>,
-    /// Of the message, in a list by name.
+    /// Transaction id of the message, in a list by name.
     pub transaction_id: Option<String>,
-    /// Of the message's partition, in a list by name.
+    /// Id of the partition, in a list by name.
     pub partition_id: Option<String>,
-    /// The message's queue, in a list by name.
+    /// Name of the queue, in a list by name.
     pub queue_name: Option<String>,
-    /// The message's lane, in a list by name.
+    /// Name of the partition, in a list by name.
     pub partition_name: Option<String>,
 }
 
-/// Names, the one used last first.
+/// A page of names, most recently used first.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct TraceNames {
-    /// This page.
+    /// The names of this page.
     #[serde(rename = "trace_names")]
     pub names: Vec<TraceName>,
-    /// All of them.
+    /// Total number.
     pub total: u64,
 }
 
-/// A name under which something was noted.
+/// A name with notes.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -156,9 +156,9 @@ pub struct TraceName {
     /// The name.
     #[serde(rename = "trace_name")]
     pub name: String,
-    /// How many notes it has.
+    /// Number of notes.
     pub trace_count: u64,
-    /// About how many messages.
+    /// Number of messages.
     pub message_count: u64,
     /// When it was last used.
     pub last_seen: String,
@@ -169,17 +169,17 @@ impl Traces {
         Self { queen }
     }
 
-    /// Of a message, the oldest first.
+    /// Notes of a message, oldest first.
     pub fn of<T>(&self, message: &Message<T>) -> Get<TraceList> {
         self.by_id(message.partition_id(), message.transaction_id())
     }
 
-    /// Of a message by its ids, the oldest first.
+    /// Notes of a message by its ids, oldest first.
     pub fn by_id(&self, partition_id: &str, transaction_id: &str) -> Get<TraceList> {
         Get::new(&self.queen, wire::path(&["/api/v1/traces/", partition_id, "/", transaction_id]))
     }
 
-    /// Under a name, the newest first.
+    /// Notes under a name, newest first.
     pub fn by_name(&self, name: &str) -> Get<TraceList> {
         Get::new(&self.queen, wire::path(&["/api/v1/traces/by-name/", name]))
     }

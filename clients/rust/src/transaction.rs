@@ -1,4 +1,4 @@
-//! Acknowledgements and pushes together: all of it happens, or nothing.
+//! Transactions: acknowledgements and pushes that are committed together or not at all.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::push::{PushStatus, Pushed};
 use crate::queen::Queen;
 use crate::wire;
 
-/// Operations of one transaction, in their order. Nothing is sent before [`commit`](Self::commit).
+/// The operations of a transaction, in order. Nothing is sent until [`commit`](Self::commit).
 ///
 /// ```no_run
 /// # async fn example(queen: queen_client::Queen, message: queen_client::Message<u32>) -> Result<(), queen_client::Error> {
@@ -23,15 +23,14 @@ use crate::wire;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is sent before commit()"]
+#[must_use = "nothing is sent until commit()"]
 pub struct Transaction {
     queen: Queen,
     operations: Vec<Operation>,
-    /// The first operation that makes no sense.
+    /// The first invalid operation.
     refused: Option<Error>,
     deadline: Option<Duration>,
-    /// Commits of which one cannot say that they did nothing: those that are under way, were dropped, failed without a clear answer, or
-    /// succeeded.
+    /// Commits that may have been executed: in progress, dropped, failed without a clear response, or successful.
     doubts: AtomicU32,
 }
 
@@ -47,15 +46,15 @@ enum Operation {
     Push(Push),
 }
 
-/// A transaction that was committed.
+/// A committed transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Committed {
-    /// The broker's id of the transaction.
+    /// Id of the transaction.
     pub transaction_id: String,
-    /// The results of its pushes, in their order.
+    /// Results of its pushes, in order.
     pub pushed: Vec<Pushed>,
-    /// The results of its acknowledgements, in their order.
+    /// Results of its acknowledgements, in order.
     pub acked: Vec<Acked>,
 }
 
@@ -64,22 +63,22 @@ impl Transaction {
         Self { queen, operations: Vec::new(), refused: None, deadline: None, doubts: AtomicU32::new(0) }
     }
 
-    /// The message is done, and with it everything delivered before it in its partition.
+    /// Marks the message as completed, with everything delivered before it in its partition.
     pub fn ack<T>(self, message: &Message<T>) -> Self {
         self.add_ack(Ack::new(message, Status::Completed, None))
     }
 
-    /// The message failed, and comes again as long as the queue's retries last.
+    /// Marks the message as failed. It is redelivered until the queue's retries are exhausted.
     pub fn nack<T>(self, message: &Message<T>, error: impl Into<String>) -> Self {
         self.add_ack(Ack::new(message, Status::Failed, Some(error.into())))
     }
 
-    /// The message comes again, at no cost.
+    /// Returns the message for redelivery, without counting a failure.
     pub fn retry<T>(self, message: &Message<T>) -> Self {
         self.add_ack(Ack::new(message, Status::Retry, None))
     }
 
-    /// The message becomes a dead letter, and everything delivered before it in its partition is done.
+    /// Moves the message to the dead letters, and marks everything delivered before it in its partition as completed.
     pub fn dead_letter<T>(self, message: &Message<T>, reason: impl Into<String>) -> Self {
         self.add_ack(Ack::new(message, Status::DeadLetter, Some(reason.into())))
     }
@@ -92,7 +91,7 @@ impl Transaction {
         self
     }
 
-    /// A message to store. Its id is minted here, so that the transaction may be committed again.
+    /// Pushes a message. Its id is generated here, so that the transaction can be committed again.
     pub fn push(
         mut self,
         queue: impl AsRef<str>,
@@ -112,19 +111,19 @@ impl Transaction {
         self
     }
 
-    /// How long it may take with all attempts.
+    /// Time limit of the call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// All or nothing. [`RolledBack`](ErrorKind::RolledBack): nothing happened. [`OutcomeUnknown`](ErrorKind::OutcomeUnknown): an
-    /// answer was lost, of this commit or an earlier one of the same transaction, and the next attempt was refused because the first
-    /// may have ended the lease. In a consumer that is harmless: if nothing happened the messages come again. Any other error may leave it
-    /// open too; then commit again.
+    /// Commits all operations or none. [`RolledBack`](ErrorKind::RolledBack): nothing was executed.
+    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown): the response to this or an earlier commit of the same transaction was lost, and
+    /// the next attempt was refused because the first may have ended the lease. In a consumer that is harmless: if nothing was
+    /// executed, the messages are redelivered. After any other error the outcome may be open too; commit again.
     ///
     /// # Cancel safety
-    /// Dropped, it may or may not happen. It can be committed again.
+    /// If dropped, it may or may not be executed. It can be committed again.
     pub async fn commit(&self) -> Result<Committed, Error> {
         if let Some(error) = &self.refused {
             return Err(error.clone());
@@ -156,7 +155,7 @@ impl Transaction {
         Ok(committed)
     }
 
-    /// Pushes that are sent twice are duplicates and no reason to refuse, so without acknowledgements a refusal is what it says.
+    /// A repeated push is a duplicate and no reason for a refusal, so without acknowledgements a refusal is certain.
     fn refusal(&self, why: &str, doubted: bool, uncertain: bool) -> Error {
         if !uncertain {
             self.doubts.fetch_sub(1, SeqCst);
@@ -177,7 +176,7 @@ impl Transaction {
         })
     }
 
-    /// To the broker that delivered; without any message to the one in charge of the partition, if it is one.
+    /// To the broker that delivered the messages; without messages, to the one with affinity to the partition, if there is only one.
     fn route(&self) -> Route {
         if let Some(ack) = self.acks().next() {
             return Route::At(ack.envelope.broker());
@@ -212,8 +211,8 @@ impl Transaction {
                 }
             }
         }
-        // What somebody else has completed under a later lease would be a success to acknowledge again, and the pushes
-        // would happen twice.
+        // If another consumer has completed the message under a later lease, acknowledging it again would succeed, and the pushes
+        // would be executed twice.
         let leases = self.acks().map(|ack| ack.envelope.lease_id());
         let mut leases: Vec<&str> = leases.filter(|lease| !lease.is_empty()).collect();
         leases.sort_unstable();
@@ -338,13 +337,17 @@ mod tests {
         assert_eq!(commit(&acks, false), ErrorKind::RolledBack);
         assert_eq!(commit(&acks, false), ErrorKind::RolledBack);
         assert_eq!(commit(&acks, true), ErrorKind::OutcomeUnknown);
-        assert_eq!(commit(&acks, false), ErrorKind::OutcomeUnknown, "the doubt is of the transaction");
+        assert_eq!(
+            commit(&acks, false),
+            ErrorKind::OutcomeUnknown,
+            "the outcome stays unknown for the transaction"
+        );
         let pushes = queen().transaction().push("q", "p", &1);
         assert_eq!(commit(&pushes, true), ErrorKind::RolledBack);
     }
 
     #[test]
-    fn pushes_to_one_partition_go_to_its_broker_and_others_to_anybody() {
+    fn pushes_to_one_partition_use_its_broker_and_others_any() {
         let one = queen().transaction().push("a", "p", &1).push("a", "p", &2);
         assert_eq!(one.route(), Route::lane("a", "p"));
         assert_eq!(one.push("b", "p", &3).route(), Route::First);

@@ -1,4 +1,4 @@
-//! What a pop asks for: from where, as whom, how much. It becomes a path.
+//! The request of a pop: source, group and limits, as a path.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,18 +11,18 @@ use crate::error::Error;
 use crate::message::whole_seconds;
 use crate::wire::{self, Query};
 
-/// Where a group that is new to a partition starts. Of one that knows it, a seek moves it.
+/// Where a group starts in partitions that are new to it. To move an existing group, use a seek.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subscription {
-    /// With the oldest message.
+    /// At the oldest message.
     All,
-    /// With what is pushed from now on.
+    /// At the end, so that only new messages are read.
     New,
-    /// With what was pushed after this time.
+    /// At the first message pushed after this time.
     From(SystemTime),
 }
 
-/// Where messages come from.
+/// The source of messages.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Queue { queue: Arc<str>, partition: Option<Arc<str>> },
@@ -63,7 +63,7 @@ impl Source {
         }
     }
 
-    /// A partition's consumers meet its producers; those of a whole queue spread over the brokers by their number.
+    /// Consumers of a partition use the broker of its producers; consumers of a whole queue are spread over the brokers.
     pub fn route(&self, group: Option<&str>, worker: usize) -> Route {
         let (group, worker) = (group.unwrap_or_default(), worker.to_string());
         match self {
@@ -77,19 +77,19 @@ impl Source {
     }
 }
 
-/// What a broker gives at most. It would cut down in silence what asks for more.
+/// The broker's limits. Larger requests would be reduced silently.
 const BATCH_MAX: u32 = 10_000;
 const PARTITIONS_MAX: u32 = 100;
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// What a pop asks for.
+/// The parameters of a pop.
 #[derive(Debug, Clone)]
 pub(crate) struct Want {
     pub source: Source,
     pub group: Option<String>,
     pub batch: u32,
     pub partitions: u32,
-    /// Nothing: answer at once.
+    /// `None`: respond at once.
     pub wait: Duration,
     pub lease: Option<Duration>,
     pub auto_ack: bool,
@@ -115,18 +115,18 @@ impl Want {
             return Err(Error::bad_use(text));
         }
         if self.wait > WAIT_MAX {
-            return Err(Error::bad_use("a pop waits for 10 minutes at most: pop again, or consume"));
+            return Err(Error::bad_use("a pop waits at most 10 minutes: pop again, or use consume()"));
         }
         if let Some(lease) = self.lease {
             whole_seconds("a lease", lease)?;
         }
         if self.subscription.is_some() && self.group.is_none() {
-            return Err(Error::bad_use("a subscription needs a consumer group: say .group(name)"));
+            return Err(Error::bad_use("a subscription needs a consumer group: use .group(name)"));
         }
         Ok(())
     }
 
-    /// Path and query. The id lets somebody else end the wait.
+    /// Path and query. With the id, the wait can be ended by another request.
     pub fn path(&self, wait_id: Option<Uuid>) -> String {
         let mut query = self.source.path();
         query.add_some("consumerGroup", self.group.as_deref());

@@ -1,4 +1,4 @@
-//! JSON and paths as brokers want them: names, queries, and what every failure says.
+//! JSON and paths in the broker's format: names, queries, and error responses.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::error::{Error, ErrorKind};
 
-/// As brokers count them.
+/// The broker counts characters.
 const NAME_CHARS_MAX: usize = 255;
 const BODY_CHARS_SHOWN: usize = 200;
 
-/// All but what RFC 3986 leaves alone.
+/// Everything except the unreserved characters of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Of a queue, partition, group, label or transaction id.
+/// Validates the name of a queue, partition, group or label, or a transaction id.
 pub fn check_name(what: &str, name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Error::bad_use(format!("{what} must not be empty")));
@@ -32,11 +32,11 @@ pub fn check_name(what: &str, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// A path of segments that may hold anything.
+/// A path with arbitrary segments.
 pub fn path(segments: &[&str]) -> String {
     let mut path = String::with_capacity(64);
     for (index, segment) in segments.iter().enumerate() {
-        // The even ones are ours.
+        // Even segments are ours, odd ones are names.
         if index % 2 == 0 {
             path.push_str(segment);
         } else {
@@ -82,29 +82,29 @@ pub fn text(body: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(body, text).expect("a text is written to memory");
 }
 
-/// `,"key":"text"`, with what stands before it.
+/// Appends `,"key":"text"`; `before` is everything up to the value.
 pub fn field(body: &mut Vec<u8>, before: &str, value: &str) {
     body.extend_from_slice(before.as_bytes());
     text(body, value);
 }
 
-/// An answer that is an object. One that says of itself that it is no success is an error.
+/// Parses a response that is an object. One with `success: false` is an error.
 pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     let failure = Failure::read(body);
     if failure.success == Some(false) {
-        let text = failure.error.unwrap_or_else(|| "the broker refused, without a reason".to_owned());
+        let text = failure.error.unwrap_or_else(|| "the broker refused without giving a reason".to_owned());
         return Err(Error::new(ErrorKind::Refused, text));
     }
     decode(body)
 }
 
-/// Once over all of it is cheaper than once for every text in it: it is checked for being UTF-8 first.
+/// Validates UTF-8 once for the whole response, which is cheaper than for each text in it.
 pub fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
     let text = std::str::from_utf8(body).map_err(|error| Error::new(ErrorKind::Decode, error.to_string()))?;
     serde_json::from_str(text).map_err(|error| unreadable(text, &error).with_source(error))
 }
 
-/// The last text that was asked for: the lines of an answer have most of theirs in common.
+/// Reuses the previous text if equal: results in a response mostly repeat it.
 #[derive(Default)]
 pub struct Same(Option<Arc<str>>);
 
@@ -119,7 +119,7 @@ impl Same {
 
 pub fn unreadable(text: &str, why: &dyn Display) -> Error {
     let shown: String = text.chars().take(BODY_CHARS_SHOWN).collect();
-    Error::new(ErrorKind::Decode, format!("the answer cannot be read: {why} in {shown:?}"))
+    Error::new(ErrorKind::Decode, format!("cannot parse the response: {why} in {shown:?}"))
 }
 
 /// What an object says about its success.
@@ -131,7 +131,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Nothing of a body that is no such object: a proxy may speak HTML.
+    /// Empty for a body that is no such object: proxies may return HTML.
     pub fn read(body: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Said<'a> {

@@ -29,7 +29,7 @@ it('path encodes what is put in and nothing else', () => {
   expect(path`/${1}/${'x'}`).toBe('/1/x')
   expect(path`/${'...'}`).toBe('/...')
   for (const name of ['.', '..']) {
-    expect(() => path`/queues/q/partitions/${name}/seek`).toThrow('cannot stand in the path')
+    expect(() => path`/queues/q/partitions/${name}/seek`).toThrow('cannot be used in a URL path')
   }
 })
 
@@ -122,7 +122,7 @@ describe('request', () => {
     expect(await refused(get('/x'))).toMatchObject({ status: 0, code: 'unreachable' })
   })
 
-  it('a 401 is told to who can log in, unless the credential has changed meanwhile', async () => {
+  it('a 401 leads to the login, unless the credential has changed meanwhile', async () => {
     const told = vi.fn()
     onUnauthorized(told)
     present('old')

@@ -1,19 +1,19 @@
-// Talks to the broker this page came from. It knows no route and keeps no data; who is logged in is `session.svelte.ts`.
+// HTTP client for the broker that served this page. It knows no routes and keeps no data; the login is in `session.svelte.ts`.
 
 import type { components } from './types'
 
-/** A type of the broker's description by its name: `Schema<'Status'>`. */
+/** A type of the OpenAPI document by its name: `Schema<'Status'>`. */
 export type Schema<Name extends keyof components['schemas']> = components['schemas'][Name]
 
-/** What a query may hold; `undefined`, `null` and `''` are left out. */
+/** Query parameters; `undefined`, `null` and `''` are omitted. */
 export type Query = Record<string, string | number | boolean | null | undefined>
 
-/** A failure in the broker's own words. */
+/** An error with the broker's own message. */
 export class ApiError extends Error {
-  /** 0 if there was no answer. */
+  /** 0 if there was no response. */
   readonly status: number
   readonly code: string
-  /** When the broker says it is worth another try. */
+  /** Delay in seconds before another try, if the broker suggests one. */
   readonly retryAfterSeconds: number | undefined
 
   constructor(status: number, code: string, message: string, retryAfterSeconds?: number) {
@@ -25,34 +25,34 @@ export class ApiError extends Error {
   }
 }
 
-/** Longer than any answer of the admin plane takes, so that a page never waits for ever. */
+/** Longer than any response of the admin plane takes, so that a page never waits forever. */
 const TIMEOUT_MS = 30_000
 
-/** How often a call is sent again that was answered 429: the broker has done nothing of it. */
+/** How often to resend a call that was answered 429; the broker did not execute it. */
 const RETRIES = 3
 
 let credential: string | null = null
 let unauthorized: (error: ApiError) => void = () => {}
 
-/** For `session.svelte.ts` alone. */
+/** Only for `session.svelte.ts`. */
 export function present(token: string | null): void {
   credential = token
 }
 
-/** For `session.svelte.ts` alone: what happens when the broker does not know who asks. */
+/** Only for `session.svelte.ts`: called when the broker does not accept the credential. */
 export function onUnauthorized(then: (error: ApiError) => void): void {
   unauthorized = then
 }
 
-/** Percent-encodes what is put in: path`/api/v1/resources/queues/${name}`. */
+/** Percent-encodes interpolated values: path`/api/v1/resources/queues/${name}`. */
 export function path(texts: TemplateStringsArray, ...values: (string | number)[]): string {
   return texts.reduce((all, text, index) => all + segment(String(values[index - 1])) + text)
 }
 
-/** A browser takes `.` and `..` for steps in the path, percent-encoded as well: the request would reach another route. */
+/** Browsers resolve `.` and `..` as path steps even when percent-encoded, so the request would reach another route. */
 function segment(name: string): string {
   if (name === '.' || name === '..') {
-    throw new ApiError(0, 'bad_request', `"${name}" cannot stand in the path of a URL: use SQL for what has this name`)
+    throw new ApiError(0, 'bad_request', `"${name}" cannot be used in a URL path; use SQL for an object of this name`)
   }
   return encodeURIComponent(name)
 }
@@ -99,7 +99,7 @@ async function request<T>(
   }
 }
 
-/** Ends early, with the reason of the signal, if that is aborted. */
+/** Aborted with the reason of the signal. */
 function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const aborted = () => {
@@ -135,7 +135,7 @@ async function attempt<T>(
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
       signal: signal === undefined ? timeout : AbortSignal.any([signal, timeout]),
-      // The credential is a header; a cookie of somebody else on this host is none of the broker's business.
+      // The credential is a header; cookies of other applications on this host are not sent.
       credentials: 'omit',
       cache: 'no-store',
     })
@@ -143,12 +143,12 @@ async function attempt<T>(
   } catch (cause) {
     if (signal?.aborted) throw cause
     throw timeout.aborted
-      ? new ApiError(0, 'timeout', `no answer within ${TIMEOUT_MS / 1000} seconds`)
+      ? new ApiError(0, 'timeout', `no response within ${TIMEOUT_MS / 1000} seconds`)
       : new ApiError(0, 'unreachable', 'the broker cannot be reached')
   }
   if (response.ok) return (text === '' ? undefined : parsed(text)) as T
   const error = failure(response, text)
-  // An answer to a credential that was replaced meanwhile says nothing about the new one.
+  // A 401 for a credential that was replaced meanwhile says nothing about the new one.
   if (error.status === 401 && used === credential) unauthorized(error)
   throw error
 }
@@ -160,7 +160,7 @@ function failure(response: Response, text: string): ApiError {
   if (typeof body === 'object' && body !== null && typeof body.error === 'string') {
     return new ApiError(response.status, String(body.code ?? 'error'), body.error, retry)
   }
-  // Not the broker, but something in between.
+  // From a proxy in between, and not from the broker.
   const words = text.trim().startsWith('<') ? '' : text.trim().slice(0, 200)
   return new ApiError(response.status, 'error', words || `${response.status} ${response.statusText}`.trim(), retry)
 }

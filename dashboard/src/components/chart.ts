@@ -1,14 +1,14 @@
-// What `Chart.svelte` asks of the library that draws, which is only fetched when it is needed.
+// The interface between `Chart.svelte` and the chart library, which is loaded on demand.
 
 export interface Series {
   label: string
   values: (number | null)[]
-  /** As CSS says it, `var(--bad)` for instance. */
+  /** A CSS color, such as `var(--bad)`. */
   colour?: string
 }
 
 export interface Plot {
-  /** `span`: the ends of the time axis. */
+  /** `span`: the range of the x axis. */
   data(times: number[], series: Series[], span: [number, number] | undefined): void
   size(width: number, height: number): void
   destroy(): void
@@ -28,7 +28,7 @@ export function ready(): Promise<(place: HTMLElement, drawing: Drawing) => Plot>
   fetched ??= import('./uplot').then(
     (module) => module.draw,
     (error: unknown) => {
-      // The next chart tries again.
+      // The next chart tries to load it again.
       fetched = undefined
       throw error
     },

@@ -1,4 +1,4 @@
-// The paths of a small line without axes. It starts at zero, so that a small change does not look like a big one.
+// Paths of a small line without axes. It starts at zero, so that a small change does not look like a large one.
 
 export interface Spark {
   line: string
@@ -11,7 +11,7 @@ export function spark(values: (number | null)[], width: number, height: number):
   const top = Math.max(0, ...numbers)
   if (numbers.length < 2 || top === 0) return null
   const step = width / (numbers.length - 1)
-  // A pixel above and below, for the width of the line.
+  // One pixel of padding at the top and bottom, for the line's width.
   const y = (value: number) => height - 1 - (value / top) * (height - 2)
   const points = numbers.map((value, index) => `${round(index * step)} ${round(y(value))}`)
   const line = `M${points.join('L')}`

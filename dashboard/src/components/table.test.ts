@@ -28,7 +28,7 @@ describe('sorted', () => {
     expect(names(sorted(ROWS, COLUMNS, { key: 'lag', down: false }))).toEqual(['q10', 'q1', 'q9'])
   })
 
-  it('leaves the order of who gave it, and the rows as they were', () => {
+  it('keeps the given order and does not change the rows', () => {
     expect(sorted(ROWS, COLUMNS, undefined)).toBe(ROWS)
     expect(sorted(ROWS, COLUMNS, { key: 'other', down: true })).toBe(ROWS)
     sorted(ROWS, COLUMNS, { key: 'name', down: false })

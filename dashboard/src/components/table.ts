@@ -1,14 +1,14 @@
-// What a table with virtual rows computes: their order, and which of them are drawn.
+// Computations of a virtual table: sorting, and which rows to render.
 
 export interface Column<Row> {
   key: string
   label: string
   align?: 'right'
-  /** By what it is sorted; without it, it is not. */
+  /** Sort value; a column without it is not sortable. */
   sort?: (row: Row) => number | string | null | undefined
-  /** Pixels, or what CSS understands. Columns without one share what is left. */
+  /** Pixels or a CSS length. Columns without a width share the rest. */
   width?: number | string
-  /** Only where there is room: not on a phone. */
+  /** Hidden on narrow screens. */
   wide?: boolean
 }
 
@@ -18,10 +18,10 @@ export interface Sort {
 }
 
 export const ROW_PX = 36
-/** Drawn above and below what is seen, so that fast scrolling shows no gap. */
+/** Rows rendered above and below the visible ones, so that fast scrolling shows no gap. */
 const SPARE = 8
 
-/** A copy, sorted; rows without a value come last in both directions, equal ones keep their order. */
+/** A sorted copy; rows without a value are last in both directions, equal ones keep their order. */
 export function sorted<Row>(rows: Row[], columns: Column<Row>[], sort: Sort | undefined): Row[] {
   const by = columns.find((column) => column.key === sort?.key)?.sort
   if (by === undefined || sort === undefined) return rows
@@ -39,7 +39,7 @@ function missing(value: unknown): value is null | undefined {
   return value === null || value === undefined || Number.isNaN(value)
 }
 
-// localeCompare of 10,000 names takes many times as long.
+// Much faster than localeCompare for 10,000 names.
 const NAMES = new Intl.Collator('en', { numeric: true })
 
 function compare(a: number | string, b: number | string): number {
@@ -47,19 +47,19 @@ function compare(a: number | string, b: number | string): number {
   return NAMES.compare(String(a), String(b))
 }
 
-/** Rows from `first` up to, and without, `end`. */
+/** Rows from `first` up to and excluding `end`. */
 export function drawn(scrolledPx: number, heightPx: number, count: number): { first: number; end: number } {
   const first = Math.max(0, Math.floor(scrolledPx / ROW_PX) - SPARE)
   const end = Math.min(count, Math.ceil((scrolledPx + heightPx) / ROW_PX) + SPARE)
   return { first: Math.min(first, end), end }
 }
 
-/** What a press on a heading makes of the order: numbers begin with the largest, names with the first. */
+/** The order after a click on a heading: numbers start with the largest, names with the first. */
 export function turned(sort: Sort | undefined, key: string, firstDown: boolean): Sort {
   return sort?.key === key ? { key, down: !sort.down } : { key, down: firstDown }
 }
 
-/** The least width at which columns without one of their own can still be read. */
+/** Minimum width at which columns without a width are readable. */
 export function least<Row>(columns: Column<Row>[]): string {
   return `calc(${columns.map((column) => css(column.width) ?? '130px').join(' + ')})`
 }

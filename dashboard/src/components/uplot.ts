@@ -1,4 +1,4 @@
-// Draws with uPlot in the colours of the theme.
+// Charts with uPlot, in the colors of the theme.
 
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
@@ -13,7 +13,7 @@ export function draw(place: HTMLElement, drawing: Drawing): Plot {
   const muted = colour('var(--muted)')
   const line = colour('var(--line)')
   const font = `11px ${styles.fontFamily}`
-  // Bytes are counted in powers of two and milliseconds in minutes, and so are the marks beside them.
+  // Axis ticks match the unit: powers of two for bytes, minutes for milliseconds.
   const steps = drawing.format(1024) === '1 KiB' ? { incrs: POWERS } : drawing.format(60_000) === '1 min' ? { incrs: MILLIS } : {}
   const axis = { stroke: muted, font, grid: { stroke: line, width: 1 }, ticks: { show: false } }
 
@@ -23,12 +23,12 @@ export function draw(place: HTMLElement, drawing: Drawing): Plot {
       width: Math.max(drawing.width, 80),
       height: drawing.height,
       legend: { show: false },
-      // On the right there is room for half of a time: it stands below the middle of its mark.
+      // The last tick's label is centered below it, so half of it needs room on the right.
       padding: [8, 18, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, sync: { key: 'queen' } },
       scales: {
         x: { time: true, range: (_, first, last) => ends ?? stretched(first, last) },
-        // From zero, and never without any height.
+        // From zero, and never without height.
         y: { range: (_, __, top) => [0, top === null || !(top > 0) ? 1 : top * 1.08] },
       },
       axes: [
@@ -68,7 +68,7 @@ const MILLIS = [0.01, 0.1, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 10
 )
 const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power)
 
-/** One point alone has no width. */
+/** A range around a single point. */
 function stretched(first: number | null, last: number | null): [number, number] {
   const end = last ?? Date.now() / 1000
   return [Math.min(first ?? end, end - 60), end]
@@ -78,7 +78,7 @@ const TIME = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digi
 const SECONDS = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' })
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short' })
 
-/** Days where there are days between the marks, seconds where there are less than minutes. */
+/** Days if ticks are days apart, seconds if they are less than a minute apart. */
 function clock(_: uPlot, splits: number[]): string[] {
   const step = (splits[1] ?? 0) - (splits[0] ?? 0)
   const form = step >= 86_400 ? DAY : step < 60 ? SECONDS : TIME

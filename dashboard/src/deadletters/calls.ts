@@ -1,4 +1,4 @@
-// The routes that the page of dead letters uses.
+// API calls of the dead letter pages.
 
 import { del, get, path, post, type Schema } from '../api/client'
 import { asked, type Filter } from './filter'
@@ -6,7 +6,7 @@ import type { Redrive } from './redrive'
 
 export type Letter = Schema<'DeadLetter'>
 
-/** Errors that differ only in what varies from message to message. */
+/** Errors that differ only in parts that vary between messages. */
 export interface Shape {
   shape: string
   count: number
@@ -19,7 +19,7 @@ export interface Shape {
 export interface Shapes {
   shapes: Shape[]
   total: number
-  /** Less than all if only the newest were looked at. */
+  /** Less than the total if only the newest were counted. */
   counted: number
 }
 
@@ -43,8 +43,8 @@ export async function countPurge(filter: Filter): Promise<number> {
 }
 
 /**
- * Throws if the broker does not know shapes. One of an earlier version, behind the same address during an upgrade, would ignore
- * this part of the filter, and take all letters of the queue.
+ * Throws if the broker does not support shapes. During an upgrade, an older broker behind the same address would ignore this
+ * part of the filter and process all dead letters of the queue.
  */
 async function understood(filter: Filter): Promise<void> {
   if (filter.shape !== undefined) await get(asked('/api/v1/dlq/shapes', filter, { limit: 1 }))
@@ -75,12 +75,12 @@ export function cancelRedrive(id: string): Promise<Redrive> {
   return del(path`/api/v1/dlq/redrives/${id}`)
 }
 
-/** Queues that letters of the filter come from: an action is about one of them. */
+/** The queues of the matching letters; an action applies to one of them. */
 export async function queuesOf(filter: Filter): Promise<string[]> {
   if (filter.queue !== undefined) return [filter.queue]
   const page = await letters(filter, QUEUES_LOOK, 0)
   return [...new Set(page.messages.map(({ queue }) => queue))].sort()
 }
 
-/** Letters come with their payloads, so not too many. */
+/** Letters include their payloads, so pages are small. */
 const QUEUES_LOOK = 200

@@ -1,5 +1,5 @@
-// Which dead letters: one description for listing, counting, replaying and throwing away, so that an action meets exactly what
-// was shown.
+// The dead letter filter: one description for listing, counting, redriving and purging, so that an action applies to exactly
+// what is shown.
 
 import { withQuery, type Query } from '../api/client'
 import { groupLabel } from '../groups/names'
@@ -10,7 +10,7 @@ export interface Filter {
   partition?: string
   consumerGroup?: string
   error?: string
-  /** '' is a shape as well: letters without a text. */
+  /** '' is a valid shape: letters without an error text. */
   shape?: string
   from?: string
   to?: string
@@ -32,10 +32,10 @@ export function readFilter(query: URLSearchParams, now: Date): Filter {
   return filter
 }
 
-/** An address leaves out what is empty, so letters without a text have a word of their own there. */
+/** An address omits empty values, so letters without a text have a special word there. */
 const UNTOLD = 'untold'
 
-/** What an address needs to mean this shape; `undefined` takes it away. */
+/** The query value for a shape; `undefined` removes it. */
 export function shapeQuery(shape: string | undefined): { shape: string | undefined; untold: boolean } {
   return { shape, [UNTOLD]: shape === '' }
 }
@@ -44,7 +44,7 @@ export function isFiltered(query: URLSearchParams): boolean {
   return ['shape', UNTOLD, 'from', 'to', 'when', ...FILTER_KEYS].some((key) => query.has(key))
 }
 
-/** A path of the server with the filter as its query. */
+/** An API path with the filter as its query. */
 export function asked(path: string, filter: Filter, more: Query = {}): string {
   const { shape, ...rest } = filter
   const address = withQuery(path, { ...rest, shape, ...more })
@@ -52,7 +52,7 @@ export function asked(path: string, filter: Filter, more: Query = {}): string {
   return `${address}${address.includes('?') ? '&' : '?'}shape=`
 }
 
-/** In words, for a question that must not be misunderstood. */
+/** In words, for confirmation dialogs. */
 export function describe(filter: Filter): string[] {
   const parts: string[] = []
   if (filter.partition !== undefined) parts.push(`partition ${filter.partition}`)

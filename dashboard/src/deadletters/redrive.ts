@@ -1,4 +1,4 @@
-// How far a redrive is.
+// Progress of a redrive.
 
 import type { Schema } from '../api/client'
 import type { Filter } from './filter'
@@ -9,7 +9,7 @@ export interface Progress {
   /** 0 to 1. */
   share: number
   left: number
-  /** Seconds; null when nobody can tell. */
+  /** Seconds; null if unknown. */
   eta: number | null
 }
 
@@ -30,13 +30,13 @@ export function progress(redrive: Redrive): Progress {
 export const PACE_MAX = 10_000
 export const PACE_DEFAULT = 100
 
-/** A pace as somebody types it; null if it is none. */
+/** Parses a typed rate; null if invalid. */
 export function readPace(text: string | number | null | undefined): number | null {
   const pace = typeof text === 'number' ? text : Number((text ?? '').trim() || NaN)
   return Number.isInteger(pace) && pace >= 1 && pace <= PACE_MAX ? pace : null
 }
 
-/** Which letters it takes, as a filter that `describe` can put in words. */
+/** The redrive's filter, in the form that `describe` accepts. */
 export function filterOf(redrive: Redrive): Filter {
   const filter: Filter = {}
   if (redrive.partition !== null) filter.partition = redrive.partition

@@ -1,8 +1,8 @@
-// What is chosen in a list: nothing, some rows, or everything that matches, also what was not read yet.
+// The selection in a list: nothing, some rows, or everything that matches, including what is not loaded yet.
 
 export class Selection {
   keys = $state.raw<ReadonlySet<string>>(new Set())
-  /** All that match. */
+  /** Everything that matches. */
   all = $state(false)
 
   has(key: string): boolean {
@@ -10,14 +10,14 @@ export class Selection {
   }
 
   toggle(key: string, shown: readonly string[]): void {
-    // One less than everything is what is shown, without it: nobody can name the others.
+    // Deselecting a row while everything is selected leaves the other loaded rows: unloaded ones cannot be listed.
     const keys = new Set(this.all ? shown : this.keys)
     if (!keys.delete(key)) keys.add(key)
     this.all = false
     this.keys = keys
   }
 
-  /** All that are shown; none if all of them were chosen. */
+  /** All loaded rows; none if all of them were selected. */
   toggleShown(shown: readonly string[]): void {
     const keys = this.state(shown) === 'all' ? [] : shown
     this.all = false
@@ -34,7 +34,7 @@ export class Selection {
     this.keys = new Set()
   }
 
-  /** Rows that are gone cannot be chosen. */
+  /** Rows that no longer exist cannot be selected. */
   keep(shown: readonly string[]): void {
     const left = shown.filter((key) => this.keys.has(key))
     if (left.length !== this.keys.size) this.keys = new Set(left)

@@ -1,4 +1,4 @@
-// The routes that the pages of consumer groups use.
+// API calls of the consumer group pages.
 
 import { del, get, path, post, type Schema } from '../api/client'
 import type { Forecast, SeekBody } from './seek'
@@ -12,7 +12,7 @@ type ByQueue = Record<string, { partitions: GroupPartition[] }>
 /** The most groups that a broker lists at once. */
 export const GROUPS_MAX = 10_000
 
-/** One entry for each queue that a group reads. */
+/** One entry per group and queue. */
 export function listGroups(queue: string | undefined, signal: AbortSignal): Promise<Group[]> {
   return get('/api/v1/consumer-groups', { queue, limit: GROUPS_MAX }, signal)
 }
@@ -23,7 +23,7 @@ export async function queuesOf(group: string, signal: AbortSignal): Promise<stri
   return Object.keys(queues)
 }
 
-/** The partitions of a queue of which a group has most to read. */
+/** The partitions of a queue with the most unread messages of a group. */
 export async function partitionsOf(
   group: string,
   queue: string,
@@ -35,7 +35,7 @@ export async function partitionsOf(
   return queues[queue]?.partitions ?? []
 }
 
-/** What a seek would do. */
+/** A preview of a seek. */
 export function forecast(
   group: string,
   queue: string,
@@ -56,7 +56,7 @@ function seekPath(group: string, queue: string, partition: string | undefined): 
     : path`/api/v1/consumer-groups/${group}/queues/${queue}/partitions/${partition}/seek`
 }
 
-/** In one queue, or everywhere. `start`: also forget where it was told to start. */
+/** In one queue, or in all. `start`: also delete its configured start position. */
 export function forget(group: string, queue: string | undefined, start: boolean): Promise<Schema<'GroupDeleted'>> {
   const route =
     queue === undefined

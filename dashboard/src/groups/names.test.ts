@@ -54,7 +54,7 @@ describe('holder', () => {
     const named = { workerId: 'w', heldBy: { name: 'billing', address: '10.0.0.7' } }
     const nameless = { workerId: 'w', heldBy: { name: null, address: '10.0.0.7' } }
     const elsewhere = { workerId: 'w', heldBy: null }
-    expect([named, nameless, elsewhere].map(holder)).toEqual(['billing', '10.0.0.7', 'somebody'])
+    expect([named, nameless, elsewhere].map(holder)).toEqual(['billing', '10.0.0.7', 'unknown'])
     expect(holding(named)).toBe('Popped by billing from 10.0.0.7; lease w')
     expect(holding(nameless)).toBe('Popped from 10.0.0.7; lease w')
     expect(holding(elsewhere)).toContain('another broker')

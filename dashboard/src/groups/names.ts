@@ -1,10 +1,10 @@
-// Groups as people know them.
+// Display names of groups.
 
 import type { Group, GroupPartition } from './calls'
 
 const QUEUE_MODE = '__QUEUE_MODE__'
 
-/** Consumers that name no group share one cursor, which is called queue mode. */
+/** Consumers without a group share one cursor, called queue mode. */
 export function isQueueMode(group: string): boolean {
   return group === QUEUE_MODE
 }
@@ -17,26 +17,26 @@ export function tone(state: string): 'good' | 'warn' | 'bad' {
   return state === 'Lagging' ? 'bad' : state === 'Dead' ? 'warn' : 'good'
 }
 
-/** The words of the broker, but for the one that says less than it means. */
+/** The broker's words, except for one that would mislead. */
 export function stateWords(state: string): string {
   return state === 'Dead' ? 'Never read' : state
 }
 
 export function stateMeaning(state: string): string {
-  if (state === 'Dead') return 'It is registered, and never read anything here'
-  return state === 'Lagging' ? 'Something has waited for more than five minutes' : 'Nothing has waited for more than five minutes'
+  if (state === 'Dead') return 'Registered, but has never read anything here'
+  return state === 'Lagging' ? 'A message has been unread for more than five minutes' : 'No message has been unread for more than five minutes'
 }
 
 type Leased = Pick<GroupPartition, 'workerId' | 'heldBy'>
 
-/** Who has a lease, in short. */
+/** Short text on who holds a lease. */
 export function holder({ heldBy }: Leased): string {
-  return heldBy?.name ?? heldBy?.address ?? 'somebody'
+  return heldBy?.name ?? heldBy?.address ?? 'unknown'
 }
 
 export function holding({ workerId, heldBy }: Leased): string {
   const lease = `lease ${workerId}`
-  if (!heldBy) return `Popped at another broker, or before this one started; ${lease}`
+  if (!heldBy) return `Popped through another broker, or before this one started; ${lease}`
   return heldBy.name === null ? `Popped from ${heldBy.address}; ${lease}` : `Popped by ${heldBy.name} from ${heldBy.address}; ${lease}`
 }
 

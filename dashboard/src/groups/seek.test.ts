@@ -25,6 +25,6 @@ describe('forecastWords', () => {
     expect(forecastWords({ messagesReplayed: 1, messagesSkipped: 2 })).toBe(
       '1 message will be delivered again, 2 messages will be skipped unread.',
     )
-    expect(forecastWords({})).toBe('Nothing is replayed and nothing skipped.')
+    expect(forecastWords({})).toBe('No message is replayed or skipped.')
   })
 })

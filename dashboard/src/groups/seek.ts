@@ -1,4 +1,4 @@
-// Where a group can be sent, as the broker wants to be told, and what that would do in words.
+// Targets of a seek, as the API expects them, and the preview in words.
 
 import { exact } from '../format'
 
@@ -15,7 +15,7 @@ export type SeekBody = { toEnd: true } | { timestamp: string }
 
 const BEGINNING = '1970-01-01T00:00:00Z'
 
-/** `local`: as a field for date and time has it, in the viewer's zone. Undefined: there is no such time yet. */
+/** `local`: value of a date and time field, in the viewer's zone. Undefined: not a valid time yet. */
 export function seekBody(target: Target, local: string): SeekBody | undefined {
   if (target === 'end') return { toEnd: true }
   if (target === 'beginning') return { timestamp: BEGINNING }
@@ -23,21 +23,21 @@ export function seekBody(target: Target, local: string): SeekBody | undefined {
   return local === '' || Number.isNaN(at.getTime()) ? undefined : { timestamp: at.toISOString() }
 }
 
-/** A time as a field for date and time wants it. */
+/** A time as a value for a date and time field. */
 export function localTime(at: Date): string {
   const two = (part: number) => String(part).padStart(2, '0')
   const date = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`
   return `${date}T${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`
 }
 
-/** What a preview says. */
+/** The preview in words. */
 export function forecastWords(forecast: Forecast): string {
   const replayed = forecast.messagesReplayed ?? 0
   const skipped = forecast.messagesSkipped ?? 0
   const parts = []
   if (replayed > 0) parts.push(`${messages(replayed)} will be delivered again`)
   if (skipped > 0) parts.push(`${messages(skipped)} will be skipped unread`)
-  return parts.length === 0 ? 'Nothing is replayed and nothing skipped.' : `${parts.join(', ')}.`
+  return parts.length === 0 ? 'No message is replayed or skipped.' : `${parts.join(', ')}.`
 }
 
 export function messages(count: number): string {

@@ -1,4 +1,4 @@
-// The same request for many things. A few at a time: the broker has other work.
+// Runs the same request for many items, a few at a time to limit the load on the broker.
 
 const PARALLEL = 4
 
@@ -30,7 +30,7 @@ export async function each<T>(
   return outcome
 }
 
-/** Throws the server's words if nothing at all worked; otherwise both numbers. */
+/** Throws the server's message if everything failed; otherwise returns both counts. */
 export function told<T>(outcome: Outcome<T>, verb: string): string {
   const [first] = outcome.failed
   if (first !== undefined && outcome.done === 0) throw first.error

@@ -1,4 +1,4 @@
-// The routes that the pages about messages use.
+// API calls of the message pages.
 
 import { del, get, path, post, type Schema } from '../api/client'
 import { getExact, postExact } from './exact'
@@ -72,14 +72,14 @@ export interface Draft {
   task: string
 }
 
-/** The body of a push; what was left empty is left out, and so is the layout of the payload, which would be stored. */
+/** The body of a push. Empty fields are omitted, and so is whitespace of the payload, which would be stored. */
 export function pushBody(draft: Draft): string {
   const { payload, queue, ...rest } = draft
   const given = Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, value.trim() || undefined]))
   return `{"items":[${object({ queue, ...given }, { payload: compact(payload) })}]}`
 }
 
-/** A broker with `OPQ_RESPONSE=object` answers a deferred push with one object. */
+/** A broker with `OPQ_RESPONSE=object` responds to a deferred push with one object. */
 export async function push(draft: Draft): Promise<PushResult | Schema<'Queued'>> {
   const answer = await postExact<PushResult[] | Schema<'Queued'>>('/api/v1/push', pushBody(draft))
   return Array.isArray(answer) ? answer[0]! : answer

@@ -1,5 +1,5 @@
-// Requests whose JSON must arrive as it was written (see json.ts). `api/client.ts` parses and writes JSON, which changes large
-// numbers; these two do not.
+// Requests whose JSON must arrive exactly as written (see json.ts). `api/client.ts` parses and rewrites JSON, which changes
+// large numbers; these two functions do not.
 
 import { ApiError, get, post } from '../api/client'
 import { session } from '../session.svelte'
@@ -8,7 +8,7 @@ import { member } from './json'
 /** Where `session.svelte.ts` keeps the credential. */
 const STORED = 'queen.credential'
 
-/** The answer, and the text of one of its members. */
+/** The response, and the text of one of its members. */
 export async function getExact<T>(path: string, key: string, signal: AbortSignal): Promise<{ answer: T; text: string }> {
   const headers = credential()
   if (headers === null) {
@@ -19,7 +19,7 @@ export async function getExact<T>(path: string, key: string, signal: AbortSignal
   return { answer: JSON.parse(text) as T, text: member(text, key) ?? 'null' }
 }
 
-/** `body` is JSON already. */
+/** `body` is JSON text. */
 export async function postExact<T>(path: string, body: string): Promise<T> {
   const headers = credential()
   if (headers === null) return post<T>(path, JSON.parse(body))
@@ -50,7 +50,7 @@ function failure(response: Response, text: string): ApiError {
   }
 }
 
-/** `null` if it is not kept where others can read it: then the client, which knows it, has to ask, and the text is only like it. */
+/** `null` if the credential is not kept in storage: then the client, which has it, sends the request, and the text is approximate. */
 function credential(): Record<string, string> | null {
   if (session.who?.authentication !== true) return {}
   try {

@@ -10,20 +10,20 @@ describe('fault', () => {
 
   it('tells the place and the reason', () => {
     const cases: [string, number, number, string][] = [
-      ['', 1, 1, 'nothing is here yet'],
-      ['{\n  "a": 1,\n}', 3, 1, 'a comma may not be the last thing'],
-      ['{a: 1}', 1, 2, 'a name in double quotes should be here'],
-      ["{'a': 1}", 1, 2, 'a name in double quotes should be here'],
-      ["['a']", 1, 2, 'strings have double quotes'],
-      ['{"a" 1}', 1, 6, 'a colon should be here'],
-      ['[1 2]', 1, 4, 'a comma or ] should be here'],
+      ['', 1, 1, 'enter a JSON value'],
+      ['{\n  "a": 1,\n}', 3, 1, 'trailing comma'],
+      ['{a: 1}', 1, 2, 'expected a name in double quotes'],
+      ["{'a': 1}", 1, 2, 'expected a name in double quotes'],
+      ["['a']", 1, 2, 'strings need double quotes'],
+      ['{"a" 1}', 1, 6, 'expected a colon'],
+      ['[1 2]', 1, 4, 'expected a comma or ]'],
       ['[1', 1, 3, 'the [ is never closed'],
       ['"abc', 1, 1, 'this string is never closed'],
-      ['{"a": 01}', 1, 7, 'a value should be here'],
-      ['{"a":', 1, 6, 'it ends where a value should be'],
-      ['"\\x"', 1, 2, 'there is no such escape in JSON'],
-      ['"a\nb"', 1, 3, 'a line break or control character may not be in a string'],
-      ['{} {}', 1, 4, 'something follows the end of the value'],
+      ['{"a": 01}', 1, 7, 'expected a value'],
+      ['{"a":', 1, 6, 'expected a value, found the end'],
+      ['"\\x"', 1, 2, 'invalid escape sequence'],
+      ['"a\nb"', 1, 3, 'strings cannot contain line breaks or control characters'],
+      ['{} {}', 1, 4, 'unexpected text after the end of the value'],
     ]
     for (const [text, line, column, message] of cases) {
       expect(fault(text), text).toEqual({ line, column, message })

@@ -1,5 +1,5 @@
-// JSON as text. A payload is somebody's bytes: parsing it into JavaScript and writing it again would change large numbers,
-// repeated keys and the spelling of others. So it is looked at, laid out and sent on without being parsed.
+// JSON as text. A payload belongs to its producer: parsing and rewriting it in JavaScript would change large numbers, duplicate
+// keys and spelling. So it is validated, formatted and sent without parsing.
 
 export interface Fault {
   line: number
@@ -7,13 +7,13 @@ export interface Fault {
   message: string
 }
 
-/** What is wrong with a text that should be JSON; null if nothing is. */
+/** What is wrong with a text that should be JSON; null if it is valid. */
 export function fault(text: string): Fault | null {
   try {
     JSON.parse(text)
     return null
   } catch {
-    // The browsers' own words differ, and not all of them tell the place.
+    // Error messages of browsers differ, and not all include the position.
   }
   const reader = new Reader(text)
   const message = reader.document() ?? 'this is not JSON'
@@ -58,7 +58,7 @@ export function pretty(text: string, indent = '  '): string {
   return out
 }
 
-/** The same JSON without the space between its parts. */
+/** The same JSON without whitespace between its parts. */
 export function compact(text: string): string {
   let out = ''
   for (let at = 0; at < text.length; ) {
@@ -69,7 +69,7 @@ export function compact(text: string): string {
   return out
 }
 
-/** The text of a member of an object, as it stands there; undefined if there is none. */
+/** The text of an object's member, unchanged; undefined if there is none. */
 export function member(text: string, key: string): string | undefined {
   let at = skipSpace(text, 0)
   if (text[at] !== '{') return undefined
@@ -87,7 +87,7 @@ export function member(text: string, key: string): string | undefined {
   return undefined
 }
 
-/** An object in which some members are JSON already. */
+/** An object in which some members are JSON text already. */
 export function object(members: Record<string, unknown>, raw: Record<string, string>): string {
   const parts = Object.entries(members)
     .filter(([, value]) => value !== undefined)
@@ -96,7 +96,7 @@ export function object(members: Record<string, unknown>, raw: Record<string, str
   return `{${parts.join(',')}}`
 }
 
-/** One line of a value, for a list. */
+/** A value on one line, for lists. */
 export function preview(value: unknown, length = 160): string {
   const text = JSON.stringify(value) ?? ''
   return text.length > length ? `${text.slice(0, length - 1)}…` : text
@@ -139,7 +139,7 @@ function endOfValue(text: string, at: number): number {
   return at
 }
 
-/** Reads as far as it is JSON; `at` is then where it stopped. Words instead of exceptions: a null is "all is well". */
+/** Reads until the end or an error; `at` is then its position. Returns an error message, or null if valid. */
 class Reader {
   at = 0
 
@@ -147,35 +147,35 @@ class Reader {
 
   document(): string | null {
     this.space()
-    if (this.at >= this.text.length) return 'nothing is here yet'
+    if (this.at >= this.text.length) return 'enter a JSON value'
     const wrong = this.value()
     if (wrong !== null) return wrong
     this.space()
-    return this.at < this.text.length ? 'something follows the end of the value' : null
+    return this.at < this.text.length ? 'unexpected text after the end of the value' : null
   }
 
   private value(): string | null {
     const char = this.text[this.at]
-    if (char === undefined) return 'it ends where a value should be'
+    if (char === undefined) return 'expected a value, found the end'
     if (char === '{') return this.list('}', () => this.entry())
     if (char === '[') return this.list(']', () => this.value())
     if (char === '"') return this.string()
     const scalar = /(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)/y
     scalar.lastIndex = this.at
     const found = scalar.exec(this.text)
-    if (found === null) return char === "'" ? 'strings have double quotes' : 'a value should be here'
+    if (found === null) return char === "'" ? 'strings need double quotes' : 'expected a value'
     const end = this.at + found[0].length
-    if (/[\w.+-]/.test(this.text[end] ?? '')) return 'a value should be here'
+    if (/[\w.+-]/.test(this.text[end] ?? '')) return 'expected a value'
     this.at = end
     return null
   }
 
   private entry(): string | null {
-    if (this.text[this.at] !== '"') return 'a name in double quotes should be here'
+    if (this.text[this.at] !== '"') return 'expected a name in double quotes'
     const wrong = this.string()
     if (wrong !== null) return wrong
     this.space()
-    if (this.text[this.at] !== ':') return 'a colon should be here'
+    if (this.text[this.at] !== ':') return 'expected a colon'
     this.at += 1
     this.space()
     return this.value()
@@ -195,11 +195,11 @@ class Reader {
       this.space()
       const char = this.text[this.at]
       if (char === undefined) return `the ${open} is never closed`
-      if (char !== ',' && char !== close) return `a comma or ${close} should be here`
+      if (char !== ',' && char !== close) return `expected a comma or ${close}`
       this.at += 1
       if (char === close) return null
       this.space()
-      if (this.text[this.at] === close) return 'a comma may not be the last thing'
+      if (this.text[this.at] === close) return 'trailing comma'
     }
   }
 
@@ -211,12 +211,12 @@ class Reader {
         this.at += 1
         return null
       }
-      if (char < ' ') return 'a line break or control character may not be in a string'
+      if (char < ' ') return 'strings cannot contain line breaks or control characters'
       if (char === '\\') {
         const escape = /\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/y
         escape.lastIndex = this.at
         const found = escape.exec(this.text)
-        if (found === null) return 'there is no such escape in JSON'
+        if (found === null) return 'invalid escape sequence'
         this.at += found[0].length - 1
       }
     }

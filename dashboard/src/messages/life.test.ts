@@ -73,7 +73,7 @@ it('everything stands in order of time', () => {
   expect(told[3]?.text).toBe('timeout')
 })
 
-it('a dead letter is told once, recorded or not', () => {
+it('a dead letter is shown once, recorded or not', () => {
   const buried = group({ deadLetter: { error: 'no such customer', attempts: 4, failedAt: '2026-11-15T11:00:09Z' } })
   expect(moments(life({ groups: [buried] }), []).map(({ text }) => text)).toEqual([undefined, 'no such customer'])
   const events = [event('2026-11-15T11:00:09Z', 'dead_letter', { error: 'no such customer' })]

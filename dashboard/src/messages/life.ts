@@ -1,5 +1,5 @@
-// The life of a message as a list of what happened, in order of time: from the log and the cursors, from what brokers recorded,
-// and from what consumers noted.
+// The history of a message as a list of events, in order of time: from the log and the cursors, from what brokers recorded,
+// and from notes of consumers.
 
 import type { Schema } from '../api/client'
 import { groupLabel } from '../groups/names'
@@ -14,13 +14,13 @@ export interface Moment {
   at: string
   title: string
   tone: Tone
-  /** Who, as far as it is somebody. */
+  /** The group or person, if known. */
   group?: string
-  /** What they said. */
+  /** The event's text. */
   text?: string
-  /** The other message of a parent or child. */
+  /** The other message of a parent or child event. */
   message?: LifeMessage
-  /** What a consumer wrote down. */
+  /** A consumer's note. */
   data?: unknown
 }
 
@@ -28,9 +28,9 @@ const EVENTS: Record<string, [title: string, tone: Tone]> = {
   delivered: ['Delivered', 'accent'],
   completed: ['Completed', 'good'],
   failed: ['Failed, will be delivered again', 'warn'],
-  retry: ['Handed back, will be delivered again', 'plain'],
-  dead_letter: ['Given up: a dead letter', 'bad'],
-  dropped: ['Given up and dropped', 'bad'],
+  retry: ['Returned, will be delivered again', 'plain'],
+  dead_letter: ['Dead-lettered', 'bad'],
+  dropped: ['Gave up and dropped', 'bad'],
   child: ['Led to another message', 'plain'],
   parent: ['Came from another message', 'plain'],
 }
@@ -59,7 +59,7 @@ export function moments(life: MessageLife, notes: Trace[]): Moment[] {
     if (group.deadLetter == null || recorded.has(group.consumerGroup)) continue
     all.push({
       at: group.deadLetter.failedAt,
-      title: 'Given up: a dead letter',
+      title: 'Dead-lettered',
       tone: 'bad',
       group: groupLabel(group.consumerGroup),
       ...(group.deadLetter.error === null ? {} : { text: group.deadLetter.error }),
@@ -74,7 +74,7 @@ export function moments(life: MessageLife, notes: Trace[]): Moment[] {
       data: note.data,
     })
   }
-  // Stable, so that what has the same time stays in the order it was recorded in.
+  // A stable sort: events of the same time stay in recorded order.
   return all.sort((a, b) => Date.parse(a.at) - Date.parse(b.at))
 }
 
@@ -86,12 +86,12 @@ export function groupState(group: LifeGroup): { word: string; tone: Tone } {
   return { word: 'waiting', tone: 'plain' }
 }
 
-/** Failures that the broker still knows of. It counts those that were followed by a retry, and a dead letter has failed once more. */
+/** Failures that the broker still knows. It counts failures followed by a retry; a dead letter has failed once more. */
 function known(group: LifeGroup): number {
   return group.deadLetter == null ? group.attempts : group.deadLetter.attempts + 1
 }
 
-/** How often it has failed. A cursor forgets that once it has passed the message, what was recorded does not. */
+/** Number of failures. A cursor forgets it after passing the message; recorded events do not. */
 export function failures(life: MessageLife, group: LifeGroup): number {
   const recorded = life.events.filter(
     (event) => event.event === 'failed' && event.consumerGroup === group.consumerGroup,
@@ -99,7 +99,7 @@ export function failures(life: MessageLife, group: LifeGroup): number {
   return Math.max(recorded, known(group))
 }
 
-/** How often a group has had it, as far as anybody knows. */
+/** Number of deliveries to a group, as far as known. */
 export function deliveries(life: MessageLife, group: LifeGroup): number {
   const recorded = life.events.filter(
     (event) => event.event === 'delivered' && event.consumerGroup === group.consumerGroup,
@@ -110,13 +110,13 @@ export function deliveries(life: MessageLife, group: LifeGroup): number {
 
 const QUEUE_MODE = '__QUEUE_MODE__'
 
-/** Groups that may still be given the message, and so may be spared it: neither done with it nor holding it. */
+/** Groups that may still receive the message: those that have neither finished nor leased it. */
 export function buriable(life: MessageLife | undefined): string[] {
   if (life === undefined || life.push.createdAt === null) return []
   const names = life.groups
     .filter((group) => group.deadLetter == null && !group.consumed && group.leasedUntil === null)
     .map(({ consumerGroup }) => consumerGroup)
-  // Whoever reads without a group may come yet, as long as nobody reads at all.
+  // While no group reads the partition, a consumer without a group may still come.
   if (life.groups.length === 0) names.push(QUEUE_MODE)
   return names
 }

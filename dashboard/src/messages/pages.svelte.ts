@@ -1,15 +1,15 @@
-// A list that is read page by page, and stays live as long as only its first page is shown: rows that move while somebody
-// reads further down help nobody.
+// A list that is loaded page by page. It stays live while only the first page is loaded; moving rows would disturb reading
+// further down.
 
 import { untrack } from 'svelte'
 import { poll } from '../poll.svelte'
 import { gently } from '../queues/gentle'
 
-/** A question that was replaced is answered all the same, and the answer dropped. */
+/** A replaced request still completes; its response is dropped. */
 const NEVER = new AbortController().signal
 
 export interface PagesOptions<T> {
-  /** Rows from `offset` on. An answer shorter than `size` is the last. */
+  /** Rows from `offset` on. A response shorter than `size` is the last page. */
   load: (offset: number, limit: number) => Promise<T[]>
   key: (row: T) => string
   size: number
@@ -20,16 +20,16 @@ export interface PagesOptions<T> {
 export class Pages<T> {
   rows = $state.raw<T[]>([])
   error = $state.raw<unknown>(undefined)
-  /** Nothing has been answered yet to what is asked now. */
+  /** There is no response to the current query yet. */
   loading = $state(true)
-  /** Further pages were read: the list stands still. */
+  /** Further pages were loaded: the list no longer updates. */
   deep = $state(false)
   complete = $state(false)
-  /** Which question is asked: each begins at the top. An answer to an earlier one is dropped. */
+  /** Number of the current query. A new query starts at the top; responses to earlier ones are dropped. */
   question = $state(0)
 
   readonly #options: PagesOptions<T>
-  /** Rows asked for so far: rows that arrive meanwhile are met again on later pages, and never skipped. */
+  /** Rows requested so far: rows that arrive meanwhile shift others to later pages, but none is skipped. */
   #asked = 0
   #busy = false
   readonly #first: (question: string) => Promise<T[]>
@@ -40,7 +40,7 @@ export class Pages<T> {
     this.#first = (question) => first(NEVER, question)
   }
 
-  /** The question has changed, or the reader wants the newest. */
+  /** Starts over after a new query, or to show the newest. */
   async restart(): Promise<void> {
     this.question += 1
     this.#busy = false
@@ -49,7 +49,7 @@ export class Pages<T> {
     await this.refresh()
   }
 
-  /** The first page again; nothing while the list stands still. */
+  /** Reloads the first page; no effect once further pages were loaded. */
   async refresh(): Promise<void> {
     if (this.deep || this.#busy) return
     await this.#read(0, this.#first(String(this.question)), (rows) => rows)
@@ -65,7 +65,7 @@ export class Pages<T> {
     })
   }
 
-  /** After a failure, what failed. */
+  /** Retries what failed. */
   async again(): Promise<void> {
     await (this.deep ? this.more() : this.refresh())
   }
@@ -82,7 +82,7 @@ export class Pages<T> {
       this.error = undefined
     } catch (error) {
       if (question !== this.question) return
-      // What is shown would be an answer to another question.
+      // The shown rows would belong to another query.
       if (this.loading) this.rows = []
       this.error = error
     } finally {
@@ -94,7 +94,7 @@ export class Pages<T> {
   }
 }
 
-/** Keeps a list up to date while its component is there, and starts it anew when the question changes. */
+/** Keeps a list up to date while its component is mounted, and restarts it when the query changes. */
 export function live<T>(list: Pages<T>, question: () => unknown, everyMs: number): void {
   $effect(() => {
     question()
@@ -102,7 +102,7 @@ export function live<T>(list: Pages<T>, question: () => unknown, everyMs: number
   })
   poll(async () => {
     await untrack(() => list.refresh())
-    // So that it is asked less often while it fails.
+    // Failures reduce the polling rate.
     if (list.error !== undefined) throw list.error
   }, everyMs)
 }

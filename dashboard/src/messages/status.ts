@@ -1,4 +1,4 @@
-// Words and colours for what stands of a message.
+// Labels and colors of message states.
 
 export type Tone = 'good' | 'warn' | 'bad' | 'accent' | 'plain'
 

@@ -1,4 +1,4 @@
-// Names that a field may offer while somebody types. Nothing is offered when the broker does not answer: the field works without.
+// Suggestions for name fields. Without a response from the broker there are none, and the field still works.
 
 import { get, type Schema } from '../api/client'
 import { groupLabel } from '../groups/names'
@@ -35,7 +35,7 @@ export function groupsOf(queue: string): Suggest {
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 
-/** The id of a partition by its name; what is an id already stays it. */
+/** The id of a partition by its name; an id is returned unchanged. */
 export async function partitionId(queue: string, partition: string): Promise<string | undefined> {
   if (UUID.test(partition)) return partition
   const page = await get<Schema<'BusyPartitions'>>('/api/v1/resources/partitions', {

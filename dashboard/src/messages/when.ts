@@ -1,5 +1,5 @@
-// Spans of time that a list may be limited to. In an address they are a word ("24h"), or `from` and `to` in UTC, so that a
-// link means the same to somebody in another zone.
+// Time ranges of lists. In an address they are a word ("24h"), or `from` and `to` in UTC, so that a link means the same in
+// every time zone.
 
 export interface Span {
   id: string
@@ -22,7 +22,7 @@ export interface Bounds {
   to?: string
 }
 
-/** What an address says about time, in words for the server. `everything` is how the server is told that there is no limit. */
+/** The API parameters for an address. `everything` is the API's value for no limit. */
 export function bounds(query: URLSearchParams, standard: string, now: Date, everything?: string): Bounds {
   const from = valid(query.get('from'))
   const to = valid(query.get('to'))
@@ -35,14 +35,14 @@ export function bounds(query: URLSearchParams, standard: string, now: Date, ever
   return { from: new Date(now.getTime() - span.seconds * 1000).toISOString() }
 }
 
-/** The word of the choice that an address stands for. */
+/** The selected choice for an address. */
 export function chosen(query: URLSearchParams, standard: string): string {
   if (query.has('from') || query.has('to')) return CUSTOM
   const when = query.get('when')
   return SPANS.some(({ id }) => id === when) ? (when as string) : standard
 }
 
-/** As `<input type="datetime-local">` wants it: in the viewer's zone, to the second. */
+/** A value for `<input type="datetime-local">`: in the viewer's zone, with seconds. */
 export function toLocal(iso: string | null | undefined): string {
   const time = iso == null ? NaN : Date.parse(iso)
   if (Number.isNaN(time)) return ''

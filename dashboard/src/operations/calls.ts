@@ -1,4 +1,4 @@
-// The routes that the page of operations uses.
+// API calls of the operations pages.
 
 import { del, get, path, post, type Schema } from '../api/client'
 
@@ -13,7 +13,7 @@ export interface OperationFilter {
   olderThanSeconds?: string
 }
 
-/** The most that one answer holds. */
+/** The most that one response contains. */
 export const PAGE_MAX = 1_000
 
 export function stats(signal: AbortSignal): Promise<Stats> {

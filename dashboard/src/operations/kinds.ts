@@ -1,4 +1,4 @@
-// Words for deferred operations.
+// Labels of deferred operations.
 
 export const STATUSES = ['pending', 'processing', 'failed', 'completed', 'cancelled'] as const
 
@@ -22,7 +22,7 @@ export function canCancel(status: string): boolean {
   return status === 'pending' || status === 'failed'
 }
 
-/** A failed one is given up, one that waits is taken back: its messages are not stored. */
+/** A failed operation is discarded, a pending one withdrawn: in both cases its messages are not stored. */
 export function cancelLabel(status: string): string {
-  return status === 'failed' ? 'Give up' : 'Take back'
+  return status === 'failed' ? 'Discard' : 'Withdraw'
 }

@@ -1,4 +1,4 @@
-// Deferred operations in a few numbers, and how numbers move while somebody looks.
+// A summary of deferred operations, and trends of numbers while the page is open.
 
 import type { Schema } from '../api/client'
 
@@ -8,7 +8,7 @@ export interface Summary {
   pending: number
   processing: number
   failed: number
-  /** Done in the last five minutes: older ones are not counted by the server. */
+  /** Completed in the last five minutes; the server does not count older ones. */
   completed: number
   cancelled: number
 }
@@ -27,12 +27,12 @@ export interface Sample {
   values: number[]
 }
 
-/** The newest samples, the oldest first. */
+/** The newest samples, oldest first. */
 export function remember(samples: readonly Sample[], sample: Sample, most: number): Sample[] {
   return [...samples.slice(Math.max(0, samples.length + 1 - most)), sample]
 }
 
-/** By how much a value has gone down a second over the samples of the last `span` seconds; null if it cannot be told yet. */
+/** Decrease per second over the samples of the last `span` seconds; null if unknown yet. */
 export function fallRate(samples: readonly Sample[], index: number, span: number): number | null {
   const last = samples.at(-1)
   if (last === undefined) return null

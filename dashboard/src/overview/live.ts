@@ -1,4 +1,4 @@
-// What a broker does now, from two looks at what it has counted since its start.
+// Current rates of a broker, from two samples of its counters.
 
 import type { Schema } from '../api/client'
 
@@ -15,19 +15,19 @@ export interface Lane {
   label: string
   callsPerSecond: number
   itemsPerSecond: number
-  /** Items in a call: messages of a push, claims of a pop, acknowledgements. */
+  /** Items per call: messages of a push, claims of a pop, acknowledgements. */
   batch: number | null
   waitSeconds: number | null
   databaseSeconds: number | null
 }
 
-/** Messages a second. */
+/** Messages per second. */
 export interface Rates {
   push: number
   pop: number
   ack: number
   requests: number
-  /** Of one core. */
+  /** Share of one core. */
   cpu: number
 }
 
@@ -39,7 +39,7 @@ const LANES: [name: string, label: string][] = [
   ['renew_lease', 'Renew'],
 ]
 
-/** The looks of the last `keepMs`. A broker that was restarted, or another one behind the same address, begins anew. */
+/** The samples of the last `keepMs`. A restarted broker, or another one behind the same address, starts over. */
 export function seen(looks: Look[], next: Look, keepMs: number): Look[] {
   const last = looks.at(-1)
   const anew = last !== undefined && !follows(last, next)
@@ -47,14 +47,14 @@ export function seen(looks: Look[], next: Look, keepMs: number): Look[] {
   return [...kept, next]
 }
 
-/** Counters only grow, and the uptime grows by the time that has passed. */
+/** Counters only grow, and the uptime grows by the elapsed time. */
 function follows(before: Look, after: Look): boolean {
   const passed = (after.at - before.at) / 1000
   const aged = after.metrics.uptime - before.metrics.uptime
   return after.metrics.requests.total >= before.metrics.requests.total && Math.abs(aged - passed) < 5 + passed / 10
 }
 
-/** The first and the last look of the last `overMs`; `null` before there are two. */
+/** The first and last sample within `overMs`; `null` before there are two. */
 export function span(looks: Look[], overMs: number): [Look, Look] | null {
   const last = looks.at(-1)
   if (last === undefined) return null
@@ -74,7 +74,7 @@ export function lanes(looks: Look[], overMs: number): Lane[] {
     const seconds = (last.at - first.at) / 1000
     const calls = after.count - before.count
     const items = after.items - before.items
-    // Averages since the start, made sums again.
+    // Converts averages since the start to sums.
     const spent = (field: 'avg_ms' | 'avg_wait_ms') =>
       calls > 0 && after[field] !== undefined
         ? Math.max(0, (after[field] * after.count - before[field] * before.count) / calls / 1000)
@@ -109,7 +109,7 @@ function between(first: Look, last: Look): Rates {
   }
 }
 
-/** From each look to the next. */
+/** From each sample to the next. */
 export function history(looks: Look[]): { times: number[]; push: number[]; pop: number[]; ack: number[] } {
   const times: number[] = []
   const steps: Rates[] = []

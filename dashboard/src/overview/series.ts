@@ -1,4 +1,4 @@
-// What brokers did, step by step, made ready for charts.
+// Prepares the brokers' recorded history for charts.
 
 import type { Schema } from '../api/client'
 
@@ -21,12 +21,12 @@ export function minutesOf(range: Range): number {
   return RANGES.find((known) => known.id === range)!.minutes
 }
 
-/** Steps that are over: the last one would look as if everything had just collapsed. */
+/** Complete steps only: the last one would look like a drop. */
 export function finished(steps: Step[], bucketMinutes: number, now: number): Step[] {
   return steps.filter((step) => Date.parse(step.timestamp) + bucketMinutes * 60_000 <= now)
 }
 
-/** What a chart of this time shows from left to right, in seconds since 1970. */
+/** The x range of a chart for this time range, in seconds since 1970. */
 export function spanOf(range: Schema<'TimeRange'>): [number, number] {
   return [Date.parse(range.from) / 1000, Date.parse(range.to) / 1000]
 }
@@ -36,7 +36,7 @@ export interface Chosen {
   values: (pick: (step: Step) => number) => (number | null)[]
 }
 
-/** With gaps where no broker was there, so that a line does not claim otherwise. */
+/** With gaps where no broker ran, so that the line is interrupted. */
 export function laidOut(steps: Step[], bucketMinutes: number): Chosen {
   const width = bucketMinutes * 60
   const times: number[] = []

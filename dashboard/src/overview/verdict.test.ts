@@ -9,9 +9,9 @@ function doctor(reachable: boolean, ...severities: string[]): Schema<'DoctorRepo
 
 const NOTHING = { doctor: undefined, metrics: undefined, unreachable: false }
 
-it('says that all is well only when it has asked', () => {
+it('is healthy only after a response', () => {
   expect(verdict(NOTHING).tone).toBe('unknown')
-  expect(verdict({ ...NOTHING, doctor: doctor(true) })).toEqual({ tone: 'good', words: 'Everything is well', findings: [] })
+  expect(verdict({ ...NOTHING, doctor: doctor(true) })).toEqual({ tone: 'good', words: 'Healthy', findings: [] })
 })
 
 it('counts what is wrong, the worst first', () => {
@@ -23,10 +23,10 @@ it('counts what is wrong, the worst first', () => {
   expect(verdict({ ...NOTHING, doctor: doctor(true, 'info') }).tone).toBe('good')
 })
 
-it('says first that nobody answers', () => {
+it('reports an unreachable broker first', () => {
   expect(verdict({ ...NOTHING, doctor: doctor(true), unreachable: true })).toMatchObject({ tone: 'bad' })
   const away = verdict({ ...NOTHING, doctor: doctor(false, 'warning') })
-  expect(away.words).toBe('The database is away')
+  expect(away.words).toBe('Database unavailable')
   expect(away.findings[0]!.code).toBe('database_away')
 })
 

@@ -1,4 +1,4 @@
-// Is everything well, in one sentence, and what is not.
+// The overall health in one sentence, and the problems.
 
 import type { Schema } from '../api/client'
 
@@ -6,10 +6,10 @@ export type Finding = Schema<'DoctorFinding'>
 export type Tone = 'good' | 'warn' | 'bad'
 
 export interface Known {
-  /** `undefined`: not asked yet. */
+  /** `undefined` before the first response. */
   doctor: Schema<'DoctorReport'> | undefined
   metrics: Schema<'Metrics'> | undefined
-  /** The broker did not answer. */
+  /** The broker did not respond. */
   unreachable: boolean
 }
 
@@ -24,18 +24,18 @@ const RANK: Record<string, number> = { problem: 0, warning: 1, info: 2 }
 export function verdict(known: Known): Verdict {
   const findings = [...own(known), ...(known.doctor?.findings ?? [])]
   findings.sort((a, b) => (RANK[a.severity] ?? 3) - (RANK[b.severity] ?? 3))
-  if (known.unreachable) return { tone: 'bad', words: 'The broker does not answer', findings }
-  if (known.doctor === undefined) return { tone: 'unknown', words: 'Asking the broker', findings }
-  if (!known.doctor.reachable) return { tone: 'bad', words: 'The database is away', findings }
+  if (known.unreachable) return { tone: 'bad', words: 'Broker unreachable', findings }
+  if (known.doctor === undefined) return { tone: 'unknown', words: 'Loading', findings }
+  if (!known.doctor.reachable) return { tone: 'bad', words: 'Database unavailable', findings }
   const of = (severity: string) => findings.filter((finding) => finding.severity === severity).length
   const [problems, warnings] = [of('problem'), of('warning')]
   const words = [counted(problems, 'problem'), counted(warnings, 'warning')].filter((part) => part !== '').join(', ')
   if (problems > 0) return { tone: 'bad', words, findings }
   if (warnings > 0) return { tone: 'warn', words, findings }
-  return { tone: 'good', words: 'Everything is well', findings }
+  return { tone: 'good', words: 'Healthy', findings }
 }
 
-/** What the doctor does not say, because it looks at the database and not at a broker. */
+/** Problems of the broker itself; the doctor only examines the database. */
 function own({ doctor, metrics }: Known): Finding[] {
   const findings: Finding[] = []
   if (doctor !== undefined && !doctor.reachable) {
@@ -44,7 +44,7 @@ function own({ doctor, metrics }: Known): Finding[] {
       code: 'database_away',
       message:
         'This broker cannot reach its database. Pushes go to its spool on disk if it has one, and pops wait. ' +
-        'Bring the database back, or the way to it; nothing has to be done here afterwards.',
+        'Restore the database or the connection to it; the broker then recovers by itself.',
     })
   }
   if (metrics !== undefined && metrics.database.connected && metrics.database.waitingRequests > 0) {
@@ -54,8 +54,8 @@ function own({ doctor, metrics }: Known): Finding[] {
         severity: 'warning',
         code: 'pool_busy',
         message:
-          `All ${poolSize} connections of this broker are busy and ${waitingRequests} callers wait for one. ` +
-          'Look for slow statements and locks; raise SIDECAR_POOL_SIZE if PostgreSQL has connections left.',
+          `All ${poolSize} connections of this broker are busy and ${waitingRequests} requests are waiting for one. ` +
+          'Look for slow statements and locks; raise SIDECAR_POOL_SIZE if PostgreSQL has free connections.',
       })
     }
   }

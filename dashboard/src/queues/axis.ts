@@ -1,4 +1,4 @@
-// Numbers where there is little room, as at the axis of a chart: one number and one unit.
+// Compact numbers, as for the axis of a chart: one number and one unit.
 
 import { duration, rate } from '../format'
 
@@ -16,7 +16,7 @@ export function age(seconds: number): string {
   return `${count < 9.95 ? Number(count.toFixed(1)) : Math.round(count)} ${unit[1]}`
 }
 
-/** Two ticks of an axis must not read the same, however small they are. */
+/** Two ticks of an axis must not have the same label. */
 export function perSecond(value: number): string {
   return value > 0 && value < 0.1 ? `${Number(value.toPrecision(2))}/s` : rate(value)
 }

@@ -1,4 +1,4 @@
-// The routes that the pages of queues use.
+// API calls of the queue pages.
 
 import { del, get, path, post, type Schema } from '../api/client'
 import type { Options, Value } from './options'
@@ -16,13 +16,13 @@ export async function listQueues(search: string | undefined, signal: AbortSignal
   return page.queues
 }
 
-/** Of all queues the partitions that stand out. */
+/** The notable partitions of all queues. */
 export async function busiest(signal: AbortSignal): Promise<Schema<'BusyPartition'>[]> {
   const page = await get<Schema<'BusyPartitions'>>('/api/v1/resources/partitions', { limit: BUSY_MAX }, signal)
   return page.partitions
 }
 
-/** Of one queue, the most unread first. */
+/** Partitions of one queue, most unread first. */
 export async function partitionsOf(
   queue: string,
   search: string,
@@ -33,12 +33,12 @@ export async function partitionsOf(
   return page.partitions
 }
 
-/** A queue with its options and totals; of its partitions only one, because lists of them have pages of their own. */
+/** A queue with its options and totals, and only one of its partitions, because those are listed in pages. */
 export function queueStatus(queue: string, signal: AbortSignal): Promise<QueueStatus> {
   return get(path`/api/v1/status/queues/${queue}`, { limit: 1 }, signal)
 }
 
-/** Of all queues if none is named: then the busiest ones. */
+/** Without a queue: the busiest ones. */
 export function queueOps(from: string, queue: string | undefined, signal: AbortSignal): Promise<Schema<'QueueOps'>> {
   return get('/api/v1/analytics/queue-ops', { from, queue }, signal)
 }

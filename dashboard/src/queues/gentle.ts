@@ -1,13 +1,13 @@
-// Large answers are asked for less often: between two of them lies a hundred times what the last one took, so that a page
-// that is left open costs a broker no more than a hundredth of one of its cores. The faster one of two answers counts: one that
-// was late for other reasons must not stop a page.
+// Polls expensive responses less often: the pause is a hundred times the duration of the last request, so that an open page
+// costs a broker at most a hundredth of a core. The faster of the last two requests counts, because one that was slow for
+// another reason must not stop the page.
 
 const SHARE = 100
 const PAUSE_MAX_MS = 60_000
-/** After the first answer, which is the slowest as a rule. */
+/** After the first response, which is usually the slowest. */
 const FIRST_PAUSE_MAX_MS = 5_000
 
-/** Answers from memory while it is too early to ask again, unless the question is another one. */
+/** Returns the cached response until the pause is over, unless the query changed. */
 export function gently<T>(
   load: (signal: AbortSignal) => Promise<T>,
   now: () => number = () => performance.now(),

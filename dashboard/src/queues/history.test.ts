@@ -56,13 +56,13 @@ describe('history', () => {
     expect(history(ops(65, [step(1, { pushMessages: 60 })])).times).toEqual([START])
   })
 
-  it('counts who waits as they are, not per second', () => {
+  it('shows waiting consumers as they are, not per second', () => {
     expect(history(ops(60, [step(0, { parkedCount: 7 })])).waiting).toEqual([7])
   })
 })
 
 describe('traffic', () => {
-  it('is told apart by queue, and averages the lag by message', () => {
+  it('is separate for each queue, and averages the lag by message', () => {
     const seen = traffic(
       ops(120, [
         step(0, { pushMessages: 60, popMessages: 1, avgLagMs: 4000 }),

@@ -1,11 +1,11 @@
-// What happened in queues, step by step, as charts and sparklines want it: one value for each step, gaps filled.
+// Queue history for charts and sparklines: one value per step, gaps filled.
 
 import type { Schema } from '../api/client'
 
 type Ops = Schema<'QueueOps'>
 type Step = Schema<'QueueStep'>
 
-/** Below this a step that is not over yet says too little to be shown. */
+/** An incomplete step shorter than this says too little to be shown. */
 const PART_SECONDS = 15
 
 export interface Range {
@@ -21,7 +21,7 @@ export const RANGES: Range[] = [
   { id: '7d', label: '7 days', seconds: 7 * 24 * 3600 },
 ]
 
-/** The steps the broker answers in for a range of so many seconds. */
+/** The step size that the broker uses for a range in seconds. */
 function stepSeconds(seconds: number): number {
   if (seconds <= 3600) return 60
   if (seconds <= 6 * 3600) return 300
@@ -29,28 +29,28 @@ function stepSeconds(seconds: number): number {
   return 3600
 }
 
-/** From when to ask, so that the first step is a whole one and the steps are those of the range. */
+/** The start of the request, so that the first step is complete and the steps are those of the range. */
 export function since(seconds: number, now: number): string {
   const step = stepSeconds(seconds) * 1000
   return new Date(Math.ceil((now - seconds * 1000) / step) * step).toISOString()
 }
 
 export interface History {
-  /** Unix seconds, the start of each step. */
+  /** Unix seconds, start of each step. */
   times: number[]
   pushed: (number | null)[]
   delivered: (number | null)[]
   acknowledged: (number | null)[]
-  /** Acknowledgements that were not accepted, because of a lease that had ended for instance. */
+  /** Refused acknowledgements, for example because the lease had expired. */
   refused: (number | null)[]
   empty: (number | null)[]
   waiting: (number | null)[]
-  /** Seconds; null in steps in which nothing was delivered. */
+  /** Seconds; null in steps without deliveries. */
   averageAge: (number | null)[]
   longestAge: (number | null)[]
 }
 
-/** Of one queue: rates are per second. */
+/** One queue, rates per second. */
 export function history(ops: Ops): History {
   const axis = steps(ops)
   const known = new Map(ops.series.map((step) => [Date.parse(step.bucket) / 1000, step]))
@@ -79,10 +79,10 @@ export interface Traffic {
   lagSeconds: number | null
 }
 
-/** Steps at the end that the delivery lag of a queue is averaged over. */
+/** Final steps over which the delivery lag of a queue is averaged. */
 const LAG_STEPS = 5
 
-/** Of many queues, by name. */
+/** Many queues, by name. */
 export function traffic(ops: Ops): Map<string, Traffic> {
   const axis = steps(ops)
   const place = new Map(axis.times.map((at, index) => [at, index]))
@@ -111,11 +111,11 @@ export function traffic(ops: Ops): Map<string, Traffic> {
 
 interface Axis {
   times: number[]
-  /** Seconds of the step that are over. */
+  /** Elapsed seconds of the step. */
   lengthOf(at: number): number
 }
 
-/** Every step of the range but a last one that has only just begun. */
+/** All steps of the range, except a last one that has just begun. */
 function steps(ops: Ops): Axis {
   const step = ops.bucketMinutes * 60
   const from = Date.parse(ops.timeRange.from) / 1000
@@ -125,7 +125,7 @@ function steps(ops: Ops): Axis {
   return { times, lengthOf: (at) => Math.min(step, to - at) }
 }
 
-/** The broker divides by the whole step, also when it is not over: this does not. */
+/** The broker divides by the whole step even if it is incomplete; this does not. */
 function rate(step: Step | undefined, read: (step: Step) => number, seconds: number): number {
   return step ? read(step) / seconds : 0
 }

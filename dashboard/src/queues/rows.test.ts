@@ -48,7 +48,7 @@ describe('queueRows', () => {
     expect(row).toMatchObject({ backlog: 3, groups: 3, waiting: 50 })
   })
 
-  it('asks the partitions where nobody reads', () => {
+  it('uses the partitions if there are no groups', () => {
     const [row] = queueRows([queue('orders', 1)], [], [busy('orders', 7), busy('orders', 9), busy('mail', 99)], undefined)
     expect(row).toMatchObject({ groups: 0, waiting: 9 })
   })
@@ -65,7 +65,7 @@ describe('queueRows', () => {
     expect(none?.partitions).toBe(0)
   })
 
-  it('does not claim that nobody reads when it may not know', () => {
+  it('does not claim that there are no groups without access to them', () => {
     const [row] = queueRows([queue('orders', 1)], undefined, undefined, undefined)
     expect(row).toMatchObject({ groups: null, waiting: null, pushes: null, lagSeconds: null })
   })
@@ -97,7 +97,7 @@ describe('chosen', () => {
 })
 
 describe('longestWait', () => {
-  it('is that of the slowest group, or of the partitions where nobody reads', () => {
+  it('is that of the slowest group, or of the partitions without groups', () => {
     expect(longestWait([group('a', 'orders', 1, 5), group('b', 'orders', 0, 50)], [busy('orders', 99)])).toBe(5)
     expect(longestWait([], [busy('orders', 7), busy('orders', null), busy('orders', 9)])).toBe(9)
     expect(longestWait([], undefined)).toBeNull()

@@ -1,4 +1,4 @@
-// The rows of the list of queues: four answers put together by name. Knows nothing of the page.
+// Rows of the queue list: four responses joined by name. Independent of the page.
 
 import type { Schema } from '../api/client'
 import type { Traffic } from './history'
@@ -6,26 +6,26 @@ import type { Traffic } from './history'
 export interface QueueRow {
   name: string
   createdAt: string
-  /** Null until a queue that was filled quickly has been measured. */
+  /** Null until a newly filled queue has been measured. */
   partitions: number | null
   stored: number
-  /** Not delivered yet, and delivered under a lease: what is still to be done. */
+  /** Not delivered yet, plus delivered under a lease: what is still to be done. */
   pending: number
   processing: number
   backlog: number
-  /** Consumer groups; null when the caller may not see them. */
+  /** Consumer groups; null without access to them. */
   groups: number | null
-  /** Seconds that the oldest unread message has waited; null when there is none, or nobody knows. */
+  /** Seconds that the oldest unread message has waited; null if there is none, or if unknown. */
   waiting: number | null
-  /** Average age at delivery in the last minutes; null when nothing was delivered. */
+  /** Average age at delivery in the last minutes; null without deliveries. */
   lagSeconds: number | null
-  /** Messages pushed per second, minute by minute; null when it is not among the busiest queues. */
+  /** Messages pushed per second, by minute; null if the queue is not among the busiest. */
   pushes: number[] | null
 }
 
 export type Show = 'all' | 'backlog' | 'waiting' | 'unread'
 
-/** Waiting longer than this counts as being behind; the broker calls a group `Lagging` from here on. */
+/** A group that waits longer than this is behind; the broker's state is then `Lagging`. */
 export const BEHIND_SECONDS = 300
 
 export function queueRows(
@@ -44,7 +44,7 @@ export function queueRows(
     const seconds = waitOf(group)
     if (seconds !== null) longest(group.queueName, seconds)
   }
-  // Where nobody reads, no group waits; the partitions know how long.
+  // Without groups, the partitions provide the waiting time.
   for (const partition of busy ?? []) {
     if (!readers.has(partition.queue) && partition.lagSeconds !== null) longest(partition.queue, partition.lagSeconds)
   }
@@ -89,7 +89,7 @@ export function asShow(text: string | null): Show {
   return text === 'backlog' || text === 'waiting' || text === 'unread' ? text : 'all'
 }
 
-/** Seconds that the oldest unread message of a queue has waited; `null`: nothing waits, or nobody knows. */
+/** Seconds that the oldest unread message of a queue has waited; `null` if there is none, or if unknown. */
 export function longestWait(groups: Schema<'ConsumerGroup'>[], unread: Schema<'BusyPartition'>[] | undefined): number | null {
   const waits =
     groups.length > 0
@@ -99,7 +99,7 @@ export function longestWait(groups: Schema<'ConsumerGroup'>[], unread: Schema<'B
   return known.length > 0 ? Math.max(...known) : null
 }
 
-/** How long the oldest message that a group has not read has waited. None at all means that it was not measured yet. */
+/** How long the oldest message unread by a group has waited. Null if it was not measured yet. */
 export function waitOf(group: Schema<'ConsumerGroup'>): number | null {
   return group.totalLag > 0 && group.maxTimeLag > 0 ? group.maxTimeLag : null
 }

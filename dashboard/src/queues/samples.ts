@@ -1,4 +1,4 @@
-// The last values of something that is asked for again and again, for a sparkline of the last few minutes.
+// The latest values of a polled number, for a sparkline of the last few minutes.
 
 export const SAMPLES_MAX = 60
 

@@ -1,4 +1,4 @@
-// The order of a table as it stands in an address: `backlog`, or `-backlog` for the largest first.
+// The sort order in an address: `backlog`, or `-backlog` for descending.
 
 import type { Sort } from '../components/table'
 
@@ -7,7 +7,7 @@ export function readSort(text: string | null, standard: Sort): Sort {
   return text.startsWith('-') ? { key: text.slice(1), down: true } : { key: text, down: false }
 }
 
-/** Undefined for the usual order, which needs not be said. */
+/** Undefined for the default order, which is omitted. */
 export function sortText(sort: Sort, standard: Sort): string | undefined {
   if (sort.key === standard.key && sort.down === standard.down) return undefined
   return `${sort.down ? '-' : ''}${sort.key}`

@@ -1,4 +1,4 @@
-// Which settings are shown, and in what order.
+// Filters and orders settings.
 
 export interface Setting {
   group: string
@@ -22,7 +22,7 @@ export interface Group {
   settings: Setting[]
 }
 
-/** By group, in the order in which the broker tells them. */
+/** By group, in the broker's order. */
 export function grouped(settings: Setting[], search: string, changedOnly: boolean): Group[] {
   const part = search.trim().toLowerCase()
   const groups = new Map<string, Setting[]>()

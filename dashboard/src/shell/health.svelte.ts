@@ -1,4 +1,4 @@
-// How the broker is, for the whole page; kept up to date while somebody looks.
+// The broker's health, shared by all pages and refreshed while the page is visible.
 
 import { ApiError, get, type Schema } from '../api/client'
 
@@ -6,11 +6,11 @@ type Report = Schema<'Health'>
 
 class Health {
   report = $state.raw<Report | null>(null)
-  /** `unknown` before the first answer. */
+  /** `unknown` before the first response. */
   state = $state<'unknown' | 'healthy' | 'no-database' | 'unreachable'>('unknown')
 
   words = $derived(
-    { unknown: 'Asking', healthy: 'Healthy', 'no-database': 'Database away', unreachable: 'Broker unreachable' }[this.state],
+    { unknown: 'Loading', healthy: 'Healthy', 'no-database': 'Database unavailable', unreachable: 'Broker unreachable' }[this.state],
   )
   tone = $derived(this.state === 'healthy' ? 'good' : this.state === 'unknown' ? '' : 'bad')
   detail = $derived(this.report === null ? '' : `${this.report.server}, version ${this.report.version}`)
@@ -21,7 +21,7 @@ class Health {
       this.state = 'healthy'
     } catch (error) {
       if (signal.aborted) throw error
-      // It answers 503 while the database does not.
+      // It returns 503 while the database is unreachable.
       this.state = error instanceof ApiError && error.status === 503 ? 'no-database' : 'unreachable'
     }
   }

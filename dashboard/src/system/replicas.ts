@@ -1,4 +1,4 @@
-// What brokers measured about themselves, made ready for charts.
+// Prepares the brokers' own measurements for charts.
 
 import type { Schema } from '../api/client'
 
@@ -14,7 +14,7 @@ export interface Lines {
   lines: Line[]
 }
 
-/** `path` leads to a measurement, whose average is taken: ['memory', 'rss_bytes']. One line for each broker, on one axis. */
+/** Average of the measurement at `path`: ['memory', 'rss_bytes']. One line per broker, on one axis. */
 export function lines(replicas: Replica[], path: string[], scale = 1): Lines {
   const all = new Set<number>()
   const read = replicas.map((replica) => {
@@ -34,7 +34,7 @@ export function lines(replicas: Replica[], path: string[], scale = 1): Lines {
   }
 }
 
-/** The same added up, measurement by measurement: CPU is counted in two of them. */
+/** The sum of several measurements: CPU has two. */
 export function added(a: Lines, b: Lines): Lines {
   return {
     times: a.times,

@@ -10,7 +10,7 @@ const EMPTY = {
   autovacuumStatus: [],
 } as unknown as Schema<'PostgresStats'>
 
-it('puts together what is told in five lists', () => {
+it('joins five lists', () => {
   const rows = tableRows({
     ...EMPTY,
     tableSizes: [{ table: 'heads', totalSize: '8 kB', tableSize: '8 kB', indexSize: '0', totalBytes: 8192 }],

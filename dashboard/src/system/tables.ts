@@ -1,4 +1,4 @@
-// The tables of Queen in PostgreSQL, one row each of what PostgreSQL tells in five lists.
+// Queen's tables in PostgreSQL: one row each, from five lists of statistics.
 
 import type { Schema } from '../api/client'
 
@@ -8,9 +8,9 @@ export interface TableRow {
   size: string | null
   live: number | null
   dead: number | null
-  /** Of all row versions, 0 to 1. */
+  /** Share of all row versions, 0 to 1. */
   deadShare: number | null
-  /** Of all updates, 0 to 1; `null` without any. */
+  /** Share of all updates, 0 to 1; `null` without any. */
   hotShare: number | null
   updates: number | null
   /** 0 to 1; `null` if nothing was read. */

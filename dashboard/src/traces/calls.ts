@@ -1,4 +1,4 @@
-// The routes that the page of traces uses.
+// API calls of the trace pages.
 
 import { get, path, type Schema } from '../api/client'
 

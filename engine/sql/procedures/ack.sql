@@ -1,6 +1,6 @@
--- queen.ack: queen.settle as brokers of 0.1.0 call it, with two ways for each row. To be removed with 0.3.0.
+-- queen.ack: queen.settle as brokers of 0.1.0 call it, with two outcomes per row. To be removed with 0.3.0.
 -- in:     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[]   as queen.settle
---         p_negative boolean[]    there is a `failed` item above the cursor: it costs a retry while there is one left
+--         p_negative boolean[]    there is a `failed` item above the cursor: it uses a retry while there is one left
 --         p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[]   new cursor, whether the lease ends
 --                                 there, and whether something is dead-lettered, while the budget lasts
 --         p_final_to bigint[], p_final_stops boolean[], p_final_dead boolean[]   the same once it is spent
@@ -10,7 +10,7 @@
 -- out:    as queen.settle, but status 1 instead of 6
 -- locks:  as queen.settle
 -- raises: never for a single item
--- The first message that failed is the first of those that are dead-lettered only once the budget is spent.
+-- The first failed message is the first of those that are only dead-lettered once the budget is spent.
 create or replace function queen.ack(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[], p_negative boolean[],
     p_retry_to bigint[], p_retry_stops boolean[], p_retry_dead boolean[],

@@ -1,7 +1,7 @@
--- Questions about the past (schema/0009_history.sql). Every one names a range, which its caller keeps sane; times in it are
--- put together in steps of `p_bucket` minutes, counted from midnight UTC. A filter that is null matches all.
+-- Queries of the history (schema/0009_history.sql). Each takes a range, which the caller has to limit; times are grouped into steps
+-- of `p_bucket` minutes, counted from midnight UTC. A filter that is null matches everything.
 
--- queen.bucket: the step a minute belongs to.
+-- queen.bucket: the step that a minute belongs to.
 -- in:     p_minute timestamptz, p_bucket int
 -- out:    timestamptz: its beginning
 -- locks:  none
@@ -11,7 +11,7 @@ returns timestamptz language sql immutable as $$
     select date_bin(make_interval(mins => p_bucket), p_minute, timestamptz '2000-01-01 00:00:00+00')
 $$;
 
--- queen.queues_like: the queues that a filter means.
+-- queen.queues_like: the names of the queues that match a filter.
 -- in:     p_queue text, p_namespace text, p_task text
 -- out:    text[]: their names; null = all
 -- locks:  none
@@ -27,14 +27,14 @@ begin
                    and (p_task is null or q.task = p_task));
 end $$;
 
--- queen.series: what happened, step by step, and how the brokers were.
+-- queen.series: events and broker samples, per step.
 -- in:     p_from timestamptz, p_to timestamptz, p_bucket int, p_queue text, p_namespace text, p_task text,
 --         p_hostname text, p_worker_id text
--- out:    at timestamptz, sums of the counts, sums of the samples, and averages of what all brokers have together; steps
---         of which nothing is known are left out; the oldest first
+-- out:    at timestamptz, sums of the counts, sums of the samples, and averages over all brokers; steps without data
+--         are omitted; oldest first
 -- locks:  none
 -- raises: never
--- Asked about all queues it reads a row a minute and broker; about some, the rows of those.
+-- For all queues it reads one row per minute and broker; for some, the rows of those queues.
 create or replace function queen.series(
     p_from timestamptz, p_to timestamptz, p_bucket int, p_queue text, p_namespace text, p_task text,
     p_hostname text, p_worker_id text)
@@ -68,7 +68,7 @@ begin
                sum(b.expired_completed)::bigint as expired_completed, sum(b.expired_wait)::bigint as expired_wait,
                sum(b.expiries)::bigint as expiries
         from brokers b group by b.step),
-    -- A broker that was started again within a minute has two rows for it: each counts for its share of the minute.
+    -- A broker that was restarted within a minute has two rows for it: each is weighted by its share of the minute.
     shares as (
         select b.step, b.minute, b.metrics, b.db_connections,
                b.samples / nullif(sum(b.samples) over (partition by b.minute, b.worker_id), 0)::double precision as share
@@ -114,12 +114,12 @@ begin
     order by 1;
 end $$;
 
--- queen.workers: how each broker was in a range.
+-- queen.workers: samples of each broker in a range.
 -- in:     p_from timestamptz, p_to timestamptz, p_hostname text, p_worker_id text
 -- out:    hostname text, port int, worker_id text, sums over its samples, messages bigint (pushed, delivered, acknowledged)
 -- locks:  none
 -- raises: never
--- A broker that was started again is the same one to people.
+-- A restarted broker counts as the same broker.
 create or replace function queen.workers(p_from timestamptz, p_to timestamptz, p_hostname text, p_worker_id text)
 returns table (hostname text, port int, worker_id text, samples bigint, loop_lag_us bigint, loop_lag_us_max bigint,
                free_slots bigint, waiting bigint, db_connections bigint, messages bigint)
@@ -138,7 +138,7 @@ begin
     order by b.hostname, b.port, b.worker_id;
 end $$;
 
--- queen.broker_metrics: what each broker measured about itself, step by step.
+-- queen.broker_metrics: measurements of each broker, per step.
 -- in:     p_from timestamptz, p_to timestamptz, p_bucket int, p_hostname text, p_worker_id text
 -- out:    hostname text, port int, worker_id text, at timestamptz, samples bigint, name text, average, lowest, highest, latest
 --         double precision, in this order
@@ -155,7 +155,7 @@ begin
     return query
     select b.hostname, b.port, b.worker_id, queen.bucket(b.minute, p_bucket), sum(b.samples)::bigint, e.key,
            coalesce(sum((e.value ->> 'avg')::double precision * b.samples) / nullif(sum(b.samples), 0), 0)::double precision,
-           -- A broker of another release may tell less.
+           -- A broker of another release may report less.
            coalesce(min(coalesce(e.value ->> 'min', e.value ->> 'avg')::double precision), 0),
            coalesce(max(coalesce(e.value ->> 'max', e.value ->> 'avg')::double precision), 0),
            coalesce((array_agg(coalesce(e.value ->> 'last', e.value ->> 'avg')::double precision order by b.minute desc))[1], 0)
@@ -166,10 +166,10 @@ begin
     order by 1, 2, 3, 4, e.key;
 end $$;
 
--- queen.queue_series: what happened in each queue, step by step.
+-- queen.queue_series: events of each queue, per step.
 -- in:     p_from timestamptz, p_to timestamptz, p_bucket int (null = the whole range is one step), p_queue text,
 --         p_namespace text, p_task text, p_limit bigint (queues: the busiest)
--- out:    at timestamptz, queue_name text, sums of the counts, parked bigint (the most at once, of each broker); the oldest
+-- out:    at timestamptz, queue_name text, sums of the counts, parked bigint (the maximum, summed over brokers); oldest
 --         first
 -- locks:  none
 -- raises: never
@@ -216,9 +216,9 @@ begin
     order by b.step, b.queue_name;
 end $$;
 
--- queen.partition_counts: how many partitions queues have, or had when they were last measured.
+-- queen.partition_counts: numbers of partitions, as of the latest measurement.
 -- in:     p_queues text[]
--- out:    queue_name text, partitions bigint; none for a queue that is gone
+-- out:    queue_name text, partitions bigint; none for a deleted queue
 -- locks:  none
 -- raises: never
 create or replace function queen.partition_counts(p_queues text[])
@@ -231,10 +231,10 @@ begin
     where q.name = any (p_queues);
 end $$;
 
--- queen.parked_series: how many pops each broker had parked, by queue and step.
+-- queen.parked_series: parked pops per broker, queue and step.
 -- in:     p_from timestamptz, p_to timestamptz, p_bucket int, p_queue text, p_namespace text, p_task text, p_hostname text,
 --         p_worker_id text, p_limit bigint (rows)
--- out:    at timestamptz, queue_name text, hostname text, worker_id text, parked bigint (the most at once), where there were
+-- out:    at timestamptz, queue_name text, hostname text, worker_id text, parked bigint (the maximum), where there were
 --         some
 -- locks:  none
 -- raises: never

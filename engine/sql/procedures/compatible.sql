@@ -1,15 +1,15 @@
--- Functions that published tools and test suites call by these names, with JSON in and JSON out. They work on the log at
--- once and hold a partition's lock until their transaction ends, so an application calls queen.push (inbox.sql) instead.
--- A broker sees what they write when it next looks at the log: at once for a pop that does not wait, within a second
--- for one that does. Their settings, the search_path included, are those of a broker's session.
+-- Functions that published tools and test suites call by these names, with JSON arguments and results. They work on the log
+-- directly and hold a partition's lock until their transaction ends, so applications should call queen.push (inbox.sql) instead.
+-- A broker sees their writes when it next reads the log: immediately for a pop that does not wait, within a second for one
+-- that does. They run with the settings of a broker's session, including the search_path.
 
 -- queen.push_messages_v3: appends messages to the log.
 -- in:     p_items jsonb: an array of {queue, partition, payload, transactionId, traceId, producerSub}; all but the queue
---         may be missing; an empty producerSub is none
--- out:    jsonb: an array of results as a push over HTTP answers them
+--         may be missing; an empty producerSub counts as missing
+-- out:    jsonb: an array of results as a push over HTTP returns them
 -- locks:  new queues and partitions, then heads rows in id order, until the transaction ends
--- raises: invalid_parameter_value; serialization_failure when a queue is deleted in the same moment;
---         feature_not_supported for a queue that is to be encrypted
+-- raises: invalid_parameter_value; serialization_failure when a queue is deleted concurrently;
+--         feature_not_supported for an encrypted queue
 create or replace function queen.push_messages_v3(p_items jsonb)
 returns jsonb language plpgsql set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -38,7 +38,7 @@ begin
            array_agg(m.chosen order by m.ordinal) as chosen, array_agg(m.trace_id order by m.ordinal) as trace_ids,
            array_agg(queen.transaction_hash(m.transaction_id, m.chosen) order by m.ordinal) as hashes,
            array_agg(queen.new_partition_id() order by m.ordinal) as ids,
-           -- Two halves of a frame; an id that has to be promised goes in between.
+           -- Two halves of a frame; a promised id is inserted in between.
            array_agg('{"transactionId":' || to_json(m.transaction_id)::text order by m.ordinal) as starts,
            array_agg(coalesce(',"traceId":"' || m.trace_id || '"', '')
                      || coalesce(',"producerSub":' || to_json(m.producer_sub)::text, '')
@@ -81,7 +81,7 @@ begin
         v_open := v_partition.members;
         v_seen := '{}';
         while cardinality(v_open) > 0 loop
-            -- A segment's worth. What repeats an earlier one of the same call waits until that is stored.
+            -- One segment. A message that repeats an earlier one of the same call waits until that is stored.
             v_run := '{}';
             v_chosen := false;
             foreach i in array v_open loop
@@ -141,7 +141,7 @@ begin
                         v_items.queues[v_run[v_answer.dup_indexes[i] + 1]], 'duplicate', v_partition.id,
                         v_items.trace_ids[v_run[v_answer.dup_indexes[i] + 1]]);
                 end loop;
-                -- The others once more.
+                -- Process the rest again.
                 foreach i in array v_run loop
                     if v_results[i] is null then
                         v_seen := v_seen - v_items.transaction_ids[i];
@@ -155,14 +155,14 @@ begin
     return to_jsonb(v_results);
 end $$;
 
--- queen.push_messages_v2: the same under an older name.
+-- queen.push_messages_v2: queen.push_messages_v3 under an older name.
 create or replace function queen.push_messages_v2(p_items jsonb)
 returns jsonb language sql set search_path = pg_catalog, pg_temp as $$
     select queen.push_messages_v3(p_items)
 $$;
 
--- queen.push_result: one message's answer, as a push over HTTP gives it.
--- in:     as it says
+-- queen.push_result: the result of one message, as a push over HTTP returns it.
+-- in:     see the declaration
 -- out:    jsonb
 -- locks:  none
 -- raises: never
@@ -174,7 +174,7 @@ returns jsonb language sql immutable as $$
                               'trace_id', p_trace_id)
 $$;
 
--- queen.transaction_hash: the sixteen bytes that stand for a transaction id in the log, as engine/src/log/ids.rs has them.
+-- queen.transaction_hash: the sixteen bytes that represent a transaction id in the log, as in engine/src/log/ids.rs.
 -- in:     p_transaction_id text, p_chosen boolean (by the client)
 -- out:    bytea
 -- locks:  none
@@ -197,8 +197,8 @@ $$;
 
 -- queen.pop_specific_batch: leases messages of named partitions.
 -- in:     p_requests jsonb: an array of {idx, queue_name, partition_name, consumer_group, lease_seconds, batch_size,
---         sub_mode, sub_from}; worker_id is taken and means nothing
--- out:    jsonb: an array of {idx, result}, the result as a pop over HTTP answers it, messages empty if there are none
+--         sub_mode, sub_from}; worker_id is accepted and ignored
+-- out:    jsonb: an array of {idx, result}, the result as a pop over HTTP returns it, with an empty list if there are no messages
 -- locks:  partitions rows of new readers in id order, then consumers rows, skipping busy ones, until the transaction ends
 -- raises: invalid_parameter_value
 create or replace function queen.pop_specific_batch(p_requests jsonb)
@@ -253,11 +253,11 @@ begin
     return (select coalesce(jsonb_agg(r order by (r ->> 'idx')::bigint), '[]') from jsonb_array_elements(v_results) r);
 end $$;
 
--- queen.pops_of: the requests of queen.pop_specific_batch, with what they name.
+-- queen.pops_of: the requests of queen.pop_specific_batch, with the partitions they name.
 -- in:     p_requests jsonb
--- out:    a row each; id and number are null where there is no such partition
+-- out:    a row each; id and number are null if the partition does not exist
 -- locks:  none
--- raises: what the casts do
+-- raises: errors of the casts
 create or replace function queen.pops_of(p_requests jsonb)
 returns table (ordinal bigint, idx bigint, queue text, partition text, consumer_group text, seconds int, batch int,
                is_new boolean, since timestamptz, id uuid, number bigint)
@@ -278,9 +278,9 @@ language sql stable as $$
     left join queen.partitions p on p.queue_id = q.id and p.name = n.partition
 $$;
 
--- queen.leased_messages: messages of one partition as a pop answers them.
+-- queen.leased_messages: messages of one partition, as a pop returns them.
 -- in:     p_partition uuid, p_number bigint (the partition's), p_first bigint, p_last bigint (end excluded),
---         p_common jsonb (what is the same for all, but for the retryCount, which is the first one's)
+--         p_common jsonb (fields common to all, except that retryCount applies to the first one)
 -- out:    jsonb: an array. A payload that jsonb cannot hold is null: use HTTP for those, and for messages with a keyId,
 --         whose data is encrypted with that key
 -- locks:  none

@@ -1,12 +1,12 @@
--- queen.complete: the usual acknowledgement, completions under a live lease. Everything else is for queen.settle_unlocked.
--- in:     p_ids uuid[]            of each row, the same when it is sent again after its answer was lost
+-- queen.complete: applies the most common acknowledgements, completions under a live lease. queen.settle_unlocked does the rest.
+-- in:     p_ids uuid[]            of each row, the same when it is sent again after a lost response
 --         p_partitions uuid[], p_groups text[]   each pair at most once, in ascending order
 --         p_leases uuid[], p_expected bigint[] (the cursor), p_to bigint[] (where it goes)
---         p_new_partitions uuid[], p_new_groups text[], p_new boolean   if true, readers that the claims which follow in
+--         p_new_partitions uuid[], p_new_groups text[], p_new boolean   if true, readers that later claims in
 --                                 this transaction may need: added first, because partitions are locked before cursors
--- out:    one row of arrays, an element per row that was applied: positions, released (the lease is finished). The rest
---         is to be asked of queen.settle_unlocked, in a call of its own: to wait for it now, behind rows that are locked
---         already, could end in a deadlock
+-- out:    one row of arrays, an element per row that was applied: positions, released (the lease is finished). Pass the
+--         rest to queen.settle_unlocked, in a call of its own: waiting for it here, while holding locks, could end in a
+--         deadlock
 -- locks:  partitions rows of new readers, then consumers rows, skipping busy ones
 -- raises: never for a single item
 create or replace function queen.complete(

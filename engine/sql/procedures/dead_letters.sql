@@ -1,11 +1,11 @@
--- queen.find_letters: one page of the dead letters, the newest failure first.
+-- queen.find_letters: one page of dead letters, newest failure first.
 -- in:     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as
 --         queen.letter_matches); null = any; p_limit bigint, p_offset bigint
 -- out:    id uuid (the message's), partition_id uuid, queue_name text, partition_name text, consumer_group text,
 --         error text, attempts int, frame text, created_at timestamptz (of the message), failed_at timestamptz
 -- locks:  none
 -- raises: never
--- Planned for each call: a queue or one of its partitions goes by an index, anything wider is a scan.
+-- Planned for each call: a queue or one of its partitions uses an index, anything wider is a scan.
 create or replace function queen.find_letters(
     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz,
     p_error text, p_shape text, p_limit bigint, p_offset bigint)
@@ -30,7 +30,7 @@ begin
     order by d.failed_at desc, d.message_id desc, d.id;
 end $$;
 
--- queen.count_letters: how many there are for the same filters.
+-- queen.count_letters: the number of dead letters for the same filters.
 -- in:     as queen.find_letters, without the page
 -- out:    bigint
 -- locks:  none
@@ -49,15 +49,15 @@ begin
           and queen.letter_matches(d.consumer_group, d.failed_at, d.error, p_group, p_from, p_to, p_error, p_shape));
 end $$;
 
--- queen.letter_shapes: what dead letters failed of, those with errors of one shape together.
--- in:     as queen.find_letters without a shape and a page; p_letters_max bigint (how many are looked at, the newest
---         failures), p_limit bigint (shapes)
--- out:    total bigint (letters that match), counted bigint (of them looked at) on every row, and a shape: shape text, count
---         bigint (letters), queues bigint, example text (one of the errors, cut to what a shape looks at), first_failed_at
---         timestamptz, last_failed_at timestamptz; the most letters first; these are null on a single row: there are none
+-- queen.letter_shapes: dead letters grouped by the shape of their errors.
+-- in:     as queen.find_letters without a shape and a page; p_letters_max bigint (how many of the newest failures are
+--         examined), p_limit bigint (shapes)
+-- out:    total bigint (matching letters), counted bigint (examined letters) on every row, and a shape: shape text, count
+--         bigint (letters), queues bigint, example text (one of the errors, cut to what a shape considers), first_failed_at
+--         timestamptz, last_failed_at timestamptz; most letters first; all null on a single row if there are none
 -- locks:  none
 -- raises: never
--- What is the same to the letter is counted first: shapes are dear.
+-- Identical errors are counted first, because computing shapes is expensive.
 create or replace function queen.letter_shapes(
     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text,
     p_letters_max bigint, p_limit bigint)
@@ -93,8 +93,8 @@ begin
     order by s.letters desc, s.last_at desc, s.shape;
 end $$;
 
--- queen.dead_letters, queen.dead_letters_count: queen.find_letters and queen.count_letters of any shape. Brokers of 0.1.0 call
--- them; to be removed with 0.3.0.
+-- queen.dead_letters, queen.dead_letters_count: queen.find_letters and queen.count_letters for any shape. Called by brokers of
+-- 0.1.0; to be removed with 0.3.0.
 -- in:     as queen.find_letters without p_shape
 -- out:    as queen.find_letters, as queen.count_letters
 -- locks:  none

@@ -1,16 +1,16 @@
--- Operations are put aside: accepted, durable, and worked off later (deferred.sql).
+-- Stores deferred operations: accepted and durable, and executed later (deferred.sql).
 
--- queen.defer_pushes_unlocked: puts pushes aside, behind all that is put aside for their partitions already.
--- in:     p_requests int[]        which request a push belongs to: those of one are put aside together or not at all
---         p_ids uuid[]            the same when it is sent again after its answer was lost
+-- queen.defer_pushes_unlocked: defers pushes, behind those that are already deferred for their partitions.
+-- in:     p_requests int[]        which request a push belongs to: those of one request are deferred together or not at all
+--         p_ids uuid[]            the same when it is sent again after a lost response
 --         p_partitions uuid[], p_counts int[], p_transactions bytea[], p_bodies text[]   in the order of acceptance
 --         p_timeout int (seconds), p_attempts_max int, p_priority int
---         p_wait int              milliseconds to wait for locked partitions; 0 leaves their requests out, null waits as
+--         p_wait int              milliseconds to wait for locked partitions; 0 omits their requests, null waits as
 --                                 long as lock_timeout allows
--- out:    gone int[] (the positions, from 1, of those whose partition is gone), busy int[] (of those whose request was left
---         out, because another session has locked one of its partitions, or because it would overtake such a one)
--- locks:  heads rows in id order, skipping busy ones unless it may wait
--- raises: lock_not_available when it may wait and the time is up
+-- out:    gone int[] (the positions, from 1, of those whose partition was deleted), busy int[] (of those whose request was
+--         omitted because another session has locked one of its partitions, or because it would overtake such a request)
+-- locks:  heads rows in id order, skipping busy ones unless p_wait allows waiting
+-- raises: lock_not_available when the wait times out
 create or replace function queen.defer_pushes_unlocked(
     p_requests int[], p_ids uuid[], p_partitions uuid[], p_counts int[], p_transactions bytea[], p_bodies text[],
     p_timeout int, p_attempts_max int, p_priority int, p_wait int, out gone int[], out busy int[])
@@ -35,7 +35,7 @@ begin
     v_left := array(
         select a.request from unnest(p_requests, p_partitions) a (request, id)
         where a.id <> all (v_locked) and exists (select 1 from queen.head_of(a.id)));
-    -- And what would overtake them in another partition.
+    -- And requests that would overtake them in another partition.
     loop
         exit when v_left = '{}';
         v_more := array(
@@ -77,10 +77,10 @@ begin
           from unnest(p_requests, p_partitions) with ordinality a (request, partition_id, ordinal)) a;
 end $$;
 
--- queen.defer_pushes: the same, and waits for partitions that are locked. Brokers of 0.1.0 call it; to be removed with 0.3.0, when
--- compatible.sql calls the other.
+-- queen.defer_pushes: queen.defer_pushes_unlocked, waiting for locked partitions. Called by brokers of 0.1.0; to be removed with
+-- 0.3.0, when compatible.sql calls the other.
 -- in:     as queen.defer_pushes_unlocked without p_requests and p_wait
--- out:    the positions (from 1) of those whose partition is gone
+-- out:    the positions (from 1) of those whose partition was deleted
 -- locks:  heads rows in id order
 -- raises: never for a single item
 create or replace function queen.defer_pushes(
@@ -92,18 +92,18 @@ language sql as $$
                                      p_transactions, p_bodies, p_timeout, p_attempts_max, p_priority, null) d
 $$;
 
--- queen.defer_acks_unlocked: puts acknowledgements aside, and holds their leases until they have landed.
--- in:     p_ids uuid[]            the same when it is sent again after its answer was lost
+-- queen.defer_acks_unlocked: defers acknowledgements, and holds their leases until they are applied.
+-- in:     p_ids uuid[]            the same when it is sent again after a lost response
 --         p_partitions uuid[], p_groups text[], p_leases uuid[] (null = no lease is claimed), p_kinds text[],
 --         p_priorities int[], p_counts int[], p_bodies text[]   in the order of acceptance
 --         p_timeout int (seconds), p_attempts_max int
---         p_wait int              milliseconds to wait for locked cursors; 0 leaves them out, null waits as long as
+--         p_wait int              milliseconds to wait for locked cursors; 0 omits them, null waits as long as
 --                                 lock_timeout allows
--- out:    refused int[] (the positions, from 1, of those that were not put aside: the lease is not valid, or there is no
---         such reader), busy int[] (of those that were left out, because another session has locked their cursor)
+-- out:    refused int[] (the positions, from 1, of those that were not deferred: the lease is not valid, or there is no
+--         such reader), busy int[] (of those that were omitted because another session has locked their cursor)
 -- locks:  partitions rows of new readers, then consumers rows in (partition_id, consumer_group) order, skipping busy ones
---         unless it may wait
--- raises: lock_not_available when it may wait and the time is up
+--         unless p_wait allows waiting
+-- raises: lock_not_available when the wait times out
 create or replace function queen.defer_acks_unlocked(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_kinds text[], p_priorities int[],
     p_counts int[], p_bodies text[], p_timeout int, p_attempts_max int, p_wait int, out refused int[], out busy int[])
@@ -112,7 +112,7 @@ declare
     v_now timestamptz;
     v_good int[];
 begin
-    -- Without a lease a group may acknowledge where it has not read yet.
+    -- Without a lease, a group may acknowledge where it has not read yet.
     busy := queen.try_new_readers(
         array(select case when a.lease_id is null then a.id end
               from unnest(p_partitions, p_leases) with ordinality a (id, lease_id, ordinal) order by a.ordinal),
@@ -157,9 +157,9 @@ begin
     where c.ctid = n.ctid;
 end $$;
 
--- queen.defer_acks: the same, and waits for cursors that are locked. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- queen.defer_acks: queen.defer_acks_unlocked, waiting for locked cursors. Called by brokers of 0.1.0; to be removed with 0.3.0.
 -- in:     as queen.defer_acks_unlocked without p_wait
--- out:    the positions (from 1) of those that were not put aside: the lease is not valid, or there is no such reader
+-- out:    the positions (from 1) of those that were not deferred: the lease is not valid, or there is no such reader
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
 create or replace function queen.defer_acks(

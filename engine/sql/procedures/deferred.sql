@@ -1,8 +1,8 @@
--- Deferred operations: accepted, durable, in order. Rows are always locked in this order: heads, deferred, consumers.
--- A lane is a partition and, for acknowledgements, a group. Its oldest open operation is the only one that may be worked
--- on; whoever works on it may go on with those behind it.
+-- Deferred operations: accepted, durable, in order. Rows are always locked in this order: heads, deferred, consumers. A lane is a
+-- partition and, for acknowledgements, a group. Only its oldest open operation may be executed; the worker that executes it may
+-- continue with those behind it.
 
--- queen.is_held: whether a lease is held for deferred acknowledgements. No other lasts longer than a day.
+-- queen.is_held: whether a lease is held for deferred acknowledgements. No other lease lasts longer than a day.
 -- in:     p_lease_until timestamptz, p_now timestamptz
 -- out:    boolean
 -- locks:  none
@@ -12,7 +12,7 @@ returns boolean language sql stable as $$
     select coalesce(p_lease_until > p_now + interval '2 days', false)
 $$;
 
--- queen.lock_heads: locks the heads rows of partitions, for those who go on to change them.
+-- queen.lock_heads: locks the heads rows of partitions before they are changed.
 -- in:     p_partitions uuid[], in any order
 -- out:    nothing
 -- locks:  heads rows in id order
@@ -28,14 +28,14 @@ begin
         for no key update) l;
 end $$;
 
--- queen.claim_deferred: marks the oldest open operation of some lanes as being worked on by a broker.
--- in:     p_worker uuid, p_limit int (lanes at the most, highest priority and then oldest first)
--- out:    partition_id uuid, consumer_group text, kind text: the lanes. One whose oldest operation is being worked on is
---         left out, unless its worker has had it for longer than its timeout
+-- queen.claim_deferred: marks the oldest open operation of some lanes as being executed by a broker.
+-- in:     p_worker uuid, p_limit int (at most this many lanes, highest priority and then oldest first)
+-- out:    partition_id uuid, consumer_group text, kind text: the lanes. One whose oldest operation is being executed is
+--         omitted, unless its worker has had it for longer than its timeout
 -- locks:  deferred rows, skipping busy ones
 -- raises: never
--- An operation that is not open any more never becomes the oldest of its lane again (a retry goes to the end), so what
--- was the oldest when this began still is once it is locked.
+-- A closed operation never becomes the oldest of its lane again (a retry goes to the end), so what was the oldest when this began
+-- still is once it is locked.
 create or replace function queen.claim_deferred(p_worker uuid, p_limit int)
 returns table (partition_id uuid, consumer_group text, kind text)
 language plpgsql as $$
@@ -54,7 +54,7 @@ begin
                       where o.status in ('pending', 'processing')
                       order by o.partition_id, o.consumer_group, o.number) f
                 where f.ready
-                -- Its own come last: they are ones it could not get at.
+                -- Its own come last: they are ones it could not lock.
                 order by f.status = 'processing' and f.worker = p_worker, f.priority, f.number
                 limit p_limit) f
           cross join lateral (select o.id from queen.deferred o
@@ -67,10 +67,10 @@ begin
     returning d.partition_id, d.consumer_group::text, d.kind;
 end $$;
 
--- queen.may_claim: whether an open operation waits for this worker. One may claim its own again: its answer may be lost.
+-- queen.may_claim: whether an open operation is available to this worker. It may claim its own again, after a lost response.
 -- in:     p_worker uuid, p_now timestamptz, and of the operation p_status text, p_holder uuid, p_due_at timestamptz,
 --         p_started_at timestamptz, p_timeout int (not the whole row, which would be read with its body)
--- out:    boolean; nothing is put off for as long as a minute, so what is due later was written before the clock went back
+-- out:    boolean; no operation is delayed by a minute or more, so one that is due later was written before the clock went back
 -- locks:  none
 -- raises: never
 create or replace function queen.may_claim(
@@ -85,13 +85,13 @@ returns boolean language sql stable as $$
 $$;
 
 -- queen.take_deferred: the operations of claimed lanes, to be executed in the same transaction.
--- in:     p_worker uuid, p_partitions uuid[], p_groups text[] (lanes), p_limit int (operations of one lane at the most),
---         p_bytes bigint (and their bytes, but at least one)
--- out:    the operations, those of one lane in order; none of a lane that another worker has taken over by now, or of which
---         another session has locked something: a slow push elsewhere must not hold up the others
+-- in:     p_worker uuid, p_partitions uuid[], p_groups text[] (lanes), p_limit int (maximum operations per lane),
+--         p_bytes bigint (maximum bytes, but at least one operation)
+-- out:    the operations, in order per lane; none of a lane that another worker has taken over, or of which another session
+--         has locked a row: a slow push elsewhere must not hold up other lanes
 -- locks:  heads rows, then deferred rows, then for acknowledgements consumers rows, skipping busy ones
 -- raises: never
--- With the partition locked nobody can put anything behind them: if these are all, the lane is empty after the commit.
+-- With the partition locked, no operation can be added behind them: if these are all, the lane is empty after the commit.
 create or replace function queen.take_deferred(
     p_worker uuid, p_partitions uuid[], p_groups text[], p_limit int, p_bytes bigint)
 returns table (lane int, id uuid, transactions bytea, body text, queue_name text, partition_name text, number bigint,
@@ -126,7 +126,7 @@ begin
                     and d.status in ('pending', 'processing')
                   order by d.number limit p_limit) s) listed
         where a.partition_id = any (v_locked) and locked.count = listed.count and locked.last = listed.last);
-    -- The cursors of acknowledgements as well: nobody waits for one while holding the rest.
+    -- Cursors for acknowledgements as well: this must not wait for one while holding the rest.
     select array_agg(a.ordinal::int) into v_free
     from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
     where a.ordinal = any (v_whole)
@@ -157,8 +157,8 @@ begin
     order by a.ordinal, o.place;
 end $$;
 
--- queen.finish_deferred: operations that were executed in this transaction are done.
--- in:     p_ids uuid[], p_results text[] (JSON, what the direct call would have answered)
+-- queen.finish_deferred: closes operations that were executed in this transaction.
+-- in:     p_ids uuid[], p_results text[] (JSON, the results of the direct call)
 -- out:    nothing
 -- locks:  (held already)
 -- raises: never
@@ -168,12 +168,12 @@ begin
     perform queen.close_deferred(p_ids, 'completed', null, p_results);
 end $$;
 
--- queen.close_deferred: operations end, however; their lane goes on without them.
+-- queen.close_deferred: ends operations with any status; their lane continues without them.
 -- in:     p_ids uuid[], p_status text, p_error text, p_results text[]
 -- out:    nothing
 -- locks:  heads rows of pushes must be held; then deferred rows, then consumers rows in (partition_id, consumer_group) order
 -- raises: never
--- A failed operation keeps its body, so that it can be tried again.
+-- A failed operation keeps its body, so that it can be retried.
 create or replace function queen.close_deferred(p_ids uuid[], p_status text, p_error text, p_results text[])
 returns void language plpgsql as $$
 declare
@@ -203,7 +203,7 @@ begin
           offset 0) n
     where h.ctid = n.ctid;
 
-    -- A lease that is not finished was held for them, and goes on, for its usual time at least.
+    -- An unfinished lease that was held for them continues, at least for its usual time.
     perform queen.lock_readers(v_closed.partitions, v_closed.groups);
     update queen.consumers as c
     set deferred_pending = greatest(c.deferred_pending - n.count, 0),
@@ -223,9 +223,9 @@ begin
     where c.ctid = n.ctid;
 end $$;
 
--- queen.fail_deferred: what was tried and did not work waits for its next try, longer each time, or has failed for good.
+-- queen.fail_deferred: schedules a failed attempt for a retry, with growing delays, or ends it as failed.
 -- in:     p_worker uuid, p_partition uuid, p_group text (the lane whose oldest operation it was), p_error text,
---         p_counts boolean (false: it was not the operation's fault, so this try does not count)
+--         p_counts boolean (false: the operation is not to blame, so this attempt does not count)
 -- out:    id uuid, for_good boolean; no row if another worker has taken the lane over
 -- locks:  heads row, then deferred row
 -- raises: never
@@ -245,8 +245,8 @@ begin
         return;
     end if;
     if p_counts and v_operation.attempts >= v_operation.attempts_max then
-        -- Without an acknowledgement, those behind it would finish what it is about: they fail with it, and the messages
-        -- are delivered again.
+        -- Without this acknowledgement, those behind it would complete its messages: they fail with it, and the messages are delivered
+        -- again.
         perform queen.close_deferred(
             case when p_group = '' then array[v_operation.id]
                  else array(select d.id from queen.deferred d
@@ -265,9 +265,9 @@ begin
     return query select v_operation.id, false;
 end $$;
 
--- queen.cancel_deferred: takes back what nobody works on yet, or gives up what has failed.
+-- queen.cancel_deferred: cancels an operation that is pending or has failed.
 -- in:     p_id uuid
--- out:    the status it has now; null if there is no such operation
+-- out:    its status afterwards; null if the operation does not exist
 -- locks:  heads row, then deferred row
 -- raises: never
 create or replace function queen.cancel_deferred(p_id uuid)
@@ -285,9 +285,9 @@ begin
     return (select d.status from queen.deferred d where d.id = p_id);
 end $$;
 
--- queen.retry_deferred: a failed operation is tried again, behind all that was accepted since.
+-- queen.retry_deferred: retries a failed operation, behind everything accepted since.
 -- in:     p_id uuid
--- out:    the status it has now; null if there is no such operation or its partition is gone
+-- out:    its status afterwards; null if the operation does not exist or its partition was deleted
 -- locks:  heads row, then deferred row
 -- raises: never
 create or replace function queen.retry_deferred(p_id uuid)
@@ -321,9 +321,9 @@ begin
     return (select d.status from queen.deferred d where d.id = p_id);
 end $$;
 
--- queen.sweep_deferred: forgets operations that are done.
+-- queen.sweep_deferred: removes finished operations.
 -- in:     p_older_than interval
--- out:    how many went; failed ones stay until somebody has decided about them
+-- out:    the number of removed operations; failed ones stay until they are retried or canceled
 -- locks:  deferred rows
 -- raises: never
 create or replace function queen.sweep_deferred(p_older_than interval)
@@ -335,10 +335,10 @@ returns bigint language sql as $$
     select count(*) from swept
 $$;
 
--- queen.operations: deferred operations as the API shows them.
+-- queen.operations: deferred operations as the API returns them.
 -- in:     p_id uuid, p_status text, p_queue text (null = any), p_older_than interval (null = any),
 --         p_limit bigint, p_offset bigint
--- out:    the operations, the oldest first
+-- out:    the operations, oldest first
 -- locks:  none
 -- raises: never
 create or replace function queen.operations(
@@ -363,7 +363,7 @@ language sql stable as $$
     limit p_limit offset p_offset
 $$;
 
--- queen.operations_stats: what is open, has failed, or was done in the last five minutes, by kind and status.
+-- queen.operations_stats: open, failed and recently completed operations (five minutes), by kind and status.
 -- in:     nothing
 -- out:    a row per kind, priority and status
 -- locks:  none

@@ -1,8 +1,8 @@
--- It answered sentences once; a function's answer cannot be replaced in place.
+-- An earlier version returned text; the result type of a function cannot be changed in place.
 drop function if exists queen.diagnose();
 
--- queen.is_own: whether a session is one of Queen. The statements of others may hold what is nobody's business here, and
--- whoever may look at a broker may read what it says about sessions.
+-- queen.is_own: whether a session belongs to Queen. Statements of other sessions may contain confidential data, and everyone with
+-- access to a broker may read what it reports about sessions.
 -- in:     p_user name, p_application text
 -- out:    boolean
 -- locks:  none
@@ -12,14 +12,14 @@ returns boolean language sql stable as $$
     select coalesce(p_user = current_user and p_application in ('queen', 'queen doctor'), false)
 $$;
 
--- queen.diagnose: what the database says about itself, as numbers and names. What they mean is decided in src/doctor.
--- in:     p_thorough boolean   also read what is large; otherwise nothing above 32 MB
+-- queen.diagnose: facts about the database, as numbers and names. src/doctor interprets them.
+-- in:     p_thorough boolean   also read large tables; otherwise nothing above 32 MB
 -- out:    jsonb: one document, described by src/doctor/facts.rs
--- locks:  none. It waits at most a second for those who lock whole tables of Queen, and then says only that
+-- locks:  none. It waits at most a second for table locks on Queen's tables, and then omits their contents
 -- raises: never
--- Brokers are known by their application name. Without the right to see others' sessions (pg_read_all_stats) some texts
--- and ages stay empty. Sizes are those of the last vacuum: asking for present ones would wait for locks, and this must
--- answer when nothing else does. Ages go by queen.now(), so that a test can make things old.
+-- Brokers are recognized by their application name. Without the right to see other sessions (pg_read_all_stats), some texts and
+-- ages stay empty. Sizes are those of the last vacuum: current ones would wait for locks, and this must respond when nothing
+-- else does. Ages use queen.now(), so that tests can make things old.
 create or replace function queen.diagnose(p_thorough boolean)
 returns jsonb language plpgsql
 set lock_timeout = '1s' set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
@@ -167,7 +167,7 @@ begin
                   where a.application_name = 'queen' and a.datname = current_database() and a.state = 'active'
                     and a.wait_event_type not in ('Lock', 'Client', 'Activity')
                   group by 1) w),
-        -- Whoever has used the log for long keeps its old extents from being dropped; a full lock stops everything.
+        -- A session that uses the log for long keeps old extents from being dropped; a table lock stops all traffic.
         'log_users', (select coalesce(jsonb_agg(u order by u.seconds desc), '[]')
             from (select l.pid, max(coalesce(nullif(a.application_name, ''), 'unnamed')) as name,
                          extract(epoch from v_now - max(a.xact_start)) as seconds,

@@ -1,13 +1,12 @@
--- queen.discover: what has been committed to the log since a broker last looked.
--- in:     p_xmax bigint, p_running bigint[]   from the previous answer: the first transaction number it could not
+-- queen.discover: partitions with commits to the log since a broker last looked.
+-- in:     p_xmax bigint, p_running bigint[]   from the previous result: the first transaction number that it could not
 --                                             have seen, and those that were running then
--- out:    xmax bigint, running bigint[] (on every row, for the next call), then a partition that was written to:
+-- out:    xmax bigint, running bigint[] (on every row, for the next call), then a partition with new messages:
 --         id uuid, number bigint, name text, queue_name text, head bigint (all null on a single row if none was)
 -- locks:  none
 -- raises: never
--- Costs what was written in between, however many partitions there are and however long some other
--- transaction stays open. A log restored into another cluster may carry numbers of that cluster's future; the upper
--- bound leaves them alone.
+-- The cost depends on what was written in between, not on the number of partitions or on other open transactions. A log
+-- restored into another cluster may contain transaction numbers of that cluster's future; the upper bound excludes them.
 create or replace function queen.discover(p_xmax bigint, p_running bigint[])
 returns table (xmax bigint, running bigint[], id uuid, number bigint, name text, queue_name text, head bigint)
 language plpgsql stable as $$

@@ -1,17 +1,17 @@
--- The log is a ring of tables, its extents: segments are added to the newest and leave by dropping an old one.
--- A lock of their own keeps two brokers from doing either at once; the second one finds nothing to do.
+-- The log is a ring of tables, called extents: segments are added to the newest one and removed by dropping an old one. A
+-- dedicated lock keeps two brokers from doing either at once; the second one finds nothing to do.
 
 -- queen.rotate_extent: starts a new extent when the current one is large or old enough, and not empty.
--- in:     p_bytes bigint, p_age interval: the least of either; a log that has grown beyond 32 of them is cut into
---         about 32 extents instead, because every read looks into each
+-- in:     p_bytes bigint, p_age interval: minimum size or age; a log that has grown beyond 32 extents of that size is divided
+--         into about 32 larger ones instead, because every read searches all of them
 -- out:    int: the new extent's number, or null
--- locks:  a share-update lock on the log, which neither readers nor writers notice
--- raises: lock_not_available while somebody analyzes the log by hand, if the session has a lock_timeout
--- Attached rather than created as a partition: that would lock out everybody. The copy takes columns, defaults,
--- storage, compression and indexes along, and attaching finds the indexes to be those of the log. Vacuum is told to
--- come by often, as it then looks at new pages only and sums them up for the index on age; it has no business in
--- the TOAST table, and must never ask for the exclusive lock that giving back empty pages takes. Up to half a page a
--- segment stays in its row: out of line it costs an insertion and an index entry per 2 kB.
+-- locks:  a share-update lock on the log, which affects neither readers nor writers
+-- raises: lock_not_available during a manual ANALYZE of the log, if the session has a lock_timeout
+-- The table is attached rather than created as a partition, which would block all sessions. The copy has the columns, defaults,
+-- storage, compression and indexes of the log, so attaching it finds matching indexes. Vacuum is set to run often, because it
+-- then reads new pages only and summarizes them for the index on age; it need not vacuum the TOAST table, and must never
+-- take the exclusive lock for truncating empty pages. Up to half a page of a segment stays in its row: out of line, it costs
+-- an insertion and an index entry per 2 kB.
 create or replace function queen.rotate_extent(p_bytes bigint, p_age interval)
 returns int language plpgsql as $$
 declare
@@ -41,18 +41,18 @@ begin
     return v_next;
 end $$;
 
--- queen.drop_extents: drops one extent that holds nothing, or hardly anything, that is still stored.
--- in:     p_live_share real: up to this share of its bytes, what is live moves on into the current extent
--- out:    number int, copied bigint (segments): the extent that is gone; no row = nothing to do, or not now
--- locks:  a share lock on the extent while it copies; then, for the moment of the drop, the whole log, for which it
---         waits five times 50 ms at most, and not at all while somebody has been using it for over a second
+-- queen.drop_extents: drops one extent with nothing, or hardly anything, that is still stored.
+-- in:     p_live_share real: if at most this share of its bytes is live, live segments are copied to the current extent
+-- out:    number int, copied bigint (segments): the dropped extent; no row = nothing to do, or not now
+-- locks:  a share lock on the extent while it copies; then briefly the whole log for the drop, for which it waits at most five
+--         times 50 ms, and not at all if another session has been using the log for over a second
 -- raises: never
--- One extent a call, oldest first, because the lock on the log lasts until commit. The share is estimated from about
--- 64 pages of each extent; only the one that goes is read as a whole. What is live cannot grow meanwhile: tails
--- only move up, and the share lock waits for writers that chose the extent before the last rotation and refuses
--- later ones, of which a minute's grace leaves hardly any. Such a push fails with check_violation and is tried again.
--- A statement that took its snapshot before the drop but its lock on the log after it sees neither the old rows nor
--- their copies. Who cannot bear such a hole reads the log in a function that is not `stable`, or locks it first.
+-- One extent per call, oldest first, because the lock on the log lasts until the commit. The live share is estimated from about
+-- 64 pages of each extent; only the dropped one is read completely. Live data cannot grow meanwhile: tails only move up, and
+-- the share lock waits for writers that chose the extent before the last rotation and refuses later ones, which a minute's
+-- grace makes rare. Such a push fails with check_violation and is retried. A statement whose snapshot is older than the drop,
+-- but whose lock on the log is younger, sees neither the old rows nor their copies. Readers that must not have such a gap use
+-- a function that is not `stable`, or lock the log first.
 create or replace function queen.drop_extents(p_live_share real default 0.1)
 returns table (number int, copied bigint)
 language plpgsql
@@ -93,7 +93,7 @@ begin
             cross join lateral queen.head_of(s.partition_id) h
             where s.extent = v_extent and h.tail < s.base_offset + s.count;
             get diagnostics copied = row_count;
-            -- Usually at once. A few tries, because a failed one throws the copy away.
+            -- Usually succeeds at once. A few tries, because a failed one discards the copy.
             for v_try in 1 .. 5 loop
                 begin
                     execute format('drop table queen.segments_%s', v_extent);

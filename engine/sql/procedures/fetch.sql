@@ -1,7 +1,7 @@
--- queen.fetch: reads ranges of several partitions. The FETCHING step of a pop.
+-- queen.fetch: reads ranges of several partitions, the FETCHING step of a pop.
 -- in:     p_partitions uuid[], p_first bigint[], p_last bigint[] (end excluded)
 -- out:    position int, base_offset bigint, created_at timestamptz, transactions bytea, frames text: whole
---         segments, in order, and up to three small ones that follow: who reads on finds them in the broker's cache
+--         segments, in order, and up to three small ones that follow, for the broker's cache
 -- locks:  none
 -- raises: never
 create or replace function queen.fetch(p_partitions uuid[], p_first bigint[], p_last bigint[])

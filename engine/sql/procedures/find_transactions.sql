@@ -1,13 +1,13 @@
--- queen.find_transactions: which of some transaction hashes a partition already holds, and where.
+-- queen.find_transactions: finds transaction hashes in a partition.
 -- in:     p_partition uuid, p_from bigint (a segment boundary), p_to bigint (end excluded, null = the head),
 --         p_since timestamptz, p_hashes bytea (16 bytes each)
--- out:    index int (0-based, into p_hashes), message_offset bigint, created_at timestamptz: every match, in this order
+-- out:    index int (0-based, into p_hashes), message_offset bigint, created_at timestamptz: all matches, in this order
 -- locks:  none
 -- raises: never
--- Off the hot path, and the one place that may hash-join: it takes two lists apart and compares them. If it looks for
--- a few hashes only, it does so just for segments in whose bytes one of them stands. Extents older than the window are
--- left out by their creation time; a minute's margin covers a writer that started before a rotation.
--- Like every reader of the log it is not `stable`: a snapshot older than its lock could miss an extent on the move.
+-- Off the hot path, and the only place that may hash-join: it unnests two lists and compares them. For a few hashes, it only
+-- unnests segments whose bytes contain one of them. Extents older than the window are excluded by their creation time; a
+-- minute's margin covers a writer that started before a rotation. Like every reader of the log it is not `stable`: a snapshot
+-- older than its lock could miss an extent that is being moved.
 create or replace function queen.find_transactions(
     p_partition uuid, p_from bigint, p_to bigint, p_since timestamptz, p_hashes bytea)
 returns table (index int, message_offset bigint, created_at timestamptz)
@@ -36,16 +36,16 @@ begin
     order by n.index, s.base_offset + o.place;
 end $$;
 
--- queen.find_accepted: which messages were stored already when they were accepted, and have left the window since.
--- in:     p_partitions uuid[], p_accepted timestamptz[] (when the first message for each was accepted), p_windows int[]
+-- queen.find_accepted: finds messages that were stored before they were accepted again, and have left the window since.
+-- in:     p_partitions uuid[], p_accepted timestamptz[] (when the first message of each was accepted), p_windows int[]
 --         (seconds, of their queues), p_transactions bytea[] (16 bytes a message)
 -- out:    one row of arrays, an element per message found: dup_positions (of its partition), dup_indexes (0-based),
 --         dup_offsets, dup_created_at (the latest match of each), dup_ids (the id it was promised, or null)
--- locks:  none: nobody writes into the past
+-- locks:  none: the past does not change
 -- raises: never
--- A push that could not be stored at once waited in a spool, the deferred queue or the inbox. Its window ends when it was
--- accepted; what is in the window now is left to queen.push_unlocked. So this reads as much of the log as was written in
--- the time it waited, and nothing after a wait of less than a second.
+-- A push that could not be stored at once has waited in a spool, the deferred queue or the inbox. Its deduplication window ends
+-- when it was accepted; messages in the current window are left to queen.push_unlocked. So this reads only what was written to
+-- the log during the wait, and nothing after a wait of less than a second.
 create or replace function queen.find_accepted(
     p_partitions uuid[], p_accepted timestamptz[], p_windows int[], p_transactions bytea[],
     out dup_positions int[], out dup_indexes int[], out dup_offsets bigint[], out dup_created_at timestamptz[],
@@ -63,11 +63,11 @@ begin
     for i in 1 .. cardinality(p_partitions) loop
         continue when p_accepted[i] > v_now - interval '1 second';
         v_since := p_accepted[i] - make_interval(secs => p_windows[i]);
-        -- A minute's margin: the push looks at the clock later.
+        -- A minute's margin, because the push reads the clock later.
         v_until := v_now - make_interval(secs => p_windows[i]) + interval '1 minute';
         v_extent := coalesce((select max(e.number) from queen.extents e
                               where e.created_at < v_since - interval '1 minute'), 0);
-        -- What was cleared may be pushed again.
+        -- Cleared messages may be pushed again.
         v_tail := (select h.tail from queen.head_of(p_partitions[i]) h);
         select dup_positions || array_agg(i), dup_indexes || array_agg(d.index),
                dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at),

@@ -1,11 +1,11 @@
--- queen.frame_header, queen.frame_payload: the two halves of one line of `segments.frames`.
--- in:     p_frame text, as engine/src/log/frames.rs writes it: {"transactionId":…,…,"payload":…}. A message that was
---         accepted before it had a place in the log has the "messageId" it was promised then
--- out:    the header as jsonb; the payload as jsonb, or null where jsonb cannot hold it
+-- queen.frame_header, queen.frame_payload: the two halves of a line of `segments.frames`.
+-- in:     p_frame text, as written by engine/src/log/frames.rs: {"transactionId":…,…,"payload":…}. A message that was
+--         accepted before it had an offset has the "messageId" that it was promised
+-- out:    the header as jsonb; the payload as jsonb, or null if jsonb cannot represent it
 -- locks:  none
 -- raises: never: a payload that is JSON but not jsonb (\u0000, a lone surrogate, 1e200000) must not break a view
--- Views call these in any session, so they do not depend on its search_path: a body that is an expression is looked up when the
--- function is created, and can still be inlined; PL/pgSQL needs a setting of its own.
+-- Views call these in any session, so they must not depend on its search_path. A body that is an expression is resolved when the
+-- function is created, and can still be inlined; PL/pgSQL needs a setting.
 create or replace function queen.frame_header(p_frame text)
 returns jsonb language sql immutable parallel safe
 return (left(p_frame, position(',"payload":' in p_frame) - 1) || '}')::jsonb;
@@ -19,12 +19,12 @@ exception when data_exception then
     return null;
 end $$;
 
--- queen.promised_ids: the ids that stored messages were promised before they had a place in the log.
+-- queen.promised_ids: the promised ids of stored messages.
 -- in:     p_partition uuid, p_offsets bigint[]
 -- out:    uuid[], an element per offset; null for a message whose id is computed
 -- locks:  none
 -- raises: never
--- Each segment is taken apart once, and only if there is such an id in it.
+-- Each segment is parsed once, and only if it contains such an id.
 create or replace function queen.promised_ids(p_partition uuid, p_offsets bigint[])
 returns uuid[] language sql as $$
     with wanted as materialized (

@@ -1,11 +1,11 @@
--- queen.delete_group: forgets where a group stands. A group of the same name starts afresh.
--- in:     p_group text, p_queue text (null = every queue), p_metadata boolean (also where it was told to start)
+-- queen.delete_group: deletes a group's cursors. A new group of the same name starts over.
+-- in:     p_group text, p_queue text (null = every queue), p_metadata boolean (also its configured start position)
 -- out:    bigint: the cursors that were deleted
 -- locks:  deferred rows of the group in id order, consumers rows in (partition_id, consumer_group) order, then skips,
 --         groups, consumer_watermarks, queue_counts and group_counts
 -- raises: never
--- For every queue it reads all cursors: an index by group would cost each new one an entry, for the sake of
--- something that hardly ever happens. Planned for each call, because the two cases want different plans.
+-- For all queues it scans all cursors, because an index by group would cost every insertion for a rare operation. Planned for
+-- each call, because the two cases need different plans.
 create or replace function queen.delete_group(p_group text, p_queue text, p_metadata boolean)
 returns bigint language plpgsql
 set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set jit = off
@@ -51,7 +51,7 @@ begin
     return v_deleted;
 end $$;
 
--- queen.registered: whether a group has told where it starts, and that is kept.
+-- queen.registered: whether a group has a stored start position.
 -- in:     p_group text, p_queue text (null = in any queue)
 -- out:    boolean
 -- locks:  none
@@ -63,9 +63,9 @@ begin
                    where g.consumer_group = p_group and (p_queue is null or g.queue_name = p_queue));
 end $$;
 
--- queen.set_subscription: changes where a registered group starts in partitions it has not read yet.
+-- queen.set_subscription: changes where a registered group starts in partitions that it has not read yet.
 -- in:     p_group text, p_since timestamptz
--- out:    bigint: the registrations that were changed; none is added
+-- out:    bigint: the number of changed registrations; none is added
 -- locks:  groups rows, then consumer_watermarks and queue_counts rows
 -- raises: never
 create or replace function queen.set_subscription(p_group text, p_since timestamptz)
@@ -96,8 +96,8 @@ begin
 end $$;
 
 -- queen.seek_group: moves a group in the partitions of a queue, and ends its leases, retries and deferred acks there.
--- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (behind the last message), p_time timestamptz (otherwise: to
---         the first message younger than this, so to the oldest stored one if all are), p_create boolean (also if it does
+-- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (to the end), p_time timestamptz (otherwise: to
+--         the first message younger than this), p_create boolean (also if it does
 --         not read the queue so far; for the whole queue it is registered then)
 -- out:    bigint: the partitions in which it now stands there; null: it does not read the queue, and was not created
 -- locks:  partitions rows in id order, so that no row of the group is added meanwhile; deferred rows of its acks in id
@@ -117,7 +117,7 @@ begin
     if v_new and not (p_create and exists (select 1 from queen.queues q where q.name = p_queue)) then
         return null;
     end if;
-    -- Before the snapshot, so that no extent is copied forward and dropped between the two (extents.sql).
+    -- Before the snapshot, so that no extent is copied and dropped between the two (extents.sql).
     lock table only queen.segments in access share mode;
     v_partitions := array(select p.id from queen.queues q join queen.partitions p on p.queue_id = q.id
                           where q.name = p_queue and (p_partition is null or p.name = p_partition)
@@ -164,7 +164,7 @@ begin
         on conflict (queue_name, consumer_group, partition_name) do nothing;
     end if;
     delete from queen.consumer_watermarks w where w.queue_name = p_queue and w.consumer_group = p_group;
-    -- A group that came into being by this has to be known to be measured.
+    -- A newly created group must be registered to be measured.
     insert into queen.queue_counts (queue_id) select q.id from queen.queues q where q.name = p_queue
     on conflict do nothing;
     insert into queen.group_counts (queue_id, consumer_group)
@@ -174,7 +174,7 @@ begin
     return cardinality(v_partitions);
 end $$;
 
--- queen.open_acks: deferred acknowledgements of a group that have not been executed.
+-- queen.open_acks: deferred acknowledgements of a group that are not executed yet.
 -- in:     p_group text, p_queue text, p_partition text (null = all)
 -- out:    id uuid, partition_id uuid
 -- locks:  none
@@ -187,9 +187,9 @@ returns table (id uuid, partition_id uuid) language sql stable as $$
     offset 0
 $$;
 
--- queen.seek: the same, and creates the group. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- queen.seek: queen.seek_group that creates the group. Called by brokers of 0.1.0; to be removed with 0.3.0.
 -- in:     as queen.seek_group, without p_create
--- out:    bigint: the partitions in which it now stands there
+-- out:    bigint: the number of partitions it was moved in
 -- locks:  as queen.seek_group
 -- raises: never
 create or replace function queen.seek(p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz)
@@ -198,19 +198,19 @@ begin
     return coalesce(queen.seek_group(p_group, p_queue, p_partition, p_end, p_time, true), 0);
 end $$;
 
--- queen.seek_forecast: what queen.seek_group would do, and does none of it.
+-- queen.seek_forecast: previews the effect of queen.seek_group.
 -- in:     as queen.seek_group, without p_create
--- out:    partitions bigint (in which it would stand there), replayed bigint (messages it has passed and would read again),
---         skipped bigint (messages it would not read any more), lands bigint (where it would stand; of one partition)
+-- out:    partitions bigint, replayed bigint (messages that it has read and would read again), skipped bigint (unread
+--         messages that it would skip), lands bigint (its new cursor; for one partition)
 -- locks:  none
 -- raises: never
--- Messages that were deleted by hand count, as they do in what is unread. Not `stable`, because it reads the log.
+-- Messages that were deleted by hand count, as they do in unread counts. Not `stable`, because it reads the log.
 create or replace function queen.seek_forecast(
     p_group text, p_queue text, p_partition text, p_end boolean, p_time timestamptz)
 returns table (partitions bigint, replayed bigint, skipped bigint, lands bigint)
 language plpgsql set enable_sort = on set jit = off as $$
 begin
-    -- As queen.seek_group.
+    -- As in queen.seek_group.
     lock table only queen.segments in access share mode;
     return query
     select count(*), coalesce(sum(greatest(f.stands - f.lands, 0)), 0)::bigint,
@@ -226,7 +226,7 @@ begin
     where q.name = p_queue and (p_partition is null or p.name = p_partition);
 end $$;
 
--- queen.touch_groups: notes that consumers of these groups are there, though perhaps they only wait.
+-- queen.touch_groups: records that these groups have consumers, even if they only wait.
 -- in:     p_queues text[], p_groups text[]: pairs
 -- out:    nothing
 -- locks:  groups rows, in key order
@@ -246,13 +246,13 @@ begin
     update queen.groups as g set used_at = v_now from touched t where g.ctid = t.row_at;
 end $$;
 
--- queen.remove_unused_groups: deletes registrations of groups that nothing has used for a long time and that hold no cursor in their
--- queue. Most were made by a pop of a queue that never came or is gone.
+-- queen.remove_unused_groups: deletes registrations of groups that were not used for a long time and have no cursor in their queue.
+-- Most come from pops of a queue that was never created or is deleted.
 -- in:     p_older_than interval, p_batch int
--- out:    int: how many; fewer than p_batch = that was all
+-- out:    int: the number; fewer than p_batch = all are done
 -- locks:  groups rows, skipping busy ones; then consumer_watermarks and queue_counts rows
 -- raises: never
--- Looks for cursors in every partition of the queue, so run it rarely. A group that comes back registers anew.
+-- It searches for cursors in every partition of the queue, so run it rarely. A group that comes back registers again.
 create or replace function queen.remove_unused_groups(p_older_than interval, p_batch int)
 returns int language plpgsql
 set enable_seqscan = on set enable_sort = on set plan_cache_mode = force_custom_plan set jit = off as $$

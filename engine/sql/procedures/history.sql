@@ -1,9 +1,9 @@
--- How the past gets into the tables of schema/0009_history.sql, and out of them again.
+-- Writes and removes history (schema/0009_history.sql).
 
--- queen.beat: a broker says that it is there, and learns who else is.
+-- queen.beat: a broker's heartbeat; returns the running brokers.
 -- in:     p_id uuid, p_hostname text, p_port int, p_worker_id text, p_version text, p_started_at timestamptz
 -- out:    id uuid, hostname text, port int, worker_id text, version text, started_at timestamptz, seen_at timestamptz of
---         everybody heard of in the last 30 s
+--         every broker with a heartbeat in the last 30 s
 -- locks:  brokers rows, then queue_counts rows
 -- raises: never
 create or replace function queen.beat(
@@ -16,7 +16,7 @@ begin
     insert into queen.brokers as b (id, hostname, port, worker_id, version, started_at, seen_at)
     values (p_id, p_hostname, p_port, p_worker_id, p_version, p_started_at, queen.now())
     on conflict on constraint brokers_pkey do update set seen_at = excluded.seen_at, lost = false;
-    -- What one that is gone did last, it told nobody.
+    -- A broker that is gone may have done work that it did not report.
     with gone as (
         update queen.brokers as b set lost = true
         where not b.lost and b.seen_at < queen.now() - interval '30 seconds'
@@ -31,7 +31,7 @@ begin
     order by b.hostname, b.port, b.started_at;
 end $$;
 
--- queen.goodbye: a broker stops.
+-- queen.goodbye: a broker stops regularly.
 -- in:     p_id uuid
 -- out:    nothing
 -- locks:  its brokers row
@@ -41,7 +41,7 @@ returns void language sql as $$
     delete from queen.brokers b where b.id = p_id
 $$;
 
--- queen.cluster_totals: what all brokers have done, as far as it is written down.
+-- queen.cluster_totals: recorded totals of all brokers.
 -- in:     nothing
 -- out:    name text, value bigint
 -- locks:  none
@@ -51,14 +51,14 @@ returns table (name text, value bigint) language sql stable set enable_seqscan =
     select t.name, t.value from queen.totals t
 $$;
 
--- queen.record_minute: adds what a broker counted in a minute, for many queues at once.
--- in:     p_broker uuid, p_number bigint (of the batch: one that was written before is not added again), p_minute timestamptz,
+-- queen.record_minute: adds a broker's counts of a minute, for many queues at once.
+-- in:     p_broker uuid, p_number bigint (of the batch: a repeated one is not added again), p_minute timestamptz,
 --         p_queues text[] (each once) and as long: p_push_requests … p_partitions_created bigint[],
 --         p_row text: the broker's own row as JSON, replaced whole, or null; p_names text[], p_values bigint[]: for the totals
 -- out:    name text, value bigint: the totals
 -- locks:  its brokers row, queue_minutes rows of its own, totals rows in name order
 -- raises: never
--- Queues that do not exist are left out. The row is JSON because half of it is.
+-- Queues that do not exist are ignored. The row is passed as JSON because half of its columns are.
 create or replace function queen.record_minute(
     p_broker uuid, p_number bigint, p_minute timestamptz, p_queues text[],
     p_push_requests bigint[], p_push_messages bigint[], p_pop_requests bigint[], p_pop_messages bigint[],
@@ -115,7 +115,7 @@ begin
     return query select t.name, t.value from queen.cluster_totals() t;
 end $$;
 
--- queen.queue_rates: what the busiest queues did in a minute, in the whole cluster.
+-- queen.queue_rates: counts of the busiest queues in a minute, over all brokers.
 -- in:     p_minute timestamptz, p_limit bigint
 -- out:    queue_name text and sums, the busiest first
 -- locks:  none
@@ -136,12 +136,12 @@ begin
     limit p_limit;
 end $$;
 
--- queen.fold_minutes: makes one row of the minutes of an old hour, for each queue and broker, and for each broker.
+-- queen.fold_minutes: replaces the minutes of an old hour with one row, per queue and broker, and per broker.
 -- in:     p_older_than interval
--- out:    boolean: an hour was looked at, and there may be more
--- locks:  the settings row that says how far it has come, skipping it when another broker is at it; the rows of that hour
+-- out:    boolean: an hour was processed, and there may be more
+-- locks:  the settings row with its progress, skipped if another broker holds it; the rows of that hour
 -- raises: never
--- Ranges that are longer than a day are shown in steps of an hour or more, so nothing is lost but detail of the distant past.
+-- Ranges longer than a day are shown in steps of an hour or more, so only details of the distant past are lost.
 create or replace function queen.fold_minutes(p_older_than interval)
 returns boolean language plpgsql
 set enable_sort = on set plan_cache_mode = force_custom_plan set jit = off as $$
@@ -225,12 +225,12 @@ begin
     return true;
 end $$;
 
--- queen.sweep_minutes: removes what is older than anybody wants to know, and brokers that are long gone.
+-- queen.sweep_minutes: removes expired history, and brokers that are gone for long.
 -- in:     p_older_than interval, p_batch bigint
--- out:    bigint: how many rows; fewer than p_batch = that was all
--- locks:  the rows that go
+-- out:    bigint: the number of rows; fewer than p_batch = all are done
+-- locks:  the removed rows
 -- raises: never
--- Goes by the key, from the oldest on.
+-- Uses the key, oldest first.
 create or replace function queen.sweep_minutes(p_older_than interval, p_batch bigint)
 returns bigint language plpgsql set plan_cache_mode = force_custom_plan set jit = off as $$
 declare

@@ -1,9 +1,9 @@
--- queen.hold: locks the cursors a transaction is about to move, and those of the leases it depends on.
+-- queen.hold: locks the cursors that a transaction is about to move, and those of the leases that it requires.
 -- in:     p_leases uuid[], p_numbers bigint[] (one row per partition of a required lease),
 --         p_partitions uuid[], p_groups text[] (what will be acknowledged)
 -- out:    partition_id uuid, consumer_group text, cursor bigint, lease_id uuid (null unless the lease is live)
--- locks:  consumers rows in (partition_id, consumer_group) order, all at once: taken one list after the other they
---         could deadlock with another transaction
+-- locks:  consumers rows in (partition_id, consumer_group) order, all at once: locking one list after the other could deadlock
+--         with another transaction
 -- raises: never
 create or replace function queen.hold(p_leases uuid[], p_numbers bigint[], p_partitions uuid[], p_groups text[])
 returns table (partition_id uuid, consumer_group text, cursor bigint, lease_id uuid)

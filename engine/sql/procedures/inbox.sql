@@ -1,20 +1,20 @@
 -- Pushes from SQL. An application calls queen.push in its own transaction; the row waits in queen.inbox, invisible until
 -- the commit and gone with a rollback. One broker moves what is committed into the log (engine/src/intake/inbox.rs).
 --
--- How the broker learns of it. While there is traffic it looks every 10 ms, by transaction number, as
--- discover.sql does: a look costs what was committed since the last one, however many old rows a forgotten transaction
--- keeps in the table. After a second without any it rests: it holds the lock "queen.inbox.rest", which pushers see during
--- their commit (queen.number_commit) and then, and only then, notify. A transaction that is prepared cannot, and is found by the
--- looks that a resting broker takes every second. The lock rather than a row says so, because a
--- transaction of a higher isolation level would not see the row change, and because it goes with the broker.
+-- How the broker learns of commits: while there is traffic it looks every 10 ms, by transaction number like discover.sql, so a look costs
+-- what was committed since the last one, however many old rows a forgotten transaction keeps in the table. After a second without
+-- traffic it rests: it holds the lock "queen.inbox.rest", which pushers see during their commit (queen.number_commit) and only then
+-- notify. A prepared transaction cannot notify, and is found by the look that a resting broker takes every second. A lock rather
+-- than a row, because a transaction of a higher isolation level would not see the row change, and because it is released when the
+-- broker dies.
 
 -- queen.put_in_inbox: the common part of queen.push and queen.push_json. Not for applications.
 -- in:     as queen.push, the payload as JSON text
 -- out:    uuid: the message's id
 -- locks:  none but the new row
 -- raises: invalid_parameter_value, program_limit_exceeded, undefined_object
--- The first row of a transaction is told by a setting of the transaction. Savepoints take it back like the row; looking for
--- the row instead would make serialisable transactions conflict with each other.
+-- A setting of the transaction marks its first row. Savepoints undo it together with the row; searching for the row instead would make
+-- serializable transactions conflict with each other.
 create or replace function queen.put_in_inbox(
     p_queue text, p_partition text, p_payload text, p_transaction_id text, p_trace_id uuid)
 returns uuid language plpgsql as $$
@@ -38,7 +38,7 @@ begin
     elsif octet_length(p_payload) > 67108864 then
         raise 'the payload is larger than 64 MiB' using errcode = 'program_limit_exceeded';
     end if;
-    -- Brokers say here what their settings are, because the session is not theirs.
+    -- Brokers store their settings here, because the session is not theirs.
     select (s.value ->> 'auto')::boolean as auto, (s.value ->> 'max')::int as max into v_rules
     from queen.settings s where s.name = 'queues';
     if found and not exists (select 1 from queen.queues q where q.name = p_queue) then
@@ -50,8 +50,8 @@ begin
                 using errcode = 'program_limit_exceeded';
         end if;
     end if;
-    -- The bits of queen.message_id, where a computed id has its partition's number with one that no partition gets to.
-    -- Spelled out, because PL/pgSQL takes a function in SQL apart again in every transaction, for longer than the rest takes.
+    -- The bits of queen.message_id, with a bit that no partition number reaches where computed ids have the partition's number. Spelled
+    -- out, because PL/pgSQL plans an SQL function again in every transaction, which would take longer than the rest.
     v_id := encode(substr(int8send(floor(extract(epoch from queen.now()) * 1000)::bigint), 3)
                    || int2send((28672 | ((v_number >> 30) & 4095))::int2)
                    || int8send((-9223372036854775808)::bigint | ((v_number & 1073741823) << 32)
@@ -67,11 +67,11 @@ end $$;
 
 -- queen.push: pushes a message when, and only when, the caller's transaction commits. For applications.
 -- in:     queue text, partition text (null or '' = Default), payload jsonb (null = the JSON null), transaction_id text (as
---         with a push over HTTP: the second of the same id within the queue's window is dropped), trace_id uuid
+--         with a push over HTTP: a repeated id within the queue's window is dropped), trace_id uuid
 -- out:    uuid: the id that the message will have
 -- locks:  none but the new row
--- raises: invalid_parameter_value, program_limit_exceeded, undefined_object (there is no such queue, and none is made by itself)
--- Runs as its owner, so that nothing but EXECUTE is needed. Never drop it: the grants would go with it.
+-- raises: invalid_parameter_value, program_limit_exceeded, undefined_object (the queue does not exist and is not created automatically)
+-- Runs as its owner, so that callers only need EXECUTE. Never drop it, because that would drop the grants.
 create or replace function queen.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null)
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -79,12 +79,12 @@ begin
     return queen.put_in_inbox(queue, partition, payload::text, transaction_id, trace_id);
 end $$;
 
--- queen.push_json: the same for a payload that keeps its spelling: white space, the order and repetition of keys.
+-- queen.push_json: queen.push for a payload that keeps its exact text: white space, order and repetition of keys.
 -- in:     as queen.push, the payload as json
 -- out:    uuid
 -- locks:  none but the new row
 -- raises: as queen.push
--- A name of its own, because a literal would fit json and jsonb alike.
+-- A separate name, because a literal would fit json and jsonb alike.
 create or replace function queen.push_json(
     queue text, partition text, payload json, transaction_id text default null, trace_id uuid default null)
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -92,12 +92,12 @@ begin
     return queen.put_in_inbox(queue, partition, payload::text, transaction_id, trace_id);
 end $$;
 
--- queen.rule_queues: what holds for queues that queen.push would make. Brokers say so at their start; the last word counts.
--- in:     p_auto boolean (they are made at all), p_max int (how many there may be; 0 = any number)
+-- queen.rule_queues: stores the limits for queues that queen.push would create. Brokers call it at startup; the last one wins.
+-- in:     p_auto boolean (whether queues are created), p_max int (maximum number of queues; 0 = unlimited)
 -- out:    nothing
--- locks:  one settings row, if something changes
+-- locks:  one settings row, if it changes
 -- raises: never
--- No row stands for no rule, which keeps queen.push short.
+-- No row means no limits, which keeps queen.push short.
 create or replace function queen.rule_queues(p_auto boolean, p_max int)
 returns void language plpgsql as $$
 begin
@@ -109,9 +109,9 @@ begin
     end if;
 end $$;
 
--- queen.lead_inbox: makes this session the one that moves rows, until it ends.
+-- queen.lead_inbox: makes this session the only one that moves rows, until it ends.
 -- in:     nothing
--- out:    boolean: false while another is
+-- out:    boolean: false while there is another
 -- locks:  an advisory lock
 -- raises: never
 create or replace function queen.lead_inbox()
@@ -119,7 +119,7 @@ returns boolean language sql as $$
     select pg_try_advisory_lock(hashtextextended('queen.inbox.lead', 0))
 $$;
 
--- queen.inbox_is_led: whether some session moves rows. May be wrong for the moment in which another asks.
+-- queen.inbox_is_led: whether some session moves rows. May be wrong for the moment in which another session asks.
 -- in:     nothing
 -- out:    boolean
 -- locks:  an advisory lock, until the end of the statement
@@ -129,9 +129,9 @@ returns boolean language sql as $$
     select not pg_try_advisory_xact_lock_shared(hashtextextended('queen.inbox.lead', 0))
 $$;
 
--- queen.rest_inbox: from now on pushers notify. Whatever was committed without a notification is visible by then.
+-- queen.rest_inbox: from here on, pushers notify. Everything committed without a notification is visible by then.
 -- in:     nothing
--- out:    boolean: false while somebody is in the middle of a commit
+-- out:    boolean: false while another session is committing
 -- locks:  an advisory lock, until queen.wake_inbox or the end of the session
 -- raises: never
 create or replace function queen.rest_inbox()
@@ -139,10 +139,10 @@ returns boolean language sql as $$
     select pg_try_advisory_lock(hashtextextended('queen.inbox.rest', 0))
 $$;
 
--- queen.wake_inbox: pushers need not notify any more.
+-- queen.wake_inbox: pushers need not notify anymore.
 -- in:     nothing
 -- out:    boolean: false if it was not resting
--- locks:  gives the one of queen.rest_inbox back
+-- locks:  releases the one of queen.rest_inbox
 -- raises: never
 create or replace function queen.wake_inbox()
 returns boolean language sql as $$
@@ -150,12 +150,12 @@ returns boolean language sql as $$
 $$;
 
 -- queen.look_inbox: the transactions with rows in the inbox that were committed since the last look, in order.
--- in:     p_xmax bigint, p_running bigint[]   from the previous answer; p_xmax null = all there are
+-- in:     p_xmax bigint, p_running bigint[]   from the previous result; p_xmax null = all existing ones
 -- out:    xmax bigint, running bigint[] (for the next call), xids bigint[]
 -- locks:  none
 -- raises: never
--- All there are includes rows without a place in the order, which come last: nobody can make them by pushing, but triggers
--- can be switched off, and settings of a transaction be set by hand.
+-- All existing ones include rows without a place in the order, which come last. Pushing cannot create such rows, but triggers can be
+-- disabled, and settings of a transaction set by hand.
 create or replace function queen.look_inbox(
     p_xmax bigint, p_running bigint[], out xmax bigint, out running bigint[], out xids bigint[])
 language plpgsql stable set enable_sort = on as $$
@@ -191,7 +191,7 @@ end $$;
 -- in:     p_xids bigint[] (in order), p_after bigint (the last row taken of the first of them), p_limit int,
 --         p_bytes bigint (of payloads, but at least one row)
 -- out:    a row each; one more of nulls if there is more
--- locks:  none: whoever leads is alone, and clears them in the transaction that appends them
+-- locks:  none: there is only one leader, which clears them in the transaction that appends them
 -- raises: never
 create or replace function queen.take_inbox(p_xids bigint[], p_after bigint, p_limit int, p_bytes bigint)
 returns table (xid bigint, number bigint, message_id uuid, trace_id uuid, queue text, partition text,
@@ -224,9 +224,9 @@ begin
 end $$;
 
 -- queen.clear_inbox: removes rows that are appended to the log in the same transaction.
--- in:     p_xids bigint[], p_numbers bigint[] (the rows), p_done bigint[] (transactions of which nothing is left)
--- out:    bigint: how many rows there were. Fewer than asked for: a queue was deleted meanwhile, and its rows with it
--- locks:  the rows, after the heads of their partitions, as the deletion of a queue does
+-- in:     p_xids bigint[], p_numbers bigint[] (the rows), p_done bigint[] (transactions without remaining rows)
+-- out:    bigint: the number of removed rows. Fewer than passed: a queue was deleted meanwhile, and its rows with it
+-- locks:  the rows, after the heads of their partitions, like the deletion of a queue
 -- raises: never
 create or replace function queen.clear_inbox(p_xids bigint[], p_numbers bigint[], p_done bigint[])
 returns bigint language plpgsql as $$
@@ -242,8 +242,8 @@ begin
     return v_cleared;
 end $$;
 
--- queen.refuse_inbox: sets a row aside that the log cannot take. It stays for people to see; with its error set to null
--- again it is tried again within a minute.
+-- queen.refuse_inbox: marks a row that the log cannot store. It stays for inspection; when its error is set to null, it is retried within
+-- a minute.
 -- in:     p_xid bigint, p_number bigint, p_error text
 -- out:    nothing
 -- locks:  the row

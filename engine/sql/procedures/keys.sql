@@ -12,12 +12,12 @@ returns timestamptz language sql as $$
     returning expires_at
 $$;
 
--- queen.keys: the API keys.
--- in:     p_live boolean (only those that may be used now)
+-- queen.keys: lists API keys.
+-- in:     p_live boolean (only those that are valid now)
 -- out:    the columns of queen.api_keys, grants as text, the oldest first
 -- locks:  none
 -- raises: never
--- Brokers read all of them every few seconds, so that an unknown id costs nothing: made for thousands.
+-- Brokers read all of them every few seconds, so that unknown ids cost nothing; suitable for thousands of keys.
 create or replace function queen.keys(p_live boolean)
 returns table (id text, name text, role text, grants text, hash bytea, created_at timestamptz, expires_at timestamptz,
                revoked_at timestamptz)
@@ -30,7 +30,7 @@ begin
     order by k.created_at, k.id;
 end $$;
 
--- queen.revoke_key: ends an API key. Its row stays, for those who ask later what it was.
+-- queen.revoke_key: revokes an API key. Its row stays for later reference.
 -- in:     p_id text
 -- out:    boolean: false if there is no such key, or it was revoked before
 -- locks:  the row

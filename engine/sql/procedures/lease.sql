@@ -1,22 +1,22 @@
--- queen.lease: claims partitions for consumer groups, many at once. The LEASING step of a pop.
+-- queen.lease: claims partitions for consumer groups, many at once, the LEASING step of a pop.
 -- in:     p_pops int[]            which pop a row belongs to; rows of one pop are adjacent
 --         p_partitions uuid[], p_groups text[]   each pair at most once
 --         p_leases uuid[], p_seconds int[] (0 = the queue's lease time), p_batches int[] (of the whole pop),
 --         p_partitions_max int[]  how many of its rows a pop may be granted
 --         p_auto boolean[]        commit at delivery instead of taking a lease
---         p_bytes_max bigint      what one claim may read
+--         p_bytes_max bigint      limit of one claim
 --         p_readers boolean       some of the groups may have no consumers row for their partition yet
 --         p_single boolean        no pop has more than one row
 -- out:    one row of arrays, an element per row found: positions, statuses (0 granted, 1 nothing to read, 2 leased by
 --         another, 5 not visible yet, 6 not needed: the pop has enough, 7 the window is open and the batch not full),
 --         firsts, lasts (the range, end excluded), attempts (how often the first message has failed), waits_ms (until the
 --         lease ends, the other's or ours, or a message matures), heads
---         and per row not found: missed_positions, missed_statuses (3 row busy, 4 partition gone, 8 there is no such
---         reader: ask again with p_readers; after such a call its partition is busy)
+--         and per row not found: missed_positions, missed_statuses (3 row busy, 4 partition deleted, 8 no such reader:
+--         retry with p_readers; after such a call its partition is busy)
 -- locks:  partitions rows of new readers, then consumers rows, in any order, skipping busy ones
 -- raises: never for a single item
--- A row that already carries the caller's lease id is granted again: that is how a retry after a lost answer finds
--- its own lease. A lease begins at its cursor until that is moved, so only what moves it writes down where that was.
+-- A row that already has the caller's lease id is granted again, so that a retry after a lost response finds its own lease. A
+-- lease begins at its cursor until that is moved, so only procedures that move it store where the lease began.
 create or replace function queen.lease(
     p_pops int[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_seconds int[], p_batches int[],
     p_partitions_max int[], p_auto boolean[], p_bytes_max bigint, p_readers boolean, p_single boolean,
@@ -108,7 +108,7 @@ begin
                            case when l.skips_end > l.first
                                 then queen.next_skip(l.partition_id, l.consumer_group, l.first) end) as visible
               from locked l
-              -- `offset 0`: otherwise the function is called for every row, and its answer thrown away.
+              -- `offset 0`: otherwise the function would be called for every row, and its result discarded.
               left join lateral (
                   select n.* from queen.visible(l.partition_id, l.first, l.head, l.batch, l.delayed_processing,
                                                 l.window_buffer, v_now) n
@@ -136,11 +136,11 @@ begin
         from decided g
         where c.ctid = g.row_at and g.status = 0
         returning g.*),
-    -- One that another broker changed while this statement began is not in its snapshot: busy.
+    -- A row changed by another broker since this statement began is not in its snapshot: busy.
     answered as (select g.* from granted g union all select d.* from decided d where d.status > 0)
     select array_agg(s.ordinal::int) as positions, array_agg(s.status) as statuses, array_agg(s.first) as firsts,
            array_agg(s.last) as lasts,
-           -- Those of a message that is skipped now are not the next one's.
+           -- The failures of a message that is now skipped do not apply to the next one.
            array_agg(case when s.failed_from = s.first then s.attempts else 0 end) as attempts,
            array_agg(ceil(extract(epoch from case when s.taken and queen.is_held(s.lease_until, v_now)
                                                   then interval '1 second'
@@ -160,7 +160,7 @@ begin
     waits_ms := waits_ms || v_rest.waits_ms;
     heads := heads || v_rest.heads;
 
-    -- All that was left is to be skipped: it does not count as waiting any more.
+    -- Everything left is to be skipped: the partition no longer counts as waiting.
     if v_rest.passed is not null then
         update queen.consumers as c
         set cursor = a.passed_to, attempts = 0, version = c.version + 1, generation = (c.version + 1) / 16
@@ -179,9 +179,9 @@ begin
     end if;
 end $$;
 
--- queen.visible: how far a group may read a partition whose queue holds messages back.
+-- queen.visible: how far a group may read a partition whose queue delays messages.
 -- in:     p_partition uuid, p_first bigint, p_head bigint, p_batch int, p_delay int, p_window int (seconds), p_now
--- out:    visible bigint (end excluded, at most p_first + p_batch matter), ready_at timestamptz (when to ask again),
+-- out:    visible bigint (end excluded, at most p_first + p_batch matter), ready_at timestamptz (when to retry),
 --         windowed boolean (held back by the window: more messages, or a smaller batch, would open it)
 -- locks:  none
 -- raises: never
@@ -213,7 +213,7 @@ begin
             ready_at := v_young.created_at + make_interval(secs => p_delay);
         end if;
     end if;
-    -- A batch of one is never full: it would open the window at once.
+    -- A batch of one would always be full and open the window at once.
     if p_window > 0 and visible > p_first and (visible - p_first < p_batch or p_batch = 1) then
         select s.created_at into v_oldest from queen.segments s
         where s.partition_id = p_partition and s.base_offset <= p_first

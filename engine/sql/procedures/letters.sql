@@ -1,14 +1,13 @@
--- Which dead letters are meant: the same here, in a list, a count, a purge and a replay, so that each of them takes exactly
--- what the others have shown.
+-- Filters of dead letters: shared by lists, counts, purges and redrives, so that each applies to exactly what the others show.
 
--- queen.error_shape: an error without what varies in it, so that those of one kind look alike.
--- in:     p_error text (null = there is none)
--- out:    text, up to 200 characters; '' = there is no error
+-- queen.error_shape: an error without its variable parts, so that errors of one kind have the same shape.
+-- in:     p_error text (null = no error)
+-- out:    text, up to 200 characters; '' = no error
 -- locks:  none
 -- raises: never
--- Quoted text, UUIDs, hexadecimal and all other numbers become #; in JSON the names of fields stay. Only the first 500
--- characters are looked at: an error may hold a whole document. A replay remembers the shape it was asked for, so who changes
--- this changes what those that are running find.
+-- Quoted text, UUIDs, hexadecimal and other numbers become #; field names in JSON stay. Only the first 500 characters are used,
+-- because an error may contain a whole document. A redrive stores its shape, so changing this changes what running redrives
+-- match.
 create or replace function queen.error_shape(p_error text)
 returns text language sql immutable parallel safe as $$
     select left(btrim(translate(regexp_replace(
@@ -20,14 +19,14 @@ returns text language sql immutable parallel safe as $$
         '#', 'g'), e'\n\r\t', '   ')), 200)
 $$;
 
--- queen.letter_matches: whether a dead letter is one of those that were asked for.
--- in:     of the letter: p_its_group text, p_failed_at timestamptz, p_its_error text; of those who ask: p_group text, p_from
---         timestamptz, p_to timestamptz (of the failure, both included), p_error text (a part of the error, in any case),
+-- queen.letter_matches: whether a dead letter matches a filter.
+-- in:     of the letter: p_its_group text, p_failed_at timestamptz, p_its_error text; of the filter: p_group text, p_from
+--         timestamptz, p_to timestamptz (of the failure, both included), p_error text (a part of the error, case-insensitive),
 --         p_shape text (of the error); null = any
 -- out:    boolean; null = no
 -- locks:  none
 -- raises: never
--- Plain SQL, so that it becomes part of the statement that calls it, and an index can still be used.
+-- Plain SQL, so that it is inlined into the calling statement, and an index can still be used.
 create or replace function queen.letter_matches(
     p_its_group text, p_failed_at timestamptz, p_its_error text, p_group text, p_from timestamptz, p_to timestamptz,
     p_error text, p_shape text)
@@ -39,7 +38,7 @@ returns boolean language sql immutable parallel safe as $$
        and (p_shape is null or queen.error_shape(p_its_error) = p_shape)
 $$;
 
--- queen.partitions_named: the partitions of a name.
+-- queen.partitions_named: the partitions with a name.
 -- in:     p_queue text (null = of all queues), p_partition text
 -- out:    uuid[]
 -- locks:  none

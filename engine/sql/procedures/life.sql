@@ -1,12 +1,12 @@
--- queen.note_life: writes down what happened to messages.
+-- queen.note_life: records events of traced messages.
 -- in:     arrays, an element per event: p_partitions uuid[], p_offsets bigint[], p_messages uuid[], p_transactions text[],
 --         p_ages float8[] (seconds since it happened), p_events text[], p_groups text[], p_attempts int[], p_errors text[],
 --         p_operations uuid[], p_other_partitions uuid[], p_other_messages uuid[], p_other_queues text[],
 --         p_other_names text[] (of partitions), p_other_transactions text[]
--- out:    int: how many were written; those of partitions that are gone are not
+-- out:    int: the number of recorded events; those of deleted partitions are ignored
 -- locks:  partitions rows in id order, against their deletion only
 -- raises: never for a single event
--- Ages instead of times: brokers' clocks differ, and everything else here goes by this one.
+-- Ages instead of times, because brokers' clocks differ and everything else uses the database's.
 create or replace function queen.note_life(
     p_partitions uuid[], p_offsets bigint[], p_messages uuid[], p_transactions text[], p_ages float8[], p_events text[],
     p_groups text[], p_attempts int[], p_errors text[], p_operations uuid[], p_other_partitions uuid[],
@@ -44,7 +44,7 @@ end $$;
 -- out:    message_offset bigint, message_id uuid, transaction_id text, in order
 -- locks:  none
 -- raises: never
--- Only segments in which the word stands are taken apart.
+-- Only segments that contain the field's name are parsed.
 create or replace function queen.life_traced(p_partition uuid, p_first bigint, p_last bigint)
 returns table (message_offset bigint, message_id uuid, transaction_id text)
 language plpgsql set plan_cache_mode = force_custom_plan set enable_sort = on set jit = off as $$
@@ -68,12 +68,12 @@ begin
     order by m.message_offset;
 end $$;
 
--- queen.sweep_life: forgets the oldest events.
+-- queen.sweep_life: removes the oldest events.
 -- in:     p_age interval, p_limit int
--- out:    int: how many went
--- locks:  the rows that go
+-- out:    int: the number of removed events
+-- locks:  the removed rows
 -- raises: never
--- By their number, which is about the order of time: a look at the first of them is enough if there is nothing to do.
+-- In order of their number, which is roughly their age, so that one look at the first of them is enough if none is expired.
 create or replace function queen.sweep_life(p_age interval, p_limit int)
 returns int language plpgsql as $$
 declare
@@ -88,15 +88,15 @@ begin
     return v_swept;
 end $$;
 
--- queen.life_message: one message by its transaction id: where it is, or what is left of it.
--- in:     p_partition uuid, p_transaction text, p_hashes bytea (its hash in both spellings, 16 bytes each)
+-- queen.life_message: finds a message by its transaction id, or what is left of it.
+-- in:     p_partition uuid, p_transaction text, p_hashes bytea (both variants of its hash, 16 bytes each)
 -- out:    queue_name text, partition_name text, message_offset bigint, message_id uuid, created_at timestamptz,
 --         header text (its frame without the payload), base_offset bigint, count int, extent int (its segment; null if the
---         log has forgotten it). Then it is told from a dead letter, or else, without header and time, from an event.
---         No row: unknown. Of several with this id the oldest that is stored
+--         it is no longer in the log). Then the data comes from a dead letter, or without header and time from an event. No
+--         row: unknown. If several have this id, the oldest stored one
 -- locks:  none
 -- raises: never
--- Reads the hashes of the whole partition, 16 bytes a message: for people, not for every request.
+-- Reads the hashes of the whole partition, 16 bytes per message: for interactive use only.
 create or replace function queen.life_message(p_partition uuid, p_transaction text, p_hashes bytea)
 returns table (queue_name text, partition_name text, message_offset bigint, message_id uuid, created_at timestamptz,
                header text, base_offset bigint, count int, extent int)
@@ -150,14 +150,14 @@ begin
     order by e.number limit 1;
 end $$;
 
--- queen.life_groups: what the groups that read a message's partition have made of it.
+-- queen.life_groups: the state of a message in each group that reads its partition.
 -- in:     p_partition uuid, p_offset bigint, p_transaction text, p_limit int
--- out:    consumer_group text, delivered boolean (as far as that is known: now, by an event, or because it is finished),
+-- out:    consumer_group text, delivered boolean (if known: now, by an event, or because it is finished),
 --         consumed boolean (the cursor is past it), leased_until timestamptz (null: not leased now), attempts int (failures
 --         so far), dead boolean, dead_error text, dead_attempts int, dead_at timestamptz
 -- locks:  none
 -- raises: never
--- Groups that have a cursor there, and those that are registered with the queue but have not come by yet.
+-- Groups with a cursor there, and groups registered for the queue that have not read the partition yet.
 create or replace function queen.life_groups(p_partition uuid, p_offset bigint, p_transaction text, p_limit int)
 returns table (consumer_group text, delivered boolean, consumed boolean, leased_until timestamptz, attempts int,
                dead boolean, dead_error text, dead_attempts int, dead_at timestamptz)
@@ -197,7 +197,7 @@ begin
     order by g.name;
 end $$;
 
--- queen.life_events_of: what was recorded about a message.
+-- queen.life_events_of: the recorded events of a message.
 -- in:     p_partition uuid, p_offset bigint, p_transaction text, p_limit int
 -- out:    at timestamptz, event text, consumer_group text, attempt int, error text, operation uuid, other_queue text,
 --         other_partition text, other_partition_id uuid, other_transaction_id text, other_message_id uuid; in order of time

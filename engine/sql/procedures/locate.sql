@@ -1,17 +1,17 @@
--- queen.locate_acks: where a group stands in a partition, and where the messages are that it acknowledges. For leases that this
--- broker did not serve or no longer remembers.
--- in:     p_partition uuid, p_group text, p_lease uuid (null = none is claimed)
---         p_hashes bytea          32 bytes per message: its transaction id as one that a client chose, and as a minted one
+-- queen.locate_acks: a group's position in a partition, and the positions of the messages that it acknowledges. For leases that
+-- this broker did not serve or no longer remembers.
+-- in:     p_partition uuid, p_group text, p_lease uuid (null = no lease)
+--         p_hashes bytea          32 bytes per message: the hash of its transaction id as chosen by a client, and as generated
 --         p_ids bytea             16 bytes per message: its id, or zeros
 -- out:    cursor bigint (where the group would start, if it has not read here yet), live boolean (the lease is), index int
 --         (0-based, null when nothing was found), message_offset bigint
---         (no row at all when the partition does not exist)
+--         (no row if the partition does not exist)
 -- locks:  none
 -- raises: never
--- A transaction id may stand in a partition twice, once its dedup window has passed. It means the first message in the lease, also
--- if that is settled: the same acknowledgement may have come before. Under a lease nothing behind its end is found, and
--- under one that is over only what is settled anyway, just below the cursor, and only if the lease cannot have held another
--- message of that transaction id, which the group has still to read.
+-- A transaction id may occur twice in a partition, once its deduplication window has passed. The first message in the lease is
+-- meant, even if it is settled, because the same acknowledgement may have come before. Under a live lease, messages behind its
+-- end are not found. Under an ended one, only settled messages just below the cursor are found, and only if the lease cannot
+-- have contained another message with that transaction id that the group still has to read.
 create or replace function queen.locate_acks(p_partition uuid, p_group text, p_lease uuid, p_hashes bytea, p_ids bytea)
 returns table (cursor bigint, live boolean, index int, message_offset bigint)
 language plpgsql as $$
@@ -39,7 +39,7 @@ begin
     v_cursor := greatest(coalesce(v_reader.cursor, queen.first_read(p_partition, p_group)), v_place.tail);
     v_live := coalesce(v_reader.live, false);
 
-    -- The lease, just below it, what was not delivered, and the rest.
+    -- The lease, the part just below it, what was not delivered, and the rest.
     v_from[1] := v_cursor;
     v_to[1] := v_cursor;
     if v_live or p_lease is null and v_reader.lease_end is not null then
@@ -54,11 +54,11 @@ begin
     v_from[4] := 0;
     v_to[4] := case when v_live or p_lease is null then v_from[2] else 0 end;
     if not v_live and p_lease is not null then
-        -- What the lease may have held and is not settled comes first, and is left out of the answer.
+        -- Unsettled messages that the lease may have contained come first, and are excluded from the result.
         v_to[1] := least(v_cursor + 10000, v_place.head);
     end if;
 
-    -- Most ids are computed and say where their message is.
+    -- Most ids are computed and contain the position of their message.
     v_ids := array(select case when b.id <> decode(repeat('00', 16), 'hex') then encode(b.id, 'hex')::uuid end
                    from generate_series(0, v_count - 1) i (index)
                    cross join lateral (select substr(p_ids, i.index * 16 + 1, 16) as id) b
@@ -107,9 +107,9 @@ begin
     select v_cursor, v_live, null, null where v_found = '{}';
 end $$;
 
--- queen.offset_of: the offset that a computed message id names.
+-- queen.offset_of: the offset contained in a computed message id.
 -- in:     p_id uuid
--- out:    bigint: whatever it says; of an id that was not computed, any number
+-- out:    bigint: arbitrary for an id that was not computed
 -- locks:  none
 -- raises: never
 create or replace function queen.offset_of(p_id uuid)
@@ -117,9 +117,9 @@ returns bigint language sql immutable parallel safe
 return (('x' || substr(p_id::text, 16, 3))::bit(12)::int::bigint << 30)
        | (('x' || substr(p_id::text, 20, 4) || substr(p_id::text, 25, 4))::bit(32)::bigint & 1073741823);
 
--- queen.first_messages: of each of some transactions, the first message in a part of a partition.
+-- queen.first_messages: for each of some transactions, the first message in a part of a partition.
 -- in:     p_partition uuid, p_from bigint, p_to bigint (end excluded), p_hashes bytea (16 bytes each), p_count int (how many
---         messages they stand for: those at p_count and beyond are other spellings)
+--         messages they belong to: those from p_count on are the other variants)
 -- out:    index int (0-based), message_offset bigint
 -- locks:  none
 -- raises: never
@@ -150,13 +150,13 @@ begin
     order by n.index % p_count, s.base_offset + o.place;
 end $$;
 
--- queen.promised_messages: the messages in a part of a partition that were promised some ids before they had a place in the log.
+-- queen.promised_messages: messages in a part of a partition that have one of these promised ids.
 -- in:     p_partition uuid, p_from bigint, p_to bigint (end excluded), p_hashes bytea (as queen.locate_acks), p_ids uuid[] (null
---         = not asked for)
+--         = not wanted)
 -- out:    index int (0-based), message_offset bigint
 -- locks:  none
 -- raises: never
--- Takes only those segments apart in which one of the transactions stands.
+-- Only parses segments that contain one of the transactions.
 create or replace function queen.promised_messages(
     p_partition uuid, p_from bigint, p_to bigint, p_hashes bytea, p_ids uuid[])
 returns table (index int, message_offset bigint)
@@ -190,15 +190,15 @@ begin
     where m.hash in (a.chosen, a.minted) and m.message_offset >= p_from and m.message_offset < p_to;
 end $$;
 
--- queen.locate: what brokers of 0.1.0 ask instead of queen.locate_acks. To be removed with 0.3.0.
--- in:     p_partition uuid, p_group text, p_hashes bytea (16 bytes each), p_wanted int (how many messages they stand
---         for: a message may be asked for under two hashes)
+-- queen.locate: called by brokers of 0.1.0 instead of queen.locate_acks. To be removed with 0.3.0.
+-- in:     p_partition uuid, p_group text, p_hashes bytea (16 bytes each), p_wanted int (how many messages they belong
+--         to: a message may have two hashes)
 -- out:    cursor bigint, index int (0-based, null when nothing was found), message_offset bigint
---         (no row at all when the partition does not exist)
+--         (no row if the partition does not exist)
 -- locks:  the partitions row, if a consumers row has to be added
 -- raises: never
--- Looks where acks belong first: in the lease, then just below the cursor, where a late or repeated ack points to.
--- Only for what is in neither does it read the whole partition.
+-- Looks first where acks usually belong: in the lease, then just below the cursor, where late or repeated acks point. Only for
+-- messages in neither does it read the whole partition.
 create or replace function queen.locate(p_partition uuid, p_group text, p_hashes bytea, p_wanted int)
 returns table (cursor bigint, index int, message_offset bigint)
 language plpgsql as $$
@@ -218,8 +218,7 @@ begin
     if not found then
         return;
     end if;
-    -- A transaction id may stand in the log twice once its dedup window has passed; the unread one is meant, and of
-    -- those the first.
+    -- A transaction id may occur twice in the log once its deduplication window has passed; the first unread message is meant.
     v_from := array[queen.segment_of(p_partition, v_cursor), queen.segment_of(p_partition, v_lease_end),
                     queen.segment_of(p_partition, v_cursor - 10000), 0];
     v_to := array[v_lease_end, null, v_cursor, v_cursor];
@@ -244,9 +243,9 @@ begin
     select v_cursor, null, null where v_found = '{}';
 end $$;
 
--- queen.segment_of: the base offset of the segment that holds an offset.
+-- queen.segment_of: the base offset of the segment that contains an offset.
 -- in:     p_partition uuid, p_offset bigint
--- out:    bigint: 0 when there is none
+-- out:    bigint: 0 if there is none
 -- locks:  none
 -- raises: never
 create or replace function queen.segment_of(p_partition uuid, p_offset bigint)

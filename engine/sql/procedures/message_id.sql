@@ -1,10 +1,10 @@
--- queen.message_id: the id of a message, computed from what its segment and partition already say.
+-- queen.message_id: the id of a message, computed from its segment and partition.
 -- in:     p_created_at timestamptz, p_offset bigint, p_number bigint (the partition's)
 -- out:    a UUIDv7: 48 bits of milliseconds, 42 bits of offset, 32 bits of partition number
 -- locks:  none
 -- raises: never
 -- The same bits in the same order as engine/src/log/ids.rs; a test compares the two.
--- Views call it in any session: its names are looked up when it is created (frame.sql).
+-- Views call it in any session, so its names are resolved when it is created (frame.sql).
 create or replace function queen.message_id(p_created_at timestamptz, p_offset bigint, p_number bigint)
 returns uuid language sql immutable parallel safe
 return (lpad(to_hex((floor(extract(epoch from p_created_at) * 1000))::bigint), 12, '0')

@@ -1,13 +1,12 @@
--- Single messages, for people: where they are, what stands of them, and the two ways to take one out of the line by hand.
--- Nothing here reads more of the log than it is asked for; the walk from page to page is engine/src/admin/browse.rs.
--- A reader of the log is not `stable` (extents.sql).
+-- Single messages: finding them, their state, deleting them and dead-lettering them by hand. Nothing here reads more of the log than
+-- requested; paging is in engine/src/admin/browse.rs. Readers of the log are not `stable` (extents.sql).
 
 -- queen.find_message: the newest stored message of a transaction.
--- in:     p_partition uuid, p_hashes bytea (32 bytes: the hash as chosen by a client and as minted)
+-- in:     p_partition uuid, p_hashes bytea (32 bytes: the hash as chosen by a client and as generated)
 -- out:    bigint: its offset, or null
 -- locks:  none
 -- raises: never
--- From the end of the partition backwards, because whoever asks has just seen the message. Deleted ones are not there.
+-- Searches backward from the end, because the caller has usually just seen the message. Deleted messages are not found.
 create or replace function queen.find_message(p_partition uuid, p_hashes bytea)
 returns bigint language plpgsql as $$
 declare
@@ -77,14 +76,14 @@ begin
                             and k.consumer_group is null));
 end $$;
 
--- queen.delete_message: takes every message of a transaction out of a partition, and its dead letters with it.
+-- queen.delete_message: deletes all messages of a transaction from a partition, with their dead letters.
 -- in:     p_partition uuid, p_hashes bytea (as queen.find_message), p_transaction text
 -- out:    boolean: there was something to delete
 -- locks:  the heads row, consumers rows of the partition in order, dead_letter_rows, then the queue_counts row
 -- raises: never
--- The log is append-only, so a deleted message stays in its segment and is left out of every claim (skips.sql). One that
--- is leased at the moment has been delivered: its acknowledgement works as ever. What may be long, the search, comes before
--- the lock that every push needs; under it only what was pushed meanwhile is searched.
+-- The log is append-only, so a deleted message stays in its segment and is excluded from claims (skips.sql). A currently leased
+-- message has been delivered, and its acknowledgement works as usual. The search may take long, so it runs before the lock that
+-- every push needs; under the lock, only what was pushed meanwhile is searched.
 create or replace function queen.delete_message(p_partition uuid, p_hashes bytea, p_transaction text)
 returns boolean language plpgsql as $$
 declare
@@ -111,12 +110,12 @@ begin
     return coalesce(cardinality(v_offsets), 0) > 0 or v_letters > 0;
 end $$;
 
--- queen.bury_message: dead-letters a message that waits, for one group.
+-- queen.bury_message: dead-letters an undelivered message for one group.
 -- in:     p_partition uuid, p_hashes bytea (as queen.find_message), p_group text, p_error text
--- out:    status text: buried, missing, leased (by a consumer of the group at the moment), committed (the group has passed it); message_id uuid, failed_at timestamptz of the dead letter
+-- out:    status text: buried, missing, leased (by a consumer of the group), committed (the group has passed it); message_id uuid, failed_at timestamptz of the dead letter
 -- locks:  the partitions row if the group has not read here yet, the heads row, the consumers row
 -- raises: never
--- Asked for again after it was done it is buried still, so that a lost answer can be asked for again.
+-- Repeating it still returns `buried`, so that it can be retried after a lost response.
 create or replace function queen.bury_message(p_partition uuid, p_hashes bytea, p_group text, p_error text,
                                               out status text, out message_id uuid, out failed_at timestamptz)
 language plpgsql as $$
@@ -130,8 +129,8 @@ begin
         status := 'missing';
         return;
     end if;
-    -- A group that has not read here gets no cursor, which would hold back retention for a reader that may never come. If it
-    -- comes it passes over the message. It cannot come before this is done, because it would have to lock the partition.
+    -- A group that has not read here gets no cursor, which would hold back retention for a reader that may never come. If it does
+    -- come, it passes over the message. It cannot come before this is done, because it would have to lock the partition.
     if not exists (select 1 from queen.reader_of(p_partition, p_group)) then
         perform 1 from queen.partitions p where p.id = p_partition for no key update;
     end if;
@@ -186,7 +185,7 @@ begin
     perform queen.skip(p_partition, v_offset, p_group);
 end $$;
 
--- queen.has_queue: whether there is a queue of this name.
+-- queen.has_queue: whether a queue exists.
 -- in:     p_queue text
 -- out:    boolean
 -- locks:  none
@@ -196,9 +195,9 @@ returns boolean language sql stable as $$
     select exists (select 1 from queen.queues q where q.name = p_queue)
 $$;
 
--- queen.partitions_within: the partitions that labels and names choose, if they are few.
+-- queen.partitions_within: the partitions selected by labels and names, if they are few.
 -- in:     p_queue text, p_partition text, p_namespace text, p_task text (null = any), p_limit int
--- out:    id uuid, number bigint: p_limit of them at most, in no order
+-- out:    id uuid, number bigint: at most p_limit, in no order
 -- locks:  none
 -- raises: never
 create or replace function queen.partitions_within(
@@ -222,8 +221,8 @@ end $$;
 -- queen.newest_spans: the newest segments of some partitions, as ranges of offsets.
 -- in:     p_partitions uuid[], p_before bigint[] (offsets to stay below; null = what is younger than p_until),
 --         p_until timestamptz, p_limit int (of each partition)
--- out:    position int, base_offset bigint (to go on below), first bigint, last bigint (end excluded; what retention has taken
---         is left out), created_at timestamptz, gaps bigint[] (deleted ones); of each position the newest first
+-- out:    position int, base_offset bigint (to continue below), first bigint, last bigint (end excluded; messages removed by retention
+--         are excluded), created_at timestamptz, gaps bigint[] (deleted messages); newest first per position
 -- locks:  none
 -- raises: never
 create or replace function queen.newest_spans(
@@ -258,15 +257,15 @@ returns bigint[] language sql volatile as $$
                    and k.consumer_group is null)
 $$;
 
--- queen.spans_between: the segments of a stretch of time, as ranges of offsets, of all partitions that labels and names choose.
+-- queen.spans_between: the segments of a time range, as ranges of offsets, of all partitions selected by labels and names.
 -- in:     p_queue text, p_partition text, p_namespace text, p_task text (null = any),
---         p_after timestamptz (excluded), p_until timestamptz (included), p_limit int: segments to look at
--- out:    looked int (on every row; above p_limit: there were more, and this answer is of no use), partition_id uuid,
+--         p_after timestamptz (excluded), p_until timestamptz (included), p_limit int: segments to examine
+-- out:    looked int (on every row; above p_limit: there were more, and the result is incomplete), partition_id uuid,
 --         number bigint, first bigint, last bigint, created_at timestamptz, gaps bigint[] (all null on a single row if
---         nothing was chosen)
+--         nothing was selected)
 -- locks:  none
 -- raises: never
--- By the index on age, which is as coarse as a few pages, and only in extents that can hold anything as young.
+-- Uses the index on age, which is accurate to a few pages, and only extents that can contain anything that young.
 create or replace function queen.spans_between(
     p_queue text, p_partition text, p_namespace text, p_task text, p_after timestamptz, p_until timestamptz,
     p_limit int)
@@ -302,10 +301,10 @@ begin
           and (p_namespace is null or q.namespace = p_namespace) and (p_task is null or q.task = p_task)) f on true;
 end $$;
 
--- queen.readers_at: where the groups of some partitions stand.
+-- queen.readers_at: the positions of all groups in some partitions.
 -- in:     p_partitions uuid[]
 -- out:    partition_id uuid, consumer_group text, cursor bigint, lease_end bigint, lease_until timestamptz (both null
---         without a live lease), skipped bigint[] (what the group is not given although it has not passed it)
+--         without a live lease), skipped bigint[] (undelivered messages that the group will not receive)
 -- locks:  none
 -- raises: never
 create or replace function queen.readers_at(p_partitions uuid[])
@@ -347,14 +346,14 @@ begin
           and k.message_offset >= a.first and k.message_offset < a.last) d;
 end $$;
 
--- queen.messages_at: messages by their place, with what their queue says about them.
+-- queen.messages_at: messages by position, with the properties of their queue.
 -- in:     p_partitions uuid[], p_offsets bigint[]
--- out:    position int (none for a message that is gone), created_at timestamptz, frame text, number bigint, and of the
+-- out:    position int (none for a removed message), created_at timestamptz, frame text, number bigint, and of the
 --         queue: queue_name, partition_name, namespace, task text, priority, lease_time, retry_limit, retry_delay, ttl int;
 --         of its last dead letter, if there is one: dead boolean, error text, attempts int
 -- locks:  none
 -- raises: never
--- A segment is taken apart once, however many of its messages are asked for.
+-- Each segment is parsed once, however many of its messages are requested.
 create or replace function queen.messages_at(p_partitions uuid[], p_offsets bigint[])
 returns table ("position" int, created_at timestamptz, frame text, number bigint, queue_name text,
                partition_name text, namespace text, task text, priority int, lease_time int, retry_limit int,
@@ -389,7 +388,7 @@ begin
         order by k.failed_at desc limit 1) d on true;
 end $$;
 
--- queen.dead_message: the snapshot of a message that may have left the log, from its last dead letter.
+-- queen.dead_message: a message that may have left the log, from its latest dead letter.
 -- in:     p_partition uuid, p_transaction text
 -- out:    as queen.messages_at, with message_id uuid and message_offset bigint; no row if there is no such dead letter
 -- locks:  none

@@ -1,11 +1,11 @@
--- Rows whose key ends in a generation (schema/0003_generations.sql), found from the highest one down: however many old
--- versions an open transaction keeps alive, these look at a few. Plain SQL, so that they become part of the statement that
--- calls them. One that locks cannot use them and says the same in a lateral select of its own. One that goes on to update
--- the row names its generation, from a select that ends in `offset 0`: otherwise the update may be planned to come first.
+-- Finds rows whose key ends in a generation (schema/0003_generations.sql), from the highest generation down: however many old
+-- versions an open transaction keeps alive, these read only a few. Plain SQL, so that they are inlined into the calling
+-- statement. Statements that lock cannot use them and repeat them in a lateral select. Statements that then update the row name
+-- its generation, from a select that ends in `offset 0`: otherwise the update might be planned to run first.
 
 -- queen.head_of: the heads row of a partition.
 -- in:     p_partition uuid
--- out:    the row; none when there is no such partition
+-- out:    the row; none if the partition does not exist
 -- locks:  none
 -- raises: never
 create or replace function queen.head_of(p_partition uuid)
@@ -15,7 +15,7 @@ $$;
 
 -- queen.reader_of: the consumers row of a group in a partition.
 -- in:     p_partition uuid, p_group text
--- out:    the row; none when the group has not read there yet
+-- out:    the row; none if the group has not read there yet
 -- locks:  none
 -- raises: never
 create or replace function queen.reader_of(p_partition uuid, p_group text)
@@ -26,10 +26,10 @@ $$;
 
 -- queen.readers_of: the consumers rows of all groups in a partition.
 -- in:     p_partition uuid
--- out:    the rows, the last group first
+-- out:    the rows, last group first
 -- locks:  none
 -- raises: never
--- From one group to the one before it, because a scan of the range would pass every old version.
+-- Steps from one group to the previous one, because a range scan would read every old version.
 create or replace function queen.readers_of(p_partition uuid)
 returns setof queen.consumers language sql stable as $$
     with recursive readers as (
@@ -44,7 +44,7 @@ returns setof queen.consumers language sql stable as $$
     select * from readers
 $$;
 
--- queen.lock_readers: locks consumers rows, for those who go on to look at them and change them.
+-- queen.lock_readers: locks consumers rows before they are read and changed.
 -- in:     p_partitions uuid[], p_groups text[]
 -- out:    nothing
 -- locks:  consumers rows in (partition_id, consumer_group) order
@@ -62,13 +62,13 @@ begin
         for no key update) l;
 end $$;
 
--- queen.try_readers: locks those consumers rows that no other session has locked.
--- in:     p_partitions uuid[], p_groups text[], p_wait int (milliseconds to wait for the others; 0 = leave them out, null =
+-- queen.try_readers: locks the consumers rows that no other session has locked.
+-- in:     p_partitions uuid[], p_groups text[], p_wait int (milliseconds to wait for the others; 0 = omit them, null =
 --         as long as lock_timeout allows)
--- out:    locked int[] (their positions, from 1), busy int[] (the positions of rows that were left out). A row that does not
+-- out:    locked int[] (their positions, from 1), busy int[] (the positions of omitted rows). A row that does not
 --         exist is in neither
--- locks:  consumers rows, skipping busy ones; in (partition_id, consumer_group) order if it may wait
--- raises: lock_not_available when it may wait and the time is up
+-- locks:  consumers rows, skipping busy ones; in (partition_id, consumer_group) order if p_wait allows waiting
+-- raises: lock_not_available when the wait times out
 create or replace function queen.try_readers(
     p_partitions uuid[], p_groups text[], p_wait int, out locked int[], out busy int[])
 language plpgsql as $$
@@ -95,8 +95,8 @@ begin
     end if;
 end $$;
 
--- queen.limit_wait: how long the statements of this transaction wait for a lock.
--- in:     p_wait int: milliseconds; null = as the session has it
+-- queen.limit_wait: sets the lock timeout for the rest of this transaction.
+-- in:     p_wait int: milliseconds; null = the session's setting
 -- out:    nothing
 -- locks:  none
 -- raises: never

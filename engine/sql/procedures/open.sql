@@ -1,10 +1,10 @@
--- queen.partitions_beyond: which partitions would be more than their queue may have.
--- in:     p_queues text[], p_partitions text[], p_create boolean[] (as queen.open takes them), p_max int
--- out:    boolean[] (same length): it must not be made
--- locks:  the queues rows of partitions that are to be made, in name order, against others who count as well
+-- queen.partitions_beyond: which new partitions would exceed the limit of their queue.
+-- in:     p_queues text[], p_partitions text[], p_create boolean[] (as in queen.open), p_max int
+-- out:    boolean[] (same length): it must not be created
+-- locks:  the queues rows of partitions to create, in name order, against concurrent counting
 -- raises: never
--- Why count: a counter in the queues row would have to be kept by everybody who makes or removes a partition, limited or not.
--- At most p_max index entries are looked at, and only for partitions that do not exist yet.
+-- Counting is cheaper than maintaining a counter in the queues row with every creation and removal, limited or not. It reads at most
+-- p_max index entries, and only for partitions that do not exist yet.
 create or replace function queen.partitions_beyond(
     p_queues text[], p_partitions text[], p_create boolean[], p_max int)
 returns boolean[] language plpgsql
@@ -25,7 +25,7 @@ begin
 
     perform 1 from queen.queues q where q.name = any (v_queues) order by q.name for no key update;
 
-    -- What others have made is seen from here on.
+    -- Concurrent creations are visible from here on.
     with asked as (
         select a.queue, a.partition, min(a.ordinal) as first, bool_or(a.create_it is null) as regardless
         from unnest(p_queues, p_partitions, p_create) with ordinality a (queue, partition, create_it, ordinal)
@@ -47,7 +47,7 @@ begin
     return v_beyond;
 end $$;
 
--- queen.creates_queues: whether a queue is made by the first push to it.
+-- queen.creates_queues: whether the first push to a queue creates it.
 -- in:     nothing
 -- out:    boolean: queen.auto_create of the session; true without it
 -- locks:  none
@@ -57,9 +57,9 @@ returns boolean language sql stable as $$
     select coalesce(nullif(current_setting('queen.auto_create', true), ''), 'on')::boolean
 $$;
 
--- queen.queue_limit: how many queues there may be.
+-- queen.queue_limit: the maximum number of queues.
 -- in:     nothing
--- out:    int: queen.max_queues of the session; 0, any number, without it
+-- out:    int: queen.max_queues of the session; 0 (unlimited) without it
 -- locks:  none
 -- raises: never
 create or replace function queen.queue_limit()
@@ -67,13 +67,13 @@ returns int language sql stable as $$
     select coalesce(nullif(current_setting('queen.max_queues', true), ''), '0')::int
 $$;
 
--- queen.queues_refused: which queues must not be made.
--- in:     p_queues text[], p_create boolean[] (as queen.open takes them), p_explicit boolean (not by a push: queen.creates_queues does
+-- queen.queues_refused: which queues must not be created.
+-- in:     p_queues text[], p_create boolean[] (as in queen.open), p_explicit boolean (not by a push: queen.creates_queues does
 --         not matter)
--- out:    int[] (same length): 0 may be made, or is there; 2 more than there may be; 3 not by itself. Null: all may be made
--- locks:  with a limit and a queue to be made, an advisory lock until the end of the transaction, against others who count as well
+-- out:    int[] (same length): 0 allowed or exists; 2 exceeds the limit; 3 not created automatically. Null: all allowed
+-- locks:  with a limit and a queue to create, an advisory lock until the end of the transaction, against concurrent counting
 -- raises: never
--- At most queen.queue_limit index entries are looked at, and only for queues that do not exist yet.
+-- Reads at most queen.queue_limit index entries, and only for queues that do not exist yet.
 create or replace function queen.queues_refused(p_queues text[], p_create boolean[], p_explicit boolean)
 returns int[] language plpgsql
 set enable_sort = on set enable_seqscan = on set enable_indexonlyscan = on set plan_cache_mode = force_custom_plan set jit = off as $$
@@ -91,7 +91,7 @@ begin
         perform pg_advisory_xact_lock(hashtextextended('queen.queues', 0));
     end if;
 
-    -- What others have made is seen from here on.
+    -- Concurrent creations are visible from here on.
     with asked as (
         select a.queue, min(a.ordinal) as first, bool_or(a.create_it is null) as regardless
         from unnest(p_queues, p_create) with ordinality a (queue, create_it, ordinal)
@@ -112,19 +112,19 @@ begin
     return v_refused;
 end $$;
 
--- queen.open_with_options: finds partitions by name and, when asked, creates them and their queues.
+-- queen.open_with_options: finds partitions by name and, if requested, creates them and their queues.
 -- in:     p_queues text[], p_partitions text[], p_ids uuid[] (for new ones), p_namespaces text[], p_tasks text[]
 --         p_create boolean[] (same length; a null namespace or task is taken from the queue's name; a null p_create makes
---         the partition whatever the limits, because what goes there was accepted before)
---         p_wait int: milliseconds to wait for locked rows; 0 leaves out what needs them, null waits as long as lock_timeout
+--         the partition regardless of limits, because its messages were accepted before)
+--         p_wait int: milliseconds to wait for locked rows; 0 omits partitions that need them, null waits as long as lock_timeout
 --         allows
--- out:    position int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean (the queue wants its
---         payloads encrypted), refusal int (only of what was not made, and then all else is null: 1 the queue has all the
---         partitions it may have, 2 there are all the queues that there may be, 3 the queue does not exist and is not made by itself,
+-- out:    position int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean (the queue requires its
+--         payloads encrypted), refusal int (only if it was not created, and then all else is null: 1 the queue has the
+--         maximum number of partitions, 2 the maximum number of queues exists, 3 the queue does not exist and is not created automatically,
 --         4 another session has locked a row that it needs);
 --         no row for what does not exist
 -- locks:  as queen.make_partitions or queen.try_make_partitions
--- raises: lock_not_available when it may wait and the time is up. Never for a single item: names are validated at the door
+-- raises: lock_not_available when the wait times out. Never for a single item: names are validated by the broker
 create or replace function queen.open_with_options(
     p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[], p_wait int)
 returns table ("position" int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean,
@@ -159,14 +159,14 @@ begin
     end if;
 end $$;
 
--- queen.make_partitions: creates the partitions that are missing, and their queues.
+-- queen.make_partitions: creates missing partitions, and their queues.
 -- in:     as queen.open_with_options without p_wait
 -- out:    int[] (same length): 0, or the refusal as in queen.open_with_options. Null: nothing was refused
 -- locks:  queen.queues_refused; new queues rows in name order, then new partitions rows in (queue, name) order, each with its
 --         heads row; with a limit, the queues rows of new partitions before those
 -- raises: lock_not_available
--- The limits are queen.max_partitions, queen.max_queues and queen.auto_create of the session: a broker of an earlier release has
--- none, and is limited by none.
+-- The limits are queen.max_partitions, queen.max_queues and queen.auto_create of the session: brokers of earlier releases do not set
+-- them, and are not limited.
 create or replace function queen.make_partitions(
     p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
 returns int[] language plpgsql as $$
@@ -218,14 +218,14 @@ begin
         order by a.ordinal);
 end $$;
 
--- queen.try_make_partitions: queen.make_partitions for what no other session holds up.
+-- queen.try_make_partitions: queen.make_partitions for partitions that no other session blocks.
 -- in:     as queen.make_partitions
--- out:    as queen.make_partitions, 4 for what was left out
--- locks:  queues rows of new partitions, skipping busy ones; then as queen.make_partitions, waiting for a moment
+-- out:    as queen.make_partitions, 4 for omitted ones
+-- locks:  queues rows of new partitions, skipping busy ones; then as queen.make_partitions, waiting briefly
 -- raises: never
--- Usually it is the queues row that is locked, and that is seen without waiting for it. Whom else somebody holds up (who has made the
--- same queue or partition and not committed, or counts queues) is found out queue by queue, in another order each time, so
--- that those who are not held up get their turn however many are.
+-- Usually it is the queues row that is locked, which is visible without waiting. Other blockers (a session that has created the same
+-- queue or partition and not committed, or one that counts queues) are found queue by queue, in a different order each time, so
+-- that unblocked queues make progress however many are blocked.
 create or replace function queen.try_make_partitions(
     p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
 returns int[] language plpgsql as $$
@@ -295,9 +295,9 @@ begin
     return v_refused;
 end $$;
 
--- queen.refusals: two answers about the same partitions as one.
+-- queen.refusals: combines two results about the same partitions.
 -- in:     p_one int[], p_other int[] (same length; null = nothing was refused)
--- out:    int[]: of each the one that is a refusal
+-- out:    int[]: per element, the refusal if there is one
 -- locks:  none
 -- raises: never
 create or replace function queen.refusals(p_one int[], p_other int[])
@@ -308,9 +308,9 @@ returns int[] language sql immutable as $$
                            from unnest(p_one, p_other) with ordinality a (one, other, ordinal) order by a.ordinal) end
 $$;
 
--- queen.open: the same with less of an answer. Brokers of 0.1.0 call it; to be removed with 0.3.0, when compatible.sql calls the other.
+-- queen.open: queen.open_with_options with fewer columns. Called by brokers of 0.1.0; to be removed with 0.3.0, when compatible.sql calls the other.
 -- in:     as queen.open_with_options
--- out:    the first six columns; a row without an id for what must not be made
+-- out:    the first six columns; a row without an id for what must not be created
 -- locks:  as queen.open_with_options
 -- raises: never for a single item
 create or replace function queen.open(

@@ -1,4 +1,4 @@
--- queen.owners: the queues that partitions belong to, for callers who may not touch all queues.
+-- queen.owners: the queues of partitions, to check the rights of callers that are limited to some queues.
 -- in:     p_partitions uuid[], p_numbers bigint[] (of other partitions)
 -- out:    partition uuid, number bigint, queue text (no row for a partition that does not exist)
 -- locks:  none
@@ -16,9 +16,9 @@ returns table (partition uuid, number bigint, queue text) language sql as $$
     join queen.queues q on q.id = any (array[p.queue_id])
 $$;
 
--- queen.live_leases: the leases that acknowledgements without a lease id would settle.
+-- queen.live_leases: the leases that acknowledgements without a lease id would apply to.
 -- in:     p_partitions uuid[], p_groups text[] (same length)
--- out:    place int (in the arrays, from 1), lease_id uuid (no row where nothing is leased)
+-- out:    place int (in the arrays, from 1), lease_id uuid (no row without a lease)
 -- locks:  none
 -- raises: never
 create or replace function queen.live_leases(p_partitions uuid[], p_groups text[])

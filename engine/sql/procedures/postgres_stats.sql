@@ -1,4 +1,4 @@
--- queen.iso: a time as the wire has it.
+-- queen.iso: a time in the format of the API.
 -- in:     p_time timestamptz
 -- out:    text, or null
 -- locks:  none
@@ -8,9 +8,9 @@ returns text language sql stable as $$
     select to_char(p_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
 $$;
 
--- queen.hit_ratio: how much of what was read was in memory already.
+-- queen.hit_ratio: the share of reads that were served from memory.
 -- in:     p_hits numeric, p_reads numeric
--- out:    numeric: percent, with two digits; 0 when nothing was read
+-- out:    numeric: percent, with two decimals; 0 if nothing was read
 -- locks:  none
 -- raises: never
 create or replace function queen.hit_ratio(p_hits numeric, p_reads numeric)
@@ -18,9 +18,9 @@ returns numeric language sql immutable as $$
     select round(coalesce(100.0 * p_hits / nullif(p_hits + p_reads, 0), 0), 2)
 $$;
 
--- queen.buffer_usage: what lies in the shared buffers, if the extension that knows is installed and may be asked.
+-- queen.buffer_usage: contents of the shared buffers, if the extension for it is installed and accessible.
 -- in:     p_limit int
--- out:    jsonb: an array, empty if nobody knows
+-- out:    jsonb: an array, empty if unknown
 -- locks:  none
 -- raises: never
 -- Called by name, because the view may not exist.
@@ -50,13 +50,13 @@ exception when insufficient_privilege then
     return '[]';
 end $$;
 
--- queen.postgres_stats: how PostgreSQL is doing with this database, as the wire has it.
+-- queen.postgres_stats: statistics of PostgreSQL for this database, in the format of the API.
 -- in:     nothing
--- out:    jsonb: one document; every list in it has 20 entries at most
+-- out:    jsonb: one document; every list in it has at most 20 entries
 -- locks:  none
 -- raises: never
--- Needs no extension and no rights: what others are doing stays empty for a role that may not see it. The extents of the
--- log are counted as one table. A document, because it is a report: nothing but the wire wants to know any of it.
+-- Needs no extension and no rights: activity of other roles stays empty for a role that may not see it. The extents of the log
+-- count as one table. A document, because only the API uses it.
 create or replace function queen.postgres_stats()
 returns jsonb language plpgsql
 set enable_sort = on set enable_seqscan = on set enable_hashjoin = on set enable_bitmapscan = on

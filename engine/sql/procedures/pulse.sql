@@ -1,4 +1,4 @@
--- queen.pulse: what every broker wants to know all the time, in one look.
+-- queen.pulse: state that every broker polls, in one call.
 -- in:     nothing
 -- out:    depth bigint, oldest_seconds double precision (age of open deferred operations), maintenance boolean, pop_maintenance boolean
 -- locks:  none
@@ -13,7 +13,7 @@ language sql stable as $$
           where d.status in ('pending', 'processing')) o
 $$;
 
--- queen.set_setting: tells all brokers something.
+-- queen.set_setting: stores a setting for all brokers.
 -- in:     p_name text, p_value jsonb
 -- out:    nothing
 -- locks:  one settings row

@@ -1,14 +1,14 @@
--- queen.purge_letters: throws away dead letters of a queue that match, a slice at a time.
+-- queen.purge_letters: deletes matching dead letters of a queue, a slice at a time.
 -- in:     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as
---         queen.letter_matches); null = any; p_next_partition uuid, p_next_offset bigint (the slice begins behind it), p_limit int
---         (letters that are looked at, whether they match or not; all of a message are looked at together)
--- out:    purged bigint, until timestamptz (to be handed in as p_to with the next slice), next_partition uuid, next_offset
---         bigint (to be handed in as well; null = that was all); no row: there is no such queue
+--         queen.letter_matches); null = any; p_next_partition uuid, p_next_offset bigint (the slice begins after it), p_limit int
+--         (letters that are examined, whether they match or not; all of a message are examined together)
+-- out:    purged bigint, until timestamptz (p_to of the next slice), next_partition uuid, next_offset
+--         bigint (start of the next slice; null = done); no row: the queue does not exist
 -- locks:  dead_letter_rows, skipping busy ones; then the queue_counts row
 -- raises: never
--- A busy one is being replayed or deleted by somebody else, who must not wait for us, nor we for him. What fails after the
--- first slice is not taken, or a purge could go on for ever. In the order of partitions and offsets, so that no slice walks
--- over what an earlier one has looked at.
+-- Busy letters are being replayed or deleted by another session; neither session waits for the other. Letters added after the first
+-- slice are excluded, otherwise a purge might never end. In order of partitions and offsets, so that no slice rereads what an
+-- earlier one has examined.
 create or replace function queen.purge_letters(
     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text,
     p_next_partition uuid, p_next_offset bigint, p_limit int)

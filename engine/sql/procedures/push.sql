@@ -1,31 +1,31 @@
--- queen.push_unlocked: appends one segment to each of several partitions, but for those that another session has locked.
+-- queen.push_unlocked: appends one segment to each of several partitions, except those that another session has locked.
 -- in:     p_partitions uuid[]     distinct and ascending
 --         p_expected bigint[]     head up to which the broker's dedup cache is complete; -1 or 0 = it knows nothing
---                                 and would rather learn, -3 = it knows nothing, -2 = nothing in this segment needs
+--                                 and asks for the window, -3 = it knows nothing, -2 = no message of this segment needs
 --                                 deduplication
 --         p_counts int[], p_bytes int[] (largest message), p_transactions bytea[] (16 bytes a message), p_frames text[]
---         p_suspects boolean[]    the cache has seen one of these hashes: look for them in the whole window
---         p_recheck bigint[]      the head before the first try of this push. If there is more by now, another try of
+--         p_suspects boolean[]    the cache has seen one of these hashes: search for them in the whole window
+--         p_recheck bigint[]      the head before the first try of this push. If the head is higher by now, another try of
 --                                 it, or this one overtaken by its own repetition, may have committed: every hash is
---                                 looked for from there on, in the window or in what no statement outlives. Where
---                                 nothing needs deduplication, every place is told: the broker knows its own by their ids
---         p_deferred boolean      these are deferred pushes of whoever has taken them: the only ones that may be appended
---                                 while a partition has deferred ones
---         p_wait int              milliseconds to wait for locked partitions; 0 leaves them out, null waits as long as
+--                                 searched for from there on, in the window or in the lifetime of a statement. If no
+--                                 deduplication is needed, every match is returned: the broker knows its own by their ids
+--         p_deferred boolean      these are deferred pushes of the session that has taken them: the only ones that may be
+--                                 appended while a partition has deferred ones
+--         p_wait int              milliseconds to wait for locked partitions; 0 omits them, null waits as long as
 --                                 lock_timeout allows
 -- out:    one row of arrays, an element per segment: positions, statuses (0 appended, 1 conflict: nothing appended,
 --         2 no such partition, 3 behind deferred pushes: nothing appended, 4 locked: nothing appended), base_offsets (on conflict: the head), created_at,
---         unseen                  hashes in the window that the cache had not seen, this segment's excluded. Who would
---                                 rather learn gets a long window as a conflict without duplicates, and compares
---                                 by itself, which is much cheaper; or, once there is enough in the answer, none
---         and an element per message that is stored already: dup_positions, dup_indexes, dup_offsets, dup_created_at,
+--         unseen                  hashes in the window that the cache had not seen, this segment's excluded. If the broker
+--                                 asks for the window and it is long, the result is a conflict without duplicates, and
+--                                 the broker compares itself, which is much cheaper; none once the result is large enough
+--         and an element per message that is already stored: dup_positions, dup_indexes, dup_offsets, dup_created_at,
 --         dup_ids (the id it was promised, or null)
--- locks:  heads rows in id order, skipping busy ones unless it may wait
--- raises: check_violation when the extent was dropped under it (the broker tries again); lock_not_available when it may
---         wait and the time is up
--- The usual case is the first statement: every partition has the head the broker expects. What it leaves over takes
--- several statements on purpose: each has a new snapshot after the locks are held, so the comparison sees what other
--- brokers committed while this one waited.
+-- locks:  heads rows in id order, skipping busy ones unless p_wait allows waiting
+-- raises: check_violation when the extent was dropped concurrently (the broker retries); lock_not_available when the
+--         wait times out
+-- The usual case is the first statement: every partition has the head that the broker expects. The rest deliberately takes several
+-- statements: each has a new snapshot after the locks are held, so the comparison sees what other brokers committed while this
+-- one waited.
 create or replace function queen.push_unlocked(
     p_partitions uuid[], p_expected bigint[], p_counts int[], p_bytes int[],
     p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck bigint[],
@@ -52,9 +52,9 @@ begin
         perform queen.lock_heads(p_partitions);
     end if;
 
-    -- Written so that it can only run as nested loops from the arrays (see ARCHITECTURE.md), which locks in their order,
-    -- and `offset 0` keeps the comparison out of the inner select, so that those not appended to are locked as well:
-    -- what is left over must not be waited for later.
+    -- Written so that it can only run as nested loops from the arrays (see ARCHITECTURE.md), which locks in their order. `offset 0`
+    -- keeps the comparison out of the inner select, so that partitions not appended to are locked as well: waiting for them later
+    -- must not be necessary.
     with appended as (
         update queen.heads as h
         set head = h.head + a.count, last_push_at = greatest(v_now, h.last_push_at),
@@ -86,8 +86,8 @@ begin
         return;
     end if;
 
-    -- The rare part: partitions somebody else wrote to, that have deferred pushes, where the cache saw a hash before, that
-    -- are locked, or that are gone.
+    -- The rare part: partitions that others have written to, with deferred pushes, where the cache has seen a hash before, that are
+    -- locked, or that were deleted.
     v_extent := (select max(e.number) from queen.extents e);
     for i in 1 .. cardinality(p_partitions) loop
         continue when i = any (positions);
@@ -136,7 +136,7 @@ begin
             continue;
         end if;
         v_dups := coalesce(cardinality(dup_positions), 0);
-        -- What was cleared may be pushed again.
+        -- Cleared messages may be pushed again.
         v_stored := queen.segment_of(p_partitions[i], v_partition.tail);
         select dup_positions || array_agg(i), dup_indexes || array_agg(d.index),
                dup_offsets || array_agg(d.message_offset), dup_created_at || array_agg(d.created_at),
@@ -160,7 +160,7 @@ begin
             statuses := statuses || 1;
             continue;
         end if;
-        -- Only now: what an earlier try has committed must not be deferred as well.
+        -- Only now: messages committed by an earlier try must not be deferred as well.
         if v_partition.deferred_pending > 0 and not p_deferred then
             statuses := statuses || 3;
             continue;
@@ -178,7 +178,7 @@ begin
     end loop;
 end $$;
 
--- queen.push: the same, and waits for partitions that are locked. Brokers of 0.1.0 call it; to be removed with 0.3.0, when
+-- queen.push: queen.push_unlocked, waiting for locked partitions. Called by brokers of 0.1.0; to be removed with 0.3.0, when
 -- compatible.sql calls the other.
 -- in:     as queen.push_unlocked without p_wait
 -- out:    as queen.push_unlocked

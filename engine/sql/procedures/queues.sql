@@ -32,10 +32,10 @@ end $$;
 -- queen.configure: the same for brokers of 0.1.0, with the options that they know. To be dropped in the release after
 -- this one.
 -- in:     p_queue text, p_namespace text, p_task text (null = as stored; for a new queue, from its name),
---         p_changes jsonb (wire name → value; null = the default; other keys are ignored),
---         p_replace boolean (start from the defaults instead of from what is stored)
--- out:    one row: id uuid, namespace text, task text, then every option as it now is; none if there are all the queues that there
---         may be (queen.queue_limit), and this is not one of them
+--         p_changes jsonb (API name → value; null = the default; other keys are ignored),
+--         p_replace boolean (start from the defaults instead of the stored values)
+-- out:    one row: id uuid, namespace text, task text, then all options in force; no row if the maximum number of queues
+--         exists (queen.queue_limit), and this is not one of them
 -- locks:  queen.queues_refused, one queues row
 -- raises: never: names and values are checked at the door
 create or replace function queen.configure(
@@ -59,7 +59,7 @@ begin
     from jsonb_each(v_defaults) d
     where p_replace or p_changes ? d.key;
 
-    -- Another round only when the queue was deleted between the two statements.
+    -- Repeats only if the queue was deleted between the two statements.
     loop
         if 2 = any (queen.queues_refused(array[p_queue], array[true], true)) then
             return;
@@ -69,7 +69,7 @@ begin
                 coalesce(p_task, split_part(p_queue, '.', 2)))
         on conflict (name) do nothing;
 
-        -- By way of numeric, because 60.0 is a whole number too.
+        -- Converted through numeric, because 60.0 is a whole number too.
         return query
         update queen.queues as q
         set namespace = coalesce(p_namespace, q.namespace),
@@ -105,7 +105,7 @@ begin
     end loop;
 end $$;
 
--- queen.queue_exists: whether there is a queue of this name.
+-- queen.queue_exists: whether a queue exists.
 -- in:     p_queue text
 -- out:    boolean
 -- locks:  none
@@ -116,17 +116,17 @@ begin
     return exists (select 1 from queen.queues q where q.name = p_queue);
 end $$;
 
--- queen.delete_queue: removes a queue and all it holds. Its segments stay until their extents are dropped.
+-- queen.delete_queue: deletes a queue with everything in it. Its segments stay until their extents are dropped.
 -- in:     p_queue text
 -- out:    boolean: it existed
 -- locks:  the queues row, its partitions and heads rows in id order, its consumers rows in (partition_id,
 --         consumer_group) order; then all of them again for the deletion, then dead_letter_rows, groups, consumer_watermarks
 -- raises: lock_not_available when rows stay busy for 5 s
--- Why twice: whoever holds a consumers row may go on to ask for a share of its partition and queue (the foreign
--- keys of a dead letter), so the strong locks that refuse such shares are taken only when hardly anybody can be in
--- that place any more, and are not waited for. If one is not to be had, or a wait takes 200 ms and so may be for
--- somebody who waits for us, everything is let go for another round, long before PostgreSQL sees a deadlock.
--- Index scans only: the cascade's own statements are planned in here and kept by the session for larger tables.
+-- Why the locks are taken twice: a session that holds a consumers row may go on to ask for a share of its partition and queue (the
+-- foreign keys of a dead letter), so the strong locks that refuse such shares are only taken when hardly any session can be
+-- at that point, and are not waited for. If one is not available, or a wait takes 200 ms and so may be for a session that
+-- waits for us, everything is released for another round, long before PostgreSQL detects a deadlock. Index scans only: the
+-- cascade's own statements are planned here and kept by the session for larger tables.
 create or replace function queen.delete_queue(p_queue text)
 returns boolean language plpgsql set lock_timeout = '200ms' set enable_seqscan = off set enable_sort = on as $$
 declare
@@ -165,7 +165,7 @@ begin
     end loop;
 end $$;
 
--- queen.queue_labels: what discovery goes by.
+-- queen.queue_labels: the labels and priorities used by discovery.
 -- in:     nothing
 -- out:    name text, namespace text, task text, priority int: every queue
 -- locks:  none
@@ -206,13 +206,13 @@ begin
     where q.name = any (p_names) or q.namespace = any (p_namespaces) or q.task = any (p_tasks);
 end $$;
 
--- queen.dedup_window: for how many seconds the transaction ids of a queue are remembered.
+-- queen.dedup_window: how long transaction ids of a queue are remembered, in seconds.
 -- in:     p_dedup_window int, p_retention_enabled boolean, p_retention int: the options of the queue, in seconds
 -- out:    int; 0 = not at all
 -- locks:  none
 -- raises: never
--- A message that has outlived its retention may be pushed again. Its id is remembered a while longer, because it is
--- removed a while later, but not for the whole window: brokers would keep ids of messages in memory that are long gone.
+-- A message that has outlived its retention may be pushed again. Its id is remembered a while longer, because the message is removed a
+-- while later, but not for the whole window: brokers would keep ids of removed messages in memory.
 create or replace function queen.dedup_window(p_dedup_window int, p_retention_enabled boolean, p_retention int)
 returns int language sql immutable as $$
     select least(p_dedup_window::bigint,

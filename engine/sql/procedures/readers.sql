@@ -1,8 +1,8 @@
--- queen.add_readers: consumers rows for groups that have not read a partition before.
+-- queen.add_readers: adds consumers rows for groups that have not read a partition before.
 -- in:     p_partitions uuid[], p_groups text[]   each pair at most once
 --         p_wait boolean          for partitions that another session has locked; otherwise they get no row this time
--- out:    nothing; a partition that is gone gets no row
--- locks:  partitions rows in id order, so that nobody adds the same row or deletes the partition meanwhile
+-- out:    nothing; a deleted partition gets no row
+-- locks:  partitions rows in id order, so that the same row is not added concurrently and the partition not deleted
 -- raises: never
 create or replace function queen.add_readers(p_partitions uuid[], p_groups text[], p_wait boolean)
 returns void language plpgsql as $$
@@ -29,7 +29,7 @@ begin
     cross join lateral queen.first_of(n.id, n.consumer_group) f;
 end $$;
 
--- queen.add_readers: the same, and waits for partitions that are locked.
+-- queen.add_readers: waits for locked partitions.
 -- in:     as above
 -- out:    nothing
 -- locks:  as above
@@ -40,12 +40,12 @@ begin
     perform queen.add_readers(p_partitions, p_groups, true);
 end $$;
 
--- queen.try_new_readers: queen.add_readers for those partitions that no other session has locked.
+-- queen.try_new_readers: queen.add_readers for partitions that no other session has locked.
 -- in:     p_partitions uuid[] (null = none is needed), p_groups text[], p_wait int (milliseconds to wait for the others; 0 =
---         leave them out, null = as long as lock_timeout allows)
--- out:    int[]: the positions, from 1, of those that were left out
--- locks:  partitions rows of new readers, in id order if it may wait
--- raises: lock_not_available when it may wait and the time is up
+--         omit them, null = as long as lock_timeout allows)
+-- out:    int[]: the positions, from 1, of omitted ones
+-- locks:  partitions rows of new readers, in id order if p_wait allows waiting
+-- raises: lock_not_available when the wait times out
 create or replace function queen.try_new_readers(p_partitions uuid[], p_groups text[], p_wait int)
 returns int[] language plpgsql as $$
 declare
@@ -67,7 +67,7 @@ begin
           and not exists (select 1 from queen.reader_of(a.id, a.consumer_group)));
 end $$;
 
--- queen.new_readers: those who have not read their partition before.
+-- queen.new_readers: the groups that have not read their partition before.
 -- in:     p_partitions uuid[], p_groups text[]   each pair at most once
 -- out:    id uuid, consumer_group text, in id order
 -- locks:  none
@@ -79,13 +79,13 @@ returns table (id uuid, consumer_group text) language sql stable as $$
     order by a.id
 $$;
 
--- queen.offset_after: the first offset of a partition whose message is younger than a given time.
+-- queen.offset_after: the first offset of a partition whose message is younger than a time.
 -- in:     p_partition uuid, p_time timestamptz
--- out:    bigint: that offset, or the head when there is none
+-- out:    bigint: that offset, or the head if there is none
 -- locks:  none
 -- raises: never
--- created_at never runs backwards in a partition, so the first younger segment is the answer. A time before the
--- newest push is rare here, and then the extents' creation times keep the search short.
+-- created_at never decreases in a partition, so the first younger segment is the answer. A time before the newest push is rare here,
+-- and then the extents' creation times keep the search short.
 create or replace function queen.offset_after(p_partition uuid, p_time timestamptz)
 returns bigint language plpgsql as $$
 declare
@@ -96,7 +96,7 @@ begin
     if v_partition.last_push_at <= p_time then
         return v_partition.head;
     end if;
-    -- Nothing here is that old: who says so means the beginning.
+    -- No message is that old: the time means the beginning.
     if p_time < timestamptz '2000-01-01 00:00:00+00' then
         return v_partition.tail;
     end if;
@@ -110,11 +110,11 @@ end $$;
 
 -- queen.first_of: where a group that has not read a partition yet starts in it.
 -- in:     p_partition uuid, p_group text
--- out:    cursor bigint: the tail, or if the group is registered with a time the first message after it; no row: the partition
---         is gone
+-- out:    cursor bigint: the tail, or the first message after the registered time, if any; no row: the partition
+--         was deleted
 -- locks:  none
 -- raises: never
--- In SQL and `stable`, so that it becomes a part of the statement: a call for each of 10,000 partitions costs as much as the rest.
+-- In SQL and `stable`, so that it is inlined: calling it for each of 10,000 partitions would double the cost.
 create or replace function queen.first_of(p_partition uuid, p_group text)
 returns table (cursor bigint) language sql stable rows 1 as $$
     select case when g.since is null then h.tail else queen.offset_after(p.id, g.since) end
@@ -129,7 +129,7 @@ $$;
 
 -- queen.first_read: queen.first_of as a number.
 -- in:     p_partition uuid, p_group text
--- out:    bigint: null = the partition is gone
+-- out:    bigint: null = the partition was deleted
 -- locks:  none
 -- raises: never
 create or replace function queen.first_read(p_partition uuid, p_group text)
@@ -139,9 +139,9 @@ begin
 end $$;
 
 -- queen.start_of: where a group would start in a partition that it has not read yet.
--- in:     p_group text (null = nobody in particular), p_queue uuid, p_queue_name text, p_partition uuid, p_partition_name
+-- in:     p_group text (null = unspecified), p_queue uuid, p_queue_name text, p_partition uuid, p_partition_name
 --         text, p_head bigint, p_tail bigint (of the partition)
--- out:    bigint: at the time of its registration, or at the tail without one; at the head, so nowhere, if it reads other
+-- out:    bigint: at the time of its registration, or at the tail without one; at the head if it reads other
 --         partitions only
 -- locks:  none
 -- raises: never

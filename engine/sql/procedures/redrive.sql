@@ -24,7 +24,7 @@ end $$;
 
 -- queen.drop_letters: deletes dead letters that are replayed in this transaction.
 -- in:     p_ids uuid[]
--- out:    bigint: how many there still were; fewer than asked for means that somebody else was faster: roll back
+-- out:    bigint: the number deleted; if it is lower than passed, another session was faster: roll back
 -- locks:  dead_letter_rows, then queue_counts rows
 -- raises: never
 create or replace function queen.drop_letters(p_ids uuid[])
@@ -40,10 +40,10 @@ begin
     return v_dropped;
 end $$;
 
--- queen.count_redrive: how many dead letters a replay takes that begins now.
+-- queen.count_redrive: how many dead letters a redrive started now would take.
 -- in:     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as
 --         queen.letter_matches); null = any
--- out:    total bigint, until timestamptz (for queen.add_redrive); no row: there is no such queue
+-- out:    total bigint, until timestamptz (for queen.add_redrive); no row: the queue does not exist
 -- locks:  none
 -- raises: never
 create or replace function queen.count_redrive(
@@ -57,13 +57,13 @@ begin
     end if;
 end $$;
 
--- queen.add_redrive: begins a replay of dead letters that are counted.
+-- queen.add_redrive: starts a redrive of counted dead letters.
 -- in:     p_id uuid, p_queue text, p_target text (null = the queue itself), p_partition text, p_group text, p_from timestamptz,
 --         p_until timestamptz, p_error text, p_shape text (as queen.count_redrive), p_per_second int, p_total bigint
--- out:    int: 0 it has begun; 1 there is no such queue; 2 or 3 the target must not be made, as queen.queues_refused says
+-- out:    int: 0 started; 1 the queue does not exist; 2 or 3 the target must not be created, as in queen.queues_refused
 -- locks:  as queen.queues_refused, if the target does not exist
 -- raises: never
--- What fails after p_until is not taken: a message that fails again would go round for ever. Sent twice it starts once.
+-- Letters that fail after p_until are excluded, because a message that fails again would be redriven forever. A repeated call starts it once.
 create or replace function queen.add_redrive(
     p_id uuid, p_queue text, p_target text, p_partition text, p_group text, p_from timestamptz, p_until timestamptz,
     p_error text, p_shape text, p_per_second int, p_total bigint)
@@ -89,15 +89,15 @@ begin
     return 0;
 end $$;
 
--- queen.begin_redrive: queen.count_redrive and queen.add_redrive in one, whatever the target. Earlier builds of 0.2.0 call it; to be
--- removed with 0.3.0.
+-- queen.begin_redrive: queen.count_redrive and queen.add_redrive in one, for any target. Called by earlier builds of 0.2.0; to be removed
+-- with 0.3.0.
 -- in:     p_id uuid (null = only count), p_queue text, p_target text (null = the queue itself), p_partition text, p_group text,
 --         p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as queen.letter_matches); null = any;
 --         p_per_second int
--- out:    bigint: how many match; null = no such queue
+-- out:    bigint: the number of matches; null = the queue does not exist
 -- locks:  none
 -- raises: never
--- What fails from now on is not taken: a message that fails again would go round for ever. Sent twice it starts once.
+-- Letters that fail from now on are excluded, because a message that fails again would be redriven forever. A repeated call starts it once.
 create or replace function queen.begin_redrive(
     p_id uuid, p_queue text, p_target text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz,
     p_error text, p_shape text, p_per_second int)
@@ -122,7 +122,7 @@ begin
     return v_total;
 end $$;
 
--- queen.start_redrive: queen.begin_redrive of any shape. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- queen.start_redrive: queen.begin_redrive for any shape. Called by brokers of 0.1.0; to be removed with 0.3.0.
 -- in:     as queen.begin_redrive without p_shape
 -- out:    as queen.begin_redrive
 -- locks:  none
@@ -135,9 +135,9 @@ begin
     return queen.begin_redrive(p_id, p_queue, p_target, p_partition, p_group, p_from, p_to, p_error, null, p_per_second);
 end $$;
 
--- queen.claim_redrives: replays that nobody is working on.
--- in:     p_worker uuid, p_hold interval (how long the broker has them before another may), p_limit int
--- out:    uuid: those that are the worker's now
+-- queen.claim_redrives: claims redrives without an active worker.
+-- in:     p_worker uuid, p_hold interval (how long the claim lasts), p_limit int
+-- out:    uuid: the claimed redrives
 -- locks:  redrives rows, skipping busy ones
 -- raises: never
 create or replace function queen.claim_redrives(p_worker uuid, p_hold interval, p_limit int)
@@ -157,11 +157,11 @@ begin
     returning r.id;
 end $$;
 
--- queen.redrive_letters: what the next step of a replay takes.
--- in:     p_id uuid, p_worker uuid, p_limit int (messages), p_bytes bigint (of their frames, about)
--- out:    per_second int, next_offset bigint and next_partition uuid (where it stands) on every row, and a dead letter: id
+-- queen.redrive_letters: the dead letters of a redrive's next step.
+-- in:     p_id uuid, p_worker uuid, p_limit int (messages), p_bytes bigint (approximate limit of their frames)
+-- out:    per_second int, next_offset bigint and next_partition uuid (its position) on every row, and a dead letter: id
 --         uuid, partition_id uuid, message_offset bigint, queue_name text (the target), partition_name text, frame text (all
---         null on a single row: it is done); no row: it is not the worker's any more, or not running
+--         null on a single row: it is done); no row: it is no longer the worker's, or not running
 -- locks:  none
 -- raises: never
 -- In the order of partitions and offsets, with all matching letters of a message together.
@@ -213,9 +213,9 @@ begin
     order by c.partition_id, c.message_offset, c.id;
 end $$;
 
--- queen.hold_redrive: locks a replay for a step.
--- in:     p_id uuid, p_worker uuid, p_partition uuid, p_offset bigint (where the step believes it to stand)
--- out:    boolean: it is the worker's, running, and stands there
+-- queen.hold_redrive: locks a redrive for a step.
+-- in:     p_id uuid, p_worker uuid, p_partition uuid, p_offset bigint (its position according to the step)
+-- out:    boolean: it is the worker's, running, and at this position
 -- locks:  the redrives row, so before anything else of its transaction
 -- raises: never
 create or replace function queen.hold_redrive(p_id uuid, p_worker uuid, p_partition uuid, p_offset bigint)
@@ -228,7 +228,7 @@ begin
     return found;
 end $$;
 
--- queen.step_redrive: writes down a step of a replay that the caller holds.
+-- queen.step_redrive: stores the progress of a redrive that the caller has locked.
 -- in:     p_id uuid, p_partition uuid, p_offset bigint (where the next step begins), p_done bigint, p_failed bigint (dead
 --         letters), p_error text (of those that failed), p_finished boolean, p_hold interval
 -- out:    nothing
@@ -249,9 +249,9 @@ begin
     where r.id = p_id;
 end $$;
 
--- queen.cancel_redrive: stops a replay behind the step that is under way.
+-- queen.cancel_redrive: stops a redrive after its current step.
 -- in:     p_id uuid
--- out:    text: the status it has now; null = no such replay
+-- out:    text: its status afterwards; null = no such redrive
 -- locks:  the redrives row
 -- raises: never
 create or replace function queen.cancel_redrive(p_id uuid)
@@ -262,9 +262,9 @@ begin
     return (select r.status from queen.redrives r where r.id = p_id);
 end $$;
 
--- queen.redrive_states: replays, the newest first.
+-- queen.redrive_states: redrives, newest first.
 -- in:     p_id uuid (null = all), p_limit bigint, p_offset bigint
--- out:    redrives rows, and rate double precision: dead letters a second since it started
+-- out:    redrives rows, and rate double precision: dead letters per second since it started
 -- locks:  none
 -- raises: never
 create or replace function queen.redrive_states(p_id uuid, p_limit bigint, p_offset bigint)
@@ -286,7 +286,7 @@ begin
     limit p_limit offset p_offset;
 end $$;
 
--- queen.list_redrives: queen.redrive_states without their shapes. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- queen.list_redrives: queen.redrive_states without shapes. Called by brokers of 0.1.0; to be removed with 0.3.0.
 -- in:     p_id uuid (null = all), p_limit bigint, p_offset bigint
 -- out:    as queen.redrive_states without error_shape
 -- locks:  none
@@ -305,9 +305,9 @@ begin
     from queen.redrive_states(p_id, p_limit, p_offset) r;
 end $$;
 
--- queen.sweep_redrives: forgets replays that ended long ago.
+-- queen.sweep_redrives: removes redrives that ended long ago.
 -- in:     p_older_than interval
--- out:    bigint: how many
+-- out:    bigint: the number of removed redrives
 -- locks:  redrives rows
 -- raises: never
 create or replace function queen.sweep_redrives(p_older_than interval)

@@ -1,10 +1,10 @@
 -- queen.release: gives back claims that were never delivered.
--- in:     p_partitions uuid[], p_groups text[], p_leases uuid[] (null for an automatic ack),
+-- in:     p_partitions uuid[], p_groups text[], p_leases uuid[] (null for auto-ack),
 --         p_first bigint[], p_last bigint[]
 -- out:    nothing
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never
--- An automatic ack is taken back only while nobody has read on from where it ended.
+-- An auto-ack is only undone while no consumer has read past its end.
 create or replace function queen.release(
     p_partitions uuid[], p_groups text[], p_leases uuid[], p_first bigint[], p_last bigint[])
 returns void language plpgsql as $$
@@ -25,14 +25,14 @@ begin
            or (a.lease_id is null and c.lease_id is null and c.cursor = a.last));
 end $$;
 
--- queen.withdraw: takes back what a claim was granted from an offset on, because the message there cannot be read.
--- in:     p_partition uuid, p_group text, p_lease uuid (null for an automatic ack), p_first bigint (where the claim starts),
---         p_end bigint (from where on it is taken back; p_first: all of it)
+-- queen.withdraw: takes back a claim from an offset on, because the message there cannot be decrypted.
+-- in:     p_partition uuid, p_group text, p_lease uuid (null for auto-ack), p_first bigint (start of the claim),
+--         p_end bigint (first offset to take back; p_first: all of it)
 -- out:    nothing
 -- locks:  one consumers row
 -- raises: never
--- An automatic ack is taken back even if somebody has read on meanwhile: who did may get messages twice, but none is
--- passed over for want of a key.
+-- An auto-ack is undone even if another consumer has read on meanwhile: messages may be delivered twice, but none is skipped for
+-- lack of a key.
 create or replace function queen.withdraw(p_partition uuid, p_group text, p_lease uuid, p_first bigint, p_end bigint)
 returns void language plpgsql as $$
 begin

@@ -1,10 +1,10 @@
 -- queen.renew_unlocked: extends leases that are still held.
 -- in:     p_leases uuid[], p_numbers bigint[] (partition numbers), p_seconds int[]: one row per partition of a lease
---         p_wait int: milliseconds to wait for locked cursors; 0 leaves them out, null waits as long as lock_timeout allows
--- out:    lease_id uuid, lease_until timestamptz: one row per partition lease that was extended, and one without a time per
+--         p_wait int: milliseconds to wait for locked cursors; 0 omits them, null waits as long as lock_timeout allows
+-- out:    lease_id uuid, lease_until timestamptz: one row per extended partition lease, and one without a time per
 --         partition lease whose cursor another session has locked
--- locks:  consumers rows in (partition_id, consumer_group) order, skipping busy ones unless it may wait
--- raises: lock_not_available when it may wait and the time is up
+-- locks:  consumers rows in (partition_id, consumer_group) order, skipping busy ones unless p_wait allows waiting
+-- raises: lock_not_available when the wait times out
 create or replace function queen.renew_unlocked(p_leases uuid[], p_numbers bigint[], p_seconds int[], p_wait int)
 returns table (lease_id uuid, lease_until timestamptz)
 language plpgsql as $$
@@ -43,9 +43,9 @@ begin
     returning c.lease_id, case when queen.is_held(c.lease_until, v_now) then c.lease_own_until else c.lease_until end;
 end $$;
 
--- queen.renew: the same, and waits for cursors that are locked. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- queen.renew: queen.renew_unlocked, waiting for locked cursors. Called by brokers of 0.1.0; to be removed with 0.3.0.
 -- in:     as queen.renew_unlocked without p_wait
--- out:    lease_id uuid, lease_until timestamptz: one row per partition lease that was extended
+-- out:    lease_id uuid, lease_until timestamptz: one row per extended partition lease
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
 create or replace function queen.renew(p_leases uuid[], p_numbers bigint[], p_seconds int[])

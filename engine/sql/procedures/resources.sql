@@ -1,9 +1,9 @@
--- What the admin plane reads. Numbers of whole queues come from their counts (statistics.sql), those of partitions from
--- the partitions themselves, a bounded number of them.
+-- Queries of the admin API. Figures of whole queues come from their counts (statistics.sql), those of partitions from the partitions
+-- themselves, a bounded number of them.
 
--- queen.partition_figures: some partitions as they are now.
--- in:     p_partitions uuid[], p_group text (whose cursor decides what is unread; null = that of queue mode, or without one
---         the last of all groups)
+-- queen.partition_figures: current figures of some partitions.
+-- in:     p_partitions uuid[], p_group text (whose cursor determines what is unread; null = queue mode, or without it
+--         the group furthest behind)
 -- out:    id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
 --         leased bigint, cursor bigint, oldest_at timestamptz (of the first stored message), unread_at timestamptz (of the
 --         first unread one), newest_at timestamptz (all null when there is none), served_at timestamptz (so of a live lease,
@@ -67,9 +67,9 @@ begin
     order by f.name;
 end $$;
 
--- queen.busiest_partitions: partitions with unread messages, the most first.
+-- queen.busiest_partitions: partitions with unread messages, most first.
 -- in:     p_queue uuid (null = of all queues), p_group text (as queen.partition_figures), p_limit bigint,
---         p_partitions_max int (a queue with more is not looked through, but its notable partitions are)
+--         p_partitions_max int (of a queue with more, only the notable partitions are examined)
 -- out:    as queen.partition_figures
 -- locks:  none
 -- raises: never
@@ -97,9 +97,9 @@ begin
     limit p_limit;
 end $$;
 
--- queen.partition_page: one page of partitions, those with the most unread messages first.
+-- queen.partition_page: one page of partitions, most unread messages first.
 -- in:     p_queue uuid (null = of all queues), p_group text (as queen.partition_figures), p_search text (a part of the name,
---         in any case; null = any), p_limit bigint, p_offset bigint, p_partitions_max int (more are not looked through: first
+--         case-insensitive; null = any), p_limit bigint, p_offset bigint, p_partitions_max int (more are not looked through: first
 --         come those that were notable when their queue was measured, then the others of the queue by name)
 -- out:    as queen.partition_figures
 -- locks:  none
@@ -146,13 +146,13 @@ begin
                                 limit v_limit - cardinality(v_ids)
                                 offset greatest(0, v_offset - cardinality(v_notable)));
     end if;
-    -- Pages follow what was measured; within one, what is there now decides.
+    -- Pages follow the measurement; within a page, current figures decide.
     return query
     select f.* from queen.partition_figures(v_ids, p_group) f
     order by f.unread desc, f.queue_name, f.name;
 end $$;
 
--- queen.group_partitions: of several queues, the partitions of which a group has most to read.
+-- queen.group_partitions: for several queues, the partitions with a group's most unread messages.
 -- in:     p_queues uuid[], p_group text, p_limit bigint (of each queue), p_partitions_max int (of all together, about)
 -- out:    as queen.partition_figures, in order of queue, of each queue the most unread first
 -- locks:  none
@@ -163,7 +163,7 @@ returns table (id uuid, name text, queue_name text, created_at timestamptz, head
                served_at timestamptz, lease_id uuid, lease_until timestamptz, lag_seconds float8)
 language plpgsql set enable_sort = on as $$
 declare
-    -- What is allowed for one queue is shared by many.
+    -- The limit for one queue is shared by all.
     v_limit bigint := least(p_limit, greatest(10, p_partitions_max / greatest(1, cardinality(p_queues))));
 begin
     return query
@@ -175,7 +175,7 @@ begin
         cross join lateral (
             (select p.id from queen.partitions p where not s.large and p.queue_id = a.id)
             union all
-            -- Of a large one those that stood out, and if they are few some more by name.
+            -- For a large queue the notable partitions, and if they are few some more by name.
             (select m.id
              from ((select n.partition_id as id, n.pending from queen.notable_partitions n
                     where n.queue_id = a.id and n.consumer_group = p_group
@@ -188,12 +188,12 @@ begin
     order by f.queue_name, f.unread desc, f.name;
 end $$;
 
--- queen.lagging_partitions: where groups are furthest behind in time.
--- in:     p_seconds bigint (at least this old is what they have not read), p_limit bigint
+-- queen.lagging_partitions: the partitions where groups are furthest behind in time.
+-- in:     p_seconds bigint (minimum age of unread messages), p_limit bigint
 -- out:    consumer_group text, then as queen.partition_figures; the oldest first
 -- locks:  none
 -- raises: never
--- The candidates are those of the last measurements; their numbers are of now.
+-- The candidates come from the latest measurements; their figures are current.
 create or replace function queen.lagging_partitions(p_seconds bigint, p_limit bigint)
 returns table (consumer_group text, id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint,
                unread bigint, leased bigint, cursor bigint, oldest_at timestamptz, unread_at timestamptz,
@@ -249,9 +249,9 @@ begin
     limit p_limit offset p_offset;
 end $$;
 
--- queen.group_list: queen.group_figures, and how each group asked where to start.
+-- queen.group_list: queen.group_figures with each group's start mode.
 -- in:     as queen.group_figures
--- out:    as queen.group_figures, and mode text: its word for the whole queue, or else for a partition; null: nobody knows
+-- out:    as queen.group_figures, and mode text: as registered for the whole queue, or else for a partition; null: unknown
 -- locks:  none
 -- raises: never
 create or replace function queen.group_list(p_group text, p_queue text, p_limit bigint, p_offset bigint)
@@ -268,12 +268,12 @@ begin
     order by f.queue_name, f.consumer_group;
 end $$;
 
--- queen.clear: removes the messages of a queue, or of one of its partitions, and keeps everything else.
+-- queen.clear: deletes the messages of a queue, or of one of its partitions, and keeps everything else.
 -- in:     p_queue text, p_partition text (null = all)
--- out:    bigint: how many messages went; null when there is no such queue or partition
+-- out:    bigint: the number of deleted messages; null if the queue or partition does not exist
 -- locks:  heads rows in id order, then the queue_counts row
 -- raises: never
--- What was deferred stays, and lands later. A lease on what went covers nothing any more; an ack of it changes nothing.
+-- Deferred messages stay, and arrive later. A lease on deleted messages covers nothing anymore; an ack of it changes nothing.
 create or replace function queen.clear(p_queue text, p_partition text)
 returns bigint language plpgsql set enable_sort = on set jit = off as $$
 declare
@@ -304,12 +304,12 @@ begin
     return v_removed;
 end $$;
 
--- queen.overview: the whole installation in one row.
+-- queen.overview: figures of the whole installation in one row.
 -- in:     nothing
 -- out:    queues, partitions, namespaces, tasks, stored, unread, leased, dead_letters bigint; then, over all groups and
 --         queues, time_avg, time_median, time_min, time_max (seconds that the oldest unread message has waited) and
 --         offset_avg, offset_median, offset_min, offset_max (unread messages) float8; age float8 (seconds since the oldest
---         measurement that anything of it is based on, or null)
+--         measurement that it is based on, or null)
 -- locks:  none
 -- raises: never
 create or replace function queen.overview()
@@ -341,7 +341,7 @@ begin
               from queen.group_figures(null, null, 1000000, 0) g where g.members > 0) l) g;
 end $$;
 
--- queen.queue_list: queues in numbers, the newest first.
+-- queen.queue_list: queues with figures, newest first.
 -- in:     p_name text, p_namespace text, p_task text, p_search text (a part of the name), p_patterns text[] (as for like);
 --         null = any; p_limit bigint, p_offset bigint
 -- out:    the columns of queen.queue_figures
@@ -363,7 +363,7 @@ begin
     limit p_limit offset p_offset;
 end $$;
 
--- queen.label_figures: namespaces, or tasks, in numbers.
+-- queen.label_figures: namespaces, or tasks, with figures.
 -- in:     p_namespaces boolean (otherwise: tasks)
 -- out:    label text, queues bigint, partitions bigint, stored bigint, unread bigint, in order of label
 -- locks:  none
@@ -380,9 +380,9 @@ begin
     group by 1 order by 1;
 end $$;
 
--- queen.cursor: where a group stands in a partition.
+-- queen.cursor: a group's position in a partition.
 -- in:     p_group text, p_queue text, p_partition text
--- out:    bigint: the first offset it has not finished; null when it has not read there
+-- out:    bigint: the first unfinished offset; null if it has not read there
 -- locks:  none
 -- raises: never
 create or replace function queen.cursor(p_group text, p_queue text, p_partition text)
@@ -396,9 +396,9 @@ begin
             where q.name = p_queue);
 end $$;
 
--- queen.queue_options: a queue as it is stored.
+-- queen.queue_options: a stored queue.
 -- in:     p_queue uuid
--- out:    its row; none when there is no such queue
+-- out:    its row; none if the queue does not exist
 -- locks:  none
 -- raises: never
 create or replace function queen.queue_options(p_queue uuid)
@@ -407,9 +407,9 @@ begin
     return query select q.* from queen.queues q where q.id = p_queue;
 end $$;
 
--- queen.named_options: the same by its name.
+-- queen.named_options: a stored queue by name.
 -- in:     p_queue text
--- out:    its row; none when there is no such queue
+-- out:    its row; none if the queue does not exist
 -- locks:  none
 -- raises: never
 create or replace function queen.named_options(p_queue text)
@@ -418,11 +418,11 @@ begin
     return query select q.* from queen.queues q where q.name = p_queue;
 end $$;
 
--- queen.trouble: what is leased and what was given up, in one row.
--- in:     p_letters_max int (dead letters to look at: more are counted, but not told apart)
+-- queen.trouble: leases and dead letters, in one row.
+-- in:     p_letters_max int (dead letters to examine: more are counted, but not grouped)
 -- out:    leased_partitions bigint, leased bigint, consumed bigint (messages below the cursors of all groups together),
 --         dead_letters bigint, dead_partitions bigint, errors text[], counts bigint[] (the ten most frequent, of those
---         looked at)
+--         examined)
 -- locks:  none
 -- raises: never
 create or replace function queen.trouble(p_letters_max int)
@@ -446,7 +446,7 @@ begin
           from queen.group_counts g where g.members > 0) g;
 end $$;
 
--- queen.gauges: what monitoring wants to know of each queue.
+-- queen.gauges: figures of each queue for monitoring.
 -- in:     p_limit bigint
 -- out:    queue_name text, consumer_group text (null on a row about dead letters), unread bigint (or dead letters),
 --         lag_seconds float8; the groups with most unread messages, and the queues with most dead letters

@@ -1,8 +1,8 @@
--- Messages leave by moving `heads.tail` up; space follows when their extent is dropped (extents.sql). A job
--- asks queen.retention_policies what is due, queen.expired_since which partitions that concerns, and hands those to
--- queen.apply_policy in batches. No step visits a partition in which nothing has come of age since the last time.
+-- Messages are removed by moving `heads.tail` up; the space is freed when their extent is dropped (extents.sql). A job asks
+-- queen.retention_policies what is due, queen.expired_since for the affected partitions, and passes those to queen.apply_policy
+-- in batches. No step visits a partition in which nothing has expired since the last time.
 
--- queen.retention_policies: which queues let messages go, and from when on.
+-- queen.retention_policies: the retention policies of all queues, with their cutoffs.
 -- in:     nothing
 -- out:    queue_id uuid, kind text, seconds int, cutoff timestamptz (that long ago), one row per queue and kind:
 --         'age' (retentionSeconds), 'completed' (completedRetentionSeconds), 'wait' (maxWaitTimeSeconds)
@@ -24,17 +24,16 @@ begin
     where k.seconds > 0;
 end $$;
 
--- queen.expired_since: up to where partitions came of age.
+-- queen.expired_since: up to where messages of partitions have expired.
 -- in:     p_queues uuid[], p_from timestamptz (-infinity = the whole log), p_cutoff timestamptz
 -- out:    partition_id uuid, message_offset bigint (the first that is younger than the cutoff), in id order; only
 --         partitions with something left below it
 -- locks:  none
 -- raises: never
--- Costs the part of the log, of all queues, that was written between the two times; so queues with the same times
--- belong into one call, and one whose policy is new starts from -infinity, as everything does after a restart. A writer
--- may have taken its time and committed behind a look; what follows in its partition takes that along, and if nothing
--- follows, a look that begins earlier finds it. Not `stable`, so that its snapshot is younger than its lock on the log: an
--- extent cannot be dropped in between.
+-- The cost depends on what was written to the log, over all queues, between the two times. So queues with the same times should share
+-- a call, and one with a new policy starts from -infinity, as all do after a restart. A slow writer may have committed behind
+-- an earlier look; later messages of its partition include it, and if there are none, a look that begins earlier finds it. Not
+-- `stable`, so that its snapshot is younger than its lock on the log: an extent cannot be dropped in between.
 create or replace function queen.expired_since(p_queues uuid[], p_from timestamptz, p_cutoff timestamptz)
 returns table (partition_id uuid, message_offset bigint)
 language plpgsql
@@ -55,8 +54,8 @@ begin
     order by w.partition_id;
 end $$;
 
--- queen.expired: the same since the cutoff of the last look, with a minute's margin. Brokers of 0.1.0 call it; to be removed
--- with 0.3.0.
+-- queen.expired: queen.expired_since from the cutoff of the last look, with a minute's margin. Called by brokers of 0.1.0; to be
+-- removed with 0.3.0.
 -- in:     p_queues uuid[], p_seen timestamptz, p_cutoff timestamptz
 -- out:    as queen.expired_since
 -- locks:  none
@@ -68,26 +67,26 @@ begin
     return query select * from queen.expired_since(p_queues, p_seen - interval '1 minute', p_cutoff);
 end $$;
 
--- queen.apply_policy: removes messages that have come of age under a policy that is still in force.
--- in:     p_kind text, p_seconds int (of the policy; null = whatever the queue says now), p_partitions uuid[] (each once),
---         p_offsets bigint[]: what queen.expired_since found
--- out:    position int (none for a partition that is gone), removed bigint (messages), waiting boolean (some stay,
---         until their groups have passed them or because the policy was switched off or lengthened: hand the pair in
---         again next time, if the policy is still there)
+-- queen.apply_policy: removes expired messages under a policy that is still in force.
+-- in:     p_kind text, p_seconds int (of the policy; null = the queue's current value), p_partitions uuid[] (each once),
+--         p_offsets bigint[]: from queen.expired_since
+-- out:    position int (none for a deleted partition), removed bigint (messages), waiting boolean (some stay,
+--         until their groups have passed them or because the policy was disabled or extended: pass the pair again next
+--         time, if the policy still exists)
 -- locks:  heads rows in id order, then queue_counts rows
 -- raises: never
---   age        everything below the offset goes, read or not
---   completed  what every group has passed goes; nothing if no group reads here. A group that is registered and has no
---              cursor here yet stands where it would start (queen.registered_start)
---   wait       everything goes if a group, or nobody ever, has still to read some of it. Decided once, when it
---              comes of age: what a group seeks back to later is not taken away from it
--- A live lease protects nothing: its group's cursor counts from the tail on, and an ack of what is gone changes
--- nothing. No one is woken, because a higher tail makes nothing readable.
+--   age        everything below the offset is removed, read or unread
+--   completed  what all groups have passed is removed; nothing if no group reads here. A group that is registered and has no
+--              cursor here yet counts from where it would start (queen.registered_start)
+--   wait       everything is removed if a group, or no consumer at all, has still to read some of it. Decided once, when it
+--              expires: messages that a group seeks back to later are not removed
+-- A live lease protects nothing: its group's cursor counts from the tail on, and an ack of removed messages changes nothing. No
+-- pop is woken, because a higher tail makes nothing readable.
 create or replace function queen.apply_policy(p_kind text, p_seconds int, p_partitions uuid[], p_offsets bigint[])
 returns table ("position" int, removed bigint, waiting boolean)
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on set jit = off as $$
 begin
-    -- Before the snapshot, so that no extent is copied forward and dropped between the two (extents.sql).
+    -- Before the snapshot, so that no extent is copied and dropped between the two (extents.sql).
     lock table only queen.segments in access share mode;
     perform 1 from (select a.id from unnest(p_partitions) a (id) order by a.id) a
     cross join lateral (select 1 from queen.heads h where h.partition_id = a.id
@@ -125,7 +124,7 @@ begin
                               cross join lateral queen.head_of(a.id) h));
 end $$;
 
--- queen.expire: the same without asking whether the policy is in force. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- queen.expire: queen.apply_policy without checking the policy. Called by brokers of 0.1.0; to be removed with 0.3.0.
 -- in:     p_kind text, p_partitions uuid[] (each once), p_offsets bigint[]
 -- out:    as queen.apply_policy
 -- locks:  as queen.apply_policy
@@ -142,10 +141,9 @@ end $$;
 -- out:    bigint; null if every group that reads the partition has a cursor there
 -- locks:  none
 -- raises: never
--- A group reads the partition if it is registered for it or for the whole queue. Queue mode is not registered; it reads the
--- whole queue once it has a cursor anywhere in it.
--- `stable`, so that it shares the snapshot of the statement that calls it: queen.apply_policy looks for cursors in that one, and a
--- cursor added between two snapshots would be missed by both.
+-- A group reads the partition if it is registered for it or for the whole queue. Queue mode is not registered; it reads the whole queue
+-- once it has a cursor anywhere in it. `stable`, so that it shares the snapshot of the calling statement: queen.apply_policy looks for
+-- cursors in that one, and a cursor added between two snapshots would be missed by both.
 create or replace function queen.registered_start(p_partition uuid, p_tail bigint)
 returns bigint language plpgsql stable as $$
 declare
@@ -164,20 +162,20 @@ begin
         from queen.groups g
         where g.queue_name = v_partition.queue_name and g.partition_name = any (array['', v_partition.name])
           and not exists (select 1 from queen.reader_of(p_partition, g.consumer_group))
-          -- A registration for the partition goes before the one for its queue.
+          -- A registration for the partition takes precedence over the one for its queue.
           and (g.partition_name <> ''
                or not exists (select 1 from queen.groups n
                               where n.queue_name = g.queue_name and n.consumer_group = g.consumer_group
                                 and n.partition_name = v_partition.name)));
 end $$;
 
--- queen.remove_idle_partitions: deletes partitions that hold nothing and that nobody has used for a long time.
+-- queen.remove_idle_partitions: deletes empty partitions that were not used for a long time.
 -- in:     p_older_than interval, p_batch int
--- out:    int: how many; fewer than p_batch = that was all
+-- out:    int: the number; fewer than p_batch = all are done
 -- locks:  partitions and heads rows, then their consumers rows, skipping busy ones of any; then queue_counts rows
 -- raises: never
--- A partition with dead letters stays: they would go with it. Reads all partitions, as no index may stand on
--- what a push changes; so run it rarely. Who comes in this very moment finds the partition gone.
+-- A partition with dead letters stays, because they would be deleted with it. Reads all partitions, because no index may cover columns
+-- that a push changes; so run it rarely. A concurrent request finds the partition deleted.
 create or replace function queen.remove_idle_partitions(p_older_than interval, p_batch int)
 returns int language plpgsql set plan_cache_mode = force_custom_plan set jit = off as $$
 declare

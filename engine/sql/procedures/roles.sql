@@ -1,10 +1,10 @@
--- queen.lead_to_public: a table that somebody creates with this role, naming no schema, goes to `public`. PostgreSQL looks into the schema
--- with the name of the role first, which is ours if the role is called queen; and ours is dropped when a backup is restored.
+-- queen.lead_to_public: makes tables that this role creates without naming a schema go to `public`. By default PostgreSQL first uses the
+-- schema named like the role, which is ours if the role is called queen; and ours is dropped when a backup is restored.
 -- in:     nothing
 -- out:    nothing
 -- locks:  the setting of the role
 -- raises: never
--- For a server of the broker's own. What was set before stays. Brokers do not depend on it (engine/src/db/connect.rs).
+-- For the embedded server. An existing setting stays. Brokers do not depend on it (engine/src/db/connect.rs).
 create or replace function queen.lead_to_public()
 returns void language plpgsql set enable_seqscan = on as $$
 begin

@@ -1,10 +1,10 @@
--- queen.seed: the partitions of a queue that a group has something to read in. Fills a broker's ready list.
+-- queen.seed: the partitions of a queue in which a group has unread messages. Fills a broker's ready list.
 -- in:     p_queue text, p_group text, p_after uuid (page on from here), p_limit int
 -- out:    id uuid, number bigint, name text, wait_ms bigint (until a live lease ends, else null),
 --         served_at timestamptz (null = never)
 -- locks:  none
 -- raises: never
--- Grows with the queue's partitions, so a broker asks once per (queue, group) and lives on hints from then on.
+-- The cost grows with the queue's partitions, so a broker calls it once per (queue, group) and uses hints from then on.
 create or replace function queen.seed(p_queue text, p_group text, p_after uuid, p_limit int)
 returns table (id uuid, number bigint, name text, wait_ms bigint, served_at timestamptz)
 language plpgsql stable set enable_hashjoin = on set enable_seqscan = on as $$

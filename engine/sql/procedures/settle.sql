@@ -1,25 +1,24 @@
 -- queen.settle: applies planned acknowledgements, one row per (partition, group).
--- in:     p_ids uuid[]            of each row, the same when it is sent again after its answer was lost
+-- in:     p_ids uuid[]            of each row, the same when it is sent again after a lost response
 --         p_partitions uuid[], p_groups text[]   each pair at most once
 --         p_leases uuid[]         null = no lease check
---         p_expected bigint[]     the cursor the plan was made against
---         p_to bigint[], p_stops boolean[], p_failed_from bigint[], p_failed_to bigint[]   three elements per row, one for each
---                                 way it may go: 0 the first message that failed has retries left, 1 it has none left, but
---                                 messages behind it do, 2 nothing is retried. The new cursor, whether the lease ends there,
---                                 and the messages (end excluded) that failed there and are delivered again, if any
---         p_dead int[] (which row above, from 1), p_dead_way int[] (the first way that dead-letters it),
+--         p_expected bigint[]     the cursor that the plan is based on
+--         p_to bigint[], p_stops boolean[], p_failed_from bigint[], p_failed_to bigint[]   three elements per row, one per
+--                                 outcome: 0 the first failed message has retries left, 1 it has none left, but messages
+--                                 behind it do, 2 nothing is retried. The new cursor, whether the lease ends there, and
+--                                 the failed messages (end excluded) that are delivered again, if any
+--         p_dead int[] (which row above, from 1), p_dead_way int[] (the first outcome that dead-letters it),
 --         p_dead_offsets bigint[], p_dead_errors text[]   messages to dead-letter
---         p_deferred boolean      these are deferred acks of the broker that has claimed them, which no other may overtake
--- out:    one row of arrays, an element per row whose partition and group exist: positions, statuses (0 applied the first way,
---         6 applied the second way, 1 applied the third way or without a failure, 2 lease not valid or not that long, 3 the
---         cursor is not the expected one, 4 applied before: this is the second time it was sent, 5 behind deferred acks),
---         cursors (with 4: as it left it), started (the cursor before it was applied), heads, released, kept (dead letters are
+--         p_deferred boolean      these are deferred acks of the broker that has claimed them, which no other ack may overtake
+-- out:    one row of arrays, an element per row whose partition and group exist: positions, statuses (0 applied with outcome 0,
+--         6 with outcome 1, 1 with outcome 2 or without a failure, 2 lease not valid or not that long, 3 the
+--         cursor is not the expected one, 4 applied before: it was sent twice, 5 behind deferred acks),
+--         cursors (with 4: its result), started (the cursor before it was applied), heads, released, kept (dead letters are
 --         kept, not dropped), queue_names, partition_names
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
--- The count of failures belongs to the first message that failed (schema/0014_own_failures.sql). Messages that failed right
--- behind it in every one of these calls share it and are dead-lettered with it; one that did not is delivered again, and
--- its own count begins.
+-- The count of failures belongs to the first failed message (schema/0014_own_failures.sql). Messages that failed right behind it in
+-- each of these calls share the count and are dead-lettered with it; others are delivered again, and their own count begins.
 create or replace function queen.settle(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[],
     p_to bigint[], p_stops boolean[], p_failed_from bigint[], p_failed_to bigint[],
@@ -61,7 +60,7 @@ begin
                       when a.lease_id is not null
                            and not coalesce(c.lease_id = a.lease_id and c.lease_until > v_now
                                             and p_to[a.ordinal * 3] <= greatest(c.lease_end, h.tail), false) then 2
-                      -- The end of the log was lost: there is no such message any more.
+                      -- The end of the log was lost: the message no longer exists.
                       when p_to[a.ordinal * 3] > h.head then 2
                       when greatest(c.cursor, h.tail) <> a.expected then 3
                       when r.run_from is null then 1
@@ -121,7 +120,7 @@ begin
             order by g.base_offset desc limit 1) s
         cross join lateral (
             select split_part(s.frames, e'\n', (a.message_offset - s.base_offset + 1)::int) as frame) f
-        -- One that was deleted, or dead-lettered by hand, meanwhile is not dead-lettered again.
+        -- A message that was deleted or dead-lettered by hand meanwhile is not dead-lettered again.
         where not exists (select 1 from queen.skips k
                           where k.partition_id = r.partition_id and k.message_offset = a.message_offset
                             and (k.consumer_group is null or k.consumer_group = r.consumer_group));
@@ -133,16 +132,16 @@ begin
     from unnest(v_rows) r;
 end $$;
 
--- queen.settle_unlocked: queen.settle for the cursors that no other session has locked.
--- in:     as queen.settle, and p_wait int: milliseconds to wait for locked rows; 0 leaves them out, null waits as long as
+-- queen.settle_unlocked: queen.settle for cursors that no other session has locked.
+-- in:     as queen.settle, and p_wait int: milliseconds to wait for locked rows; 0 omits them, null waits as long as
 --         lock_timeout allows
--- out:    as queen.settle, and busy int[]: the positions of rows that were left out because their cursor is locked, the
---         partition in which they need a new one, or the queue or partition of a dead letter
+-- out:    as queen.settle, and busy int[]: the positions of rows that were omitted because of a lock on their cursor, on the
+--         partition in which they need a new one, or on the queue or partition of a dead letter
 -- locks:  queues and partitions rows of dead letters, partitions rows of new readers, then consumers rows in (partition_id,
---         consumer_group) order, skipping busy ones unless it may wait
--- raises: lock_not_available when it may wait and the time is up
--- Without a lease a group may acknowledge where it has not read yet. It gets a cursor only if that is moved or a message
--- failed, so that a refused acknowledgement leaves nothing behind: a cursor holds back retention.
+--         consumer_group) order, skipping busy ones unless p_wait allows waiting
+-- raises: lock_not_available when the wait times out
+-- Without a lease, a group may acknowledge where it has not read yet. It gets a cursor only if that is moved or a message failed, so that
+-- a refused acknowledgement leaves nothing behind: a cursor holds back retention.
 create or replace function queen.settle_unlocked(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[],
     p_to bigint[], p_stops boolean[], p_failed_from bigint[], p_failed_to bigint[],
@@ -168,7 +167,7 @@ begin
             p_groups, p_wait);
     end if;
     busy := busy || (select t.busy from queen.try_readers(p_partitions, p_groups, p_wait) t);
-    -- Without a partition it is a row of nothing.
+    -- An empty array if there is no partition.
     if busy <> '{}' then
         p_partitions := array(select case when a.ordinal <> all (busy) then a.id end
                               from unnest(p_partitions) with ordinality a (id, ordinal)
@@ -179,12 +178,12 @@ begin
                       p_dead, p_dead_way, p_dead_offsets, p_dead_errors, p_deferred) a;
 end $$;
 
--- queen.try_owners: locks what a new row refers to, its partition and its queue, as its foreign keys would.
--- in:     p_partitions uuid[] (null = none is needed), p_wait int (milliseconds to wait; 0 = leave out what another session has
+-- queen.try_owners: locks the partition and queue that a new row refers to, as its foreign keys would.
+-- in:     p_partitions uuid[] (null = none is needed), p_wait int (milliseconds to wait; 0 = omit what another session has
 --         locked, null = as long as lock_timeout allows)
--- out:    int[]: the positions, from 1, of those that were left out
+-- out:    int[]: the positions, from 1, of omitted ones
 -- locks:  queues rows, then partitions rows, for key share
--- raises: lock_not_available when it may wait and the time is up
+-- raises: lock_not_available when the wait times out
 create or replace function queen.try_owners(p_partitions uuid[], p_wait int)
 returns int[] language plpgsql as $$
 declare

@@ -1,9 +1,9 @@
--- Messages that a group is not given (schema/0006_messages.sql). A claim starts behind those it stands on and ends before
--- the next one, so what is claimed has no holes: fetching, caching and acknowledging need not know of any of this.
+-- Messages that a group does not receive (schema/0006_messages.sql). A claim starts after skips at its beginning and ends before the
+-- next one, so a claimed range has no holes: fetching, caching and acknowledging need no knowledge of skips.
 
--- queen.next_kept: the first offset from a place on that a group is given.
+-- queen.next_kept: the first offset from a position on that a group receives.
 -- in:     p_partition uuid, p_group text, p_offset bigint
--- out:    bigint: p_offset itself unless it is to be skipped; the head when all the rest is
+-- out:    bigint: p_offset itself unless it is skipped; the head if all the rest is
 -- locks:  none
 -- raises: never
 create or replace function queen.next_kept(p_partition uuid, p_group text, p_offset bigint)
@@ -17,7 +17,7 @@ begin
     return p_offset;
 end $$;
 
--- queen.next_skip: the first offset behind a place that a group is not given.
+-- queen.next_skip: the first offset after a position that a group does not receive.
 -- in:     p_partition uuid, p_group text, p_offset bigint
 -- out:    bigint, or null
 -- locks:  none
@@ -31,13 +31,13 @@ begin
             order by k.message_offset limit 1);
 end $$;
 
--- queen.skip: a message is not delivered any more.
--- in:     p_partition uuid, p_offset bigint, p_group text (null = to nobody)
+-- queen.skip: stops the delivery of a message.
+-- in:     p_partition uuid, p_offset bigint, p_group text (null = all groups)
 -- out:    nothing
 -- locks:  consumers rows of the partition (or of the group) in (partition_id, consumer_group) order; the caller has locked
 --         the heads row
 -- raises: never
--- Cursors that stand on it move on, unless they are leased: what is in a lease has been delivered, and is settled with it.
+-- Cursors at this message move on, unless they are leased: leased messages have been delivered, and are settled with the lease.
 create or replace function queen.skip(p_partition uuid, p_offset bigint, p_group text)
 returns void language plpgsql as $$
 declare
@@ -53,8 +53,7 @@ begin
     v_groups := array(select c.consumer_group from queen.readers_of(p_partition) c
                       where p_group is null or c.consumer_group = p_group);
     perform queen.lock_readers(array_fill(p_partition, array[cardinality(v_groups)]), v_groups);
-    -- Also a row whose cursor stays gets a new version: a claim that began before this one then finds it changed, and looks
-    -- again.
+    -- Rows whose cursor stays get a new version too: a claim that began before this one then finds it changed, and looks again.
     update queen.consumers as c
     set cursor = case when l.stands then l.kept else c.cursor end, attempts = case when l.stands then 0 else c.attempts end,
         lease_start = case when l.stands then coalesce(c.lease_start, c.cursor) else c.lease_start end,
@@ -71,9 +70,9 @@ begin
     where c.partition_id = p_partition and c.consumer_group = l.consumer_group and c.generation = l.generation;
 end $$;
 
--- queen.sweep_skips: forgets those of messages that have left the log.
+-- queen.sweep_skips: removes skips of messages that have left the log.
 -- in:     nothing
--- out:    bigint: how many
+-- out:    bigint: the number of removed skips
 -- locks:  skips rows
 -- raises: never
 create or replace function queen.sweep_skips()

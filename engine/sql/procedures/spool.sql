@@ -1,4 +1,4 @@
--- queen.spool_position: how far the spool of a broker was handed in.
+-- queen.spool_position: how far the spool of a broker was replayed.
 -- in:     p_spool uuid
 -- out:    the number of the next record
 -- locks:  one spools row, if it is new
@@ -10,9 +10,9 @@ begin
     return (select s.position from queen.spools s where s.id = p_spool);
 end $$;
 
--- queen.move_spool: records of a spool are handed in, in this transaction.
+-- queen.move_spool: records that the spool was replayed up to a record, in the replaying transaction.
 -- in:     p_spool uuid, p_from bigint (the next record, as the broker knows it), p_to bigint
--- out:    false if it was somewhere else: then nothing must be handed in
+-- out:    false if the position differs: then nothing must be stored
 -- locks:  one spools row
 -- raises: never
 create or replace function queen.move_spool(p_spool uuid, p_from bigint, p_to bigint)

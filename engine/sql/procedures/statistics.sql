@@ -1,8 +1,8 @@
--- queen.count: adds what a broker did to the counts of queues.
+-- queen.count: adds a broker's work to the counts of queues.
 -- in:     p_queues text[] (distinct), p_appended bigint[], p_doubts boolean[] (of each: measure it again);
 --         p_readers int[] (which queue above, from 1), p_groups text[], p_consumed bigint[]; p_quiet interval (longer than
---         brokers keep such things to themselves)
--- out:    nothing; what is about a queue that is gone is dropped
+--         brokers delay their reports)
+-- out:    nothing; deleted queues are ignored
 -- locks:  queue_counts rows in queue_id order, then group_counts rows in key order
 -- raises: never
 create or replace function queen.count(
@@ -19,7 +19,7 @@ begin
     on conflict (queue_id) do update
     set appended = t.appended + excluded.appended, changed_at = excluded.changed_at,
         (suspect, doubts) = (
-            -- What was measured a moment ago may hold this already.
+            -- A recent measurement may already include this.
             select t.suspect or a.doubt or t.partial or t.replaced_at > excluded.changed_at - p_quiet, t.doubts + a.doubt::int from unnest(p_queues, p_doubts) a (name, doubt)
             join queen.queues q on q.name = any (array[a.name]) where q.id = t.queue_id);
     insert into queen.group_counts as t (queue_id, consumer_group, consumed)
@@ -29,7 +29,7 @@ begin
     join queen.queue_counts c on c.queue_id = any (array[q.id])
     order by q.id, a.consumer_group collate "C"
     on conflict (queue_id, consumer_group) do update set consumed = t.consumed + excluded.consumed;
-    -- A group nobody has measured yet.
+    -- A group that was not measured yet.
     update queen.queue_counts as c set suspect = true, doubts = c.doubts + 1
     from unnest(p_readers, p_groups) a (reader, consumer_group)
     join queen.queues q on q.name = any (array[p_queues[a.reader]])
@@ -37,7 +37,7 @@ begin
     where c.queue_id = q.id and not c.suspect;
 end $$;
 
--- queen.doubt: the counts of these queues have to be measured again. For procedures that change what is not counted.
+-- queen.doubt: marks the counts of queues as suspect. For procedures that change what is not counted.
 -- in:     p_queues uuid[]
 -- out:    nothing
 -- locks:  queue_counts rows in queue_id order
@@ -52,7 +52,7 @@ begin
     update queen.queue_counts as c set suspect = true, doubts = c.doubts + 1 where c.queue_id = any (p_queues);
 end $$;
 
--- queen.doubt_lost: a broker is gone without telling what it did last, whichever queues that was about.
+-- queen.doubt_lost: marks counts as suspect because a broker is gone without reporting its latest work.
 -- in:     nothing
 -- out:    nothing
 -- locks:  queue_counts rows
@@ -63,16 +63,16 @@ begin
     perform queen.doubt(array(select c.queue_id from queen.queue_counts c where not c.suspect));
 end $$;
 
--- queen.measure: counts a queue anew, by a look at each of its partitions.
--- in:     p_queue uuid, p_wait boolean (for who is measuring it right now, and then measure it again), p_replace boolean (the
---         counts, whether they are in doubt or not), p_quiet interval (as queen.count), p_reconcile interval (after which
+-- queen.measure: counts a queue anew by reading all of its partitions.
+-- in:     p_queue uuid, p_wait boolean (for a concurrent measurement, and then measure again), p_replace boolean (the
+--         counts, whether they are suspect or not), p_quiet interval (as queen.count), p_reconcile interval (after which
 --         counts are replaced anyway)
--- out:    boolean: false when somebody else is at it, or there is no such queue
+-- out:    boolean: false if another session is measuring it, or the queue does not exist
 -- locks:  none on the message path; queue_counts, group_counts and notable_partitions rows of the queue
 -- raises: never
--- What a broker did and has not told yet is in the measurement already and will be added once more, so a queue that
--- is told about soon after its counts were replaced becomes suspect. Of more partitions than it can look at closely it chooses those that hold most, were
--- pushed to longest ago and were served longest ago.
+-- Work that a broker has not reported yet is already in the measurement and will be added once more, so a queue with reports soon after
+-- its counts were replaced becomes suspect. If there are more partitions than can be examined closely, it chooses those that hold
+-- most, were pushed to longest ago and were served longest ago.
 create or replace function queen.measure(
     p_queue uuid, p_wait boolean, p_replace boolean, p_quiet interval, p_reconcile interval)
 returns boolean language plpgsql
@@ -103,9 +103,9 @@ begin
     if not found then
         return false;
     end if;
-    -- Before the reading: a doubt that comes meanwhile may be about what was read already.
+    -- Before the reading: a later doubt may be about what was already read.
     select * into v_counts from queen.queue_counts c where c.queue_id = p_queue;
-    -- Who holds no registration for the whole queue reads only where it has a cursor or is registered for the partition.
+    -- Groups without a registration for the whole queue read only where they have a cursor or are registered for the partition.
     select array_agg(k.consumer_group), array_agg(r.since),
            array_agg(k.consumer_group = '__QUEUE_MODE__' or r.queue_name is not null),
            array_agg(exists (select 1 from queen.groups n where n.queue_name = v_queue
@@ -118,7 +118,7 @@ begin
           union select c.consumer_group::text from queen.group_counts c where c.queue_id = p_queue) k
     left join queen.groups r on r.queue_name = v_queue and r.consumer_group = k.consumer_group and r.partition_name = '';
 
-    -- All reading comes before the first lock: a large queue takes a while.
+    -- All reading happens before the first lock, because a large queue takes a while.
     with places as materialized (
         select p.id, p.name, p.created_at, h.head, h.tail, h.last_push_at
         from queen.partitions p cross join lateral queen.head_of(p.id) h
@@ -176,9 +176,9 @@ begin
     cross join (select coalesce(jsonb_agg(to_jsonb(n)), '[]') as notable from notable n) n;
     v_dead := (select count(*) from queen.dead_letter_rows d where d.queue_id = p_queue);
 
-    -- What brokers have told is exact as soon as all have, and a measurement is not while some have not: it replaces only
-    -- what is in doubt, what nobody has changed for a while, and what has gone without it for long. Whatever is told soon
-    -- after that makes it suspect again (queen.count).
+    -- Reported counts are exact once all brokers have reported, and a measurement is not while some have not. So it replaces only counts
+    -- that are suspect, that have not changed for a while, or that were not replaced for long. Reports soon after that make them
+    -- suspect again (queen.count).
     v_replace := p_replace or coalesce(v_counts.suspect or v_counts.replaced_at < v_now - p_reconcile, true)
         or coalesce((select c.changed_at <= v_now - p_quiet from queen.queue_counts c where c.queue_id = p_queue
                      for no key update), true);
@@ -206,7 +206,7 @@ begin
     set consumed = case when v_replace then excluded.consumed else c.consumed end, members = excluded.members, pending_partitions = excluded.pending_partitions,
         leased_partitions = excluded.leased_partitions, leased = excluded.leased, served_at = excluded.served_at,
         oldest_at = case when excluded.pending_partitions > 0 then c.oldest_at end;
-    -- Nobody reads here under these names. Queue mode stays: for a queue that nobody reads at all.
+    -- No consumer reads under these names. Queue mode stays, for queues without consumers.
     delete from queen.group_counts c
     where c.queue_id = p_queue and c.members = 0 and c.consumer_group <> '__QUEUE_MODE__'
       and not exists (select 1 from queen.groups g where g.queue_name = v_queue and g.consumer_group = c.consumer_group);
@@ -225,17 +225,17 @@ end $$;
 
 -- queen.measure_next: measures the queue that has waited longest for it.
 -- in:     p_before timestamptz (not what was measured since then), p_quiet interval, p_reconcile interval (as queen.measure)
--- out:    real: how many milliseconds it took; null when no queue has changed since it was measured
+-- out:    real: its duration in milliseconds; null if no queue has changed since it was measured
 -- locks:  as queen.measure
 -- raises: never
--- Leases run out without anybody doing anything, so a queue with leases is looked at again after a while.
+-- Leases expire without any call, so a queue with leases is measured again after a while.
 create or replace function queen.measure_next(p_before timestamptz, p_quiet interval, p_reconcile interval)
 returns real language plpgsql set enable_seqscan = on set enable_sort = on set plan_cache_mode = force_custom_plan as $$
 declare
     v_began timestamptz := clock_timestamp();
     v_queue uuid;
 begin
-    -- Another broker may be at the first of them.
+    -- Another broker may be measuring the first of them.
     for v_queue in
         select c.queue_id from queen.queue_counts c
         where c.measured_at < p_before
@@ -253,7 +253,7 @@ begin
     return null;
 end $$;
 
--- queen.freshen: makes the counts exact for who is about to read them, where that is cheap.
+-- queen.freshen: makes the counts exact before they are read, where that is cheap.
 -- in:     p_queue text (null = those of all queues that may be wrong), p_partitions_max int (of a cheap queue),
 --         p_budget interval, p_quiet interval, p_reconcile interval (as queen.measure)
 -- out:    nothing
@@ -279,8 +279,8 @@ begin
     end loop;
 end $$;
 
--- One row for each queue, from its counts. What the queue as a whole has not read is what queue mode has not, or without
--- it the group that is furthest behind; without readers, everything.
+-- One row per queue, from its counts. Unread messages of the whole queue are those of queue mode, or without it of the group that is
+-- furthest behind; without readers, everything.
 create or replace view queen.queue_figures as
 select f.id, f.name, f.namespace, f.task, f.created_at, f.partitions, f.stored, f.unread,
        least(f.unread, f.leased) as leased, f.dead_letters,

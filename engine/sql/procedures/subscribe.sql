@@ -1,11 +1,11 @@
 -- queen.register_group: registers where a group starts, on its first contact with a queue or a partition.
--- in:     p_queue text, p_group text, p_partition text ('' = the whole queue), p_mode text (how it was asked for, to be
---         shown), p_new boolean (from now on), p_since timestamptz (from a time on; null = from the oldest message)
--- out:    boolean: there is such a queue. An existing registration stands, and counts as used
+-- in:     p_queue text, p_group text, p_partition text ('' = the whole queue), p_mode text (as requested, to be
+--         shown), p_new boolean (new messages only), p_since timestamptz (from a time on; null = from the oldest message)
+-- out:    boolean: the queue exists. An existing registration stays, and counts as used
 -- locks:  one groups row, one consumer_watermarks row, one queue_counts row
 -- raises: never
--- A group may come before its queue. It is registered then as well, so that what is pushed before it comes again counts
--- as unread and is retained for it; but not where queues are not created by themselves (queen.creates_queues).
+-- A group may come before its queue. It is registered then as well, so that what is pushed before it comes again counts as unread and
+-- is retained for it; but not if queues are not created automatically (queen.creates_queues).
 create or replace function queen.register_group(
     p_queue text, p_group text, p_partition text, p_mode text, p_new boolean, p_since timestamptz)
 returns boolean language plpgsql as $$
@@ -36,7 +36,7 @@ begin
     return v_queue is not null;
 end $$;
 
--- queen.subscribe: the same without a word for it. Brokers of 0.1.0 call it; to be removed with 0.3.0.
+-- queen.subscribe: queen.register_group without a mode. Called by brokers of 0.1.0; to be removed with 0.3.0.
 -- in:     as queen.register_group, without p_mode
 -- out:    nothing
 -- locks:  as queen.register_group

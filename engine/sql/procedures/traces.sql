@@ -1,12 +1,12 @@
--- Traces: what consumers tell about the messages they work on, found by message or by a name they gave it.
+-- Traces: notes of consumers about messages, found by message or by name.
 
--- queen.add_trace: writes one event down.
+-- queen.add_trace: stores a note.
 -- in:     p_id uuid, p_partition uuid, p_transaction text, p_hashes bytea (as queen.find_message), p_offset bigint (null = to
---         be looked for), p_group text, p_worker text, p_event text, p_names text[] (distinct), p_data text (JSON)
--- out:    boolean: there is such a message
--- locks:  none but a share of the partition
+--         search for it), p_group text, p_worker text, p_event text, p_names text[] (distinct), p_data text (JSON)
+-- out:    boolean: the message exists
+-- locks:  a share lock on the partition only
 -- raises: never
--- Of a message that has left the log the dead letter is message enough. Sent twice it is written once.
+-- For a message that has left the log, a dead letter is sufficient. A repeated call stores it once.
 create or replace function queen.add_trace(
     p_id uuid, p_partition uuid, p_transaction text, p_hashes bytea, p_offset bigint, p_group text, p_worker text,
     p_event text, p_names text[], p_data text)
@@ -35,7 +35,7 @@ begin
     return true;
 end $$;
 
--- queen.message_traces: the events of one message, the oldest first.
+-- queen.message_traces: the notes about one message, oldest first.
 -- in:     p_partition uuid, p_transaction text, p_limit bigint
 -- out:    id uuid, event_type text, data text, consumer_group text, worker_id text, created_at timestamptz, trace_names text[]
 -- locks:  none
@@ -53,7 +53,7 @@ begin
     limit p_limit;
 end $$;
 
--- queen.named_traces: the events under one name, the newest first.
+-- queen.named_traces: the notes under one name, newest first.
 -- in:     p_name text, p_limit bigint, p_offset bigint
 -- out:    as queen.message_traces, and transaction_id text, partition_id uuid, message_offset bigint, queue_name text,
 --         partition_name text
@@ -77,7 +77,7 @@ begin
     order by n.created_at desc, n.trace_id desc;
 end $$;
 
--- queen.count_named_traces: how many events there are under one name.
+-- queen.count_named_traces: the number of notes under one name.
 -- in:     p_name text
 -- out:    bigint
 -- locks:  none
@@ -87,12 +87,12 @@ returns bigint language sql stable as $$
     select count(*) from queen.trace_names n where n.name = p_name
 $$;
 
--- queen.list_trace_names: the names there are, the one used last first.
+-- queen.list_trace_names: all names, most recently used first.
 -- in:     p_limit bigint, p_offset bigint
 -- out:    name text, traces bigint, messages bigint (distinct), last_seen timestamptz, total bigint (of names, on every row)
 -- locks:  none
 -- raises: never
--- Reads all names; how many that are is bounded by how long traces are kept. Messages are counted for the page only.
+-- Reads all names; their number is bounded by the retention of traces. Messages are counted for the page only.
 create or replace function queen.list_trace_names(p_limit bigint, p_offset bigint)
 returns table (name text, traces bigint, messages bigint, last_seen timestamptz, total bigint)
 language plpgsql stable
@@ -112,9 +112,9 @@ begin
     order by g.last_seen desc, g.name;
 end $$;
 
--- queen.sweep_traces: forgets old events.
+-- queen.sweep_traces: removes expired notes.
 -- in:     p_older_than interval, p_batch int
--- out:    bigint: how many; fewer than p_batch = that was all
+-- out:    bigint: the number; fewer than p_batch = all are done
 -- locks:  traces rows
 -- raises: never
 create or replace function queen.sweep_traces(p_older_than interval, p_batch int)

@@ -1,7 +1,7 @@
--- Views for people: the log and its readers as rows. The broker itself uses none of them.
--- A row of heads is looked for from its highest generation down (newest.sql), in each view's own words: tables in a view
--- are read with its owner's rights, but functions are called with those of whoever asks, in a session with any search_path (frame.sql). New columns go to the end, because
--- a view that had to be dropped would lose its grants.
+-- Views for people: the log and its readers as rows. The broker itself does not use them. They find a row of heads from its highest
+-- generation down (newest.sql), spelled out in each view: tables in a view are read with its owner's rights, but functions are called
+-- with those of the caller, in a session with any search_path (frame.sql). New columns go to the end, because dropping a view would lose
+-- its grants.
 
 -- queen.messages: every stored message.
 create or replace view queen.messages as
@@ -30,8 +30,8 @@ where s.base_offset + f.ordinal - 1 >= t.tail
                   where k.partition_id = s.partition_id and k.message_offset = s.base_offset + f.ordinal - 1
                     and k.consumer_group is null);
 
--- queen.lag: where every group stands in every partition that it reads. In one that it has not read from yet: where it would start, as
--- queen.start_of has it; queue mode counts as a reader of the whole queue once it has read anything there.
+-- queen.lag: the position of every group in every partition that it reads. In one that it has not read yet, where it would start, as in
+-- queen.start_of; queue mode counts as a reader of the whole queue once it has read anything there.
 create or replace view queen.lag as
 select q.name as queue, p.name as partition, c.consumer_group, r.cursor, h.head, h.head - r.cursor as pending,
        o.created_at as oldest_pending_at, queen.now() - o.created_at as oldest_pending_age, p.id as partition_id
@@ -52,7 +52,7 @@ cross join lateral (
                                order by s.base_offset limit 1), h.head) end
     from (select distinct on (k.consumer_group) k.consumer_group, k.since from queen.groups k
           where k.queue_name = q.name and k.partition_name in ('', p.name)
-          -- A registration for the partition goes before the one for its queue.
+          -- A registration for the partition takes precedence over the one for its queue.
           order by k.consumer_group, k.partition_name desc) g
     where not exists (select 1 from queen.consumers n
                       where n.partition_id = p.id and n.consumer_group = g.consumer_group)
@@ -75,7 +75,7 @@ join queen.partitions p on p.queue_id = q.id
 join queen.consumers c on c.partition_id = p.id
 where c.lease_until > queen.now();
 
--- queen.dead_letters: what groups have given up on. May be deleted from.
+-- queen.dead_letters: messages that groups gave up on. Rows may be deleted.
 create or replace view queen.dead_letters as
 select q.name as queue, p.name as partition, d.consumer_group, h.header ->> 'transactionId' as transaction_id,
        queen.frame_payload(d.frame) as payload, d.error, d.attempts, d.created_at, d.failed_at, d.message_id,
@@ -95,6 +95,6 @@ end $$;
 create or replace trigger delete_dead_letter instead of delete on queen.dead_letters
     for each row execute function queen.delete_dead_letter();
 
--- What the views call. These read nothing.
+-- Functions that the views call. They read nothing.
 grant execute on function queen.message_id(timestamptz, bigint, bigint), queen.frame_header(text),
                           queen.frame_payload(text), queen.now() to public;

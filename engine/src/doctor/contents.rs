@@ -1,28 +1,28 @@
-//! Judges what Queen keeps in the database: tables, indexes, extents, deferred operations, leases. Pure.
+//! Checks what Queen keeps in the database: tables, indexes, extents, deferred operations, leases. Pure.
 
 use super::facts::{Contents, Facts, Leases, Table};
 use super::{Circumstances, Findings, size, span};
 
-/// Rows that are updated with every flight.
+/// Tables whose rows are updated by every flight.
 const HOT_TABLES: [&str; 2] = ["heads", "consumers"];
 /// By the design of generations 15 of 16 updates are HOT.
 const HOT_SHARE_MIN: f64 = 0.75;
-/// Fewer say nothing.
+/// With fewer updates, the share means nothing.
 const UPDATES_MIN: i64 = 10_000;
-/// Autovacuum is told to come at 5 percent, so this many are a sign that it does not, or cannot.
+/// Autovacuum is set to run at 5 percent, so this many dead rows mean that it does not run or cannot remove them.
 const DEAD_MIN: i64 = 50_000;
 const DEAD_PER_LIVE: i64 = 2;
 const BLOAT_BYTES_MIN: i64 = 256 << 20;
-/// A row takes some 150 bytes, in a table that is half empty by intention, and as much in the index.
+/// A row takes about 150 bytes, as much again in the index, and the table is half empty by design.
 const BLOAT_BYTES_PER_ROW: i64 = 4096;
-/// The log is cut into about 32.
+/// Normally the log has about 32.
 const EXTENTS_MAX: i64 = 100;
 const DEFERRED_SECONDS_MAX: f64 = 10.0;
 const INBOX_SECONDS_MAX: f64 = 10.0;
-/// Longer than any handler should need; a lease may be renewed for ever.
+/// Longer than any handler should need. A lease can be renewed without limit.
 const LEASE_SECONDS_MAX: f64 = 3600.0;
 
-/// Without one of these an operation reads whole tables.
+/// Indexes without which an operation reads whole tables.
 pub const INDEXES: [&str; 14] = [
     "queues_pkey",
     "queues_name_key",
@@ -46,29 +46,29 @@ pub fn judge(facts: &Facts, here: &Circumstances, found: &mut Findings) {
     }
     for index in &facts.invalid_indexes {
         found.problem("index_invalid", format!(
-            "index queen.{index} is not valid and may not be used: a build of it failed or is still going \
-             on; `reindex index queen.{index}`"));
+            "index queen.{index} is invalid and not used: building it failed or is still in progress; if it \
+             failed, run `reindex index queen.{index}`"));
     }
     for index in INDEXES.iter().filter(|index| !facts.indexes.iter().any(|there| there == *index)) {
         found.problem("index_missing", format!(
-            "index queen.{index} is missing: operations read whole tables without it. Create it anew as the \
-             schema files in engine/sql/schema have it"));
+            "index queen.{index} is missing: operations read whole tables without it; recreate it as defined \
+             in engine/sql/schema"));
     }
     if let Some(first) = here.unreadable.first() {
         let others = match here.unreadable.len() - 1 {
             0 => String::new(),
-            others => format!(", and {others} other partition(s) wait like this"),
+            others => format!("; {others} other partition(s) are blocked the same way"),
         };
         found.problem("message_unreadable", format!(
-            "{first}{others}. Nothing is lost: give this broker the key in QUEEN_ENCRYPTION_OLD_KEYS, or delete or \
-             dead-letter the message to let the partition go on"));
+            "{first}{others}. The message is still stored: add its key to QUEEN_ENCRYPTION_OLD_KEYS of this broker, or \
+             delete or dead-letter it to unblock the partition"));
     }
     match &facts.contents {
         Some(contents) => judge_contents(contents, here, found),
         None => found.warning(
             "tables_unread",
-            "tables of Queen could not be read within a second, because somebody holds a lock on one as a \
-             whole; see the other findings",
+            "Queen's tables could not be read within a second because another session holds a table lock; see \
+             the other findings",
         ),
     }
     if let Some(leases) = &facts.leases {
@@ -80,8 +80,8 @@ fn judge_table(table: &Table, found: &mut Findings) {
     let name = &table.name;
     if table.autovacuum_off {
         found.problem("autovacuum_off_table", format!(
-            "autovacuum is switched off for queen.{name}: nothing in it is reused; `alter table queen.{name} \
-             reset (autovacuum_enabled)`"));
+            "autovacuum is disabled for queen.{name}: its dead rows are never reclaimed; run `alter table \
+             queen.{name} reset (autovacuum_enabled)`"));
     }
     let hot = HOT_TABLES.contains(&name.as_str());
     if hot
@@ -90,25 +90,25 @@ fn judge_table(table: &Table, found: &mut Findings) {
     {
         let percent = table.hot_updates * 100 / table.updates;
         found.warning("hot_updates", format!(
-            "only {percent} percent of the {} updates of queen.{name} were HOT (93 are normal): each of the \
-             others writes to the indexes, too. Look for indexes somebody has added, and for transactions \
-             that keep old row versions",
+            "only {percent} percent of the {} updates of queen.{name} were HOT (93 percent is normal); every \
+             other update also writes to the indexes. Look for added indexes and for long transactions that \
+             keep old row versions",
             table.updates));
     }
     if table.dead >= DEAD_MIN && table.dead > table.live * DEAD_PER_LIVE {
         found.warning(
             "dead_tuples",
             format!(
-                "queen.{name} holds {} dead row versions beside {} live ones: vacuum cannot keep up, or \
-                 something keeps it from removing them; see the other findings, then `vacuum queen.{name}`",
+                "queen.{name} has {} dead row versions and {} live ones: vacuum cannot keep up or is blocked; \
+                 resolve the other findings, then run `vacuum queen.{name}`",
                 table.dead, table.live
             ),
         );
     }
     if hot && table.bytes > BLOAT_BYTES_MIN && table.bytes / table.live.max(1) > BLOAT_BYTES_PER_ROW {
         found.warning("bloat", format!(
-            "queen.{name} takes {} for {} rows. Space is reused but not given back; if it matters, `vacuum \
-             full queen.{name}` stops everything for some seconds",
+            "queen.{name} takes {} for {} rows. The space is reused but not returned to the system; `vacuum \
+             full queen.{name}` returns it, and blocks all traffic for some seconds",
             size(table.bytes), table.live));
     }
 }
@@ -118,8 +118,8 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
         found.warning(
             "schema_version",
             format!(
-                "the schema in this database has version {}, this program knows {}: brokers of different \
-                 versions are in use; bring them to one",
+                "the database has schema version {}, this program has version {}: brokers of different \
+                 releases are running; upgrade all of them to the same release",
                 contents.schema, here.schema
             ),
         );
@@ -127,11 +127,12 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
     let deferred = &contents.deferred;
     if deferred.open > 0 {
         let oldest = deferred.oldest_seconds.unwrap_or(0.0);
-        let text = format!("{} deferred operation(s) wait, the oldest for {}", deferred.open, span(oldest));
+        let text =
+            format!("{} deferred operation(s) pending, the oldest for {}", deferred.open, span(oldest));
         match oldest > DEFERRED_SECONDS_MAX {
             true => found.problem(
                 "deferred_waiting",
-                format!("{text}: the database does not keep up; see the other findings"),
+                format!("{text}: the database cannot keep up; see the other findings"),
             ),
             false => found.info("deferred_waiting", text),
         }
@@ -140,8 +141,8 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
         found.problem(
             "deferred_failed",
             format!(
-                "{} deferred operation(s) have failed, the last because: {}; decide about them with \
-                 `/api/v1/operations?status=failed`",
+                "{} deferred operation(s) failed, most recently with: {}; list them with `queen ops list --status \
+                 failed`, then retry or cancel each",
                 deferred.failed,
                 deferred.error.as_deref().unwrap_or("unknown")
             ),
@@ -152,8 +153,9 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
         found.warning(
             "inbox_waiting",
             format!(
-                "{} message(s) pushed with SQL wait in queen.inbox, the oldest for {}: no broker moves them into \
-                 the log; is one running, is maintenance off, and is there the key that their queues require?",
+                "{} message(s) pushed from SQL are waiting in queen.inbox, the oldest for {}: no broker is moving them \
+                 into the log. Check that a broker is running, that maintenance mode is off, and that the \
+                 encryption key their queues require is set",
                 inbox.waiting,
                 span(oldest)
             ),
@@ -163,7 +165,7 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
         found.problem(
             "inbox_refused",
             format!(
-                "{} message(s) in queen.inbox were refused by the log, the last because: {}; correct or delete them",
+                "{} message(s) in queen.inbox could not be stored, most recently because: {}; correct or delete them",
                 inbox.refused,
                 inbox.error.as_deref().unwrap_or("unknown")
             ),
@@ -171,26 +173,25 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
     }
     if let (false, Some(queue)) = (here.can_seal, contents.encrypted_queues.first()) {
         found.warning("encryption_without_key", format!(
-            "{} queue(s) ask for encryption, {queue:?} among them, but there is no key: what is pushed there is stored as \
-             it is, or refused with QUEEN_ENCRYPTION_REQUIRED; set QUEEN_ENCRYPTION_KEY", contents.encrypted_queues.len()));
+            "{} queue(s) require encryption, for example {queue:?}, but no key is set: their messages are stored \
+             unencrypted, or refused with QUEEN_ENCRYPTION_REQUIRED; set QUEEN_ENCRYPTION_KEY", contents.encrypted_queues.len()));
     }
     if contents.maintenance {
-        found.info("maintenance", "maintenance mode is on: pushes wait in the spools of the brokers");
+        found.info("maintenance", "maintenance mode is on: brokers spool pushes to disk");
     }
     if contents.pop_maintenance {
-        found.info("pop_maintenance", "pop maintenance mode is on: pops find nothing");
+        found.info("pop_maintenance", "pop maintenance mode is on: pops return no messages");
     }
     let extents = &contents.extents;
     if extents.count != extents.tables {
         found.problem("extents_differ", format!(
-            "the log has {} tables, but queen.extents lists {}: somebody has changed one by hand; bring both \
-             to the same state",
+            "the log has {} tables, but queen.extents lists {}: one of them was changed by hand; make them match",
             extents.tables, extents.count));
     } else if extents.count > EXTENTS_MAX {
         found.warning("extents_many", format!(
-            "the log is in {} extents, the oldest {} old, and every read looks into each: dropping them does \
-             not keep up. Look for sessions that use the log for long, and for a queue that keeps everything \
-             beside one that does not",
+            "the log has {} extents, the oldest {} old, and every read searches all of them: extents are created \
+             faster than they are dropped. Look for sessions that use the log for a long time, and for a queue \
+             without retention beside busy queues that have it",
             extents.count, span(extents.oldest_seconds.unwrap_or(0.0))));
     }
 }
@@ -198,14 +199,14 @@ fn judge_contents(contents: &Contents, here: &Circumstances, found: &mut Finding
 fn judge_leases(leases: &Leases, found: &mut Findings) {
     if leases.orphaned > 0 {
         found.problem("lease_orphaned", format!(
-            "{} lease(s) are held for deferred acknowledgements that do not exist, and would be for weeks: \
-             nobody gets these messages; seek the group, or delete it from the queue", leases.orphaned));
+            "{} lease(s) are held for deferred acknowledgements that no longer exist: their messages would not be \
+             delivered for weeks; seek the group, or delete it from the queue", leases.orphaned));
     }
     let oldest = leases.oldest_seconds.unwrap_or(0.0);
     if let (true, Some(at)) = (oldest > LEASE_SECONDS_MAX, &leases.oldest) {
         found.warning("lease_stuck", format!(
-            "queue {:?}, partition {:?}: group {:?} got messages {} ago and still holds them. Its handler is \
-             stuck and renews its lease, or its lease time is very long; the partition waits for \
-             it", at.queue, at.partition, at.group, span(oldest)));
+            "queue {:?}, partition {:?}: group {:?} leased messages {} ago and still holds them, which blocks the \
+             partition; its handler is stuck while its lease is renewed, or the lease time is very \
+             long", at.queue, at.partition, at.group, span(oldest)));
     }
 }

@@ -1,4 +1,4 @@
-//! What `queen.diagnose` answers, field by field. It judges nothing.
+//! The facts that `queen.diagnose` returns, as types. No judgment here.
 
 use serde::Deserialize;
 
@@ -9,26 +9,26 @@ pub struct Facts {
     pub version: i32,
     pub version_text: String,
     pub read_only: bool,
-    /// Whether the role may see what other roles do.
+    /// Whether our role may see the activity of other roles.
     pub sees_others: bool,
     pub settings: Settings,
     pub checkpoints: Checkpoints,
     pub wraparound: Wraparound,
     pub sessions: Sessions,
-    /// Who keeps old row versions from being removed, the oldest first.
+    /// What keeps old row versions from being removed, oldest first.
     pub holders: Vec<Holder>,
     pub slots: Vec<Slot>,
     pub tables: Vec<Table>,
     pub indexes: Vec<String>,
     pub invalid_indexes: Vec<String>,
-    /// Sessions that hold locks Queen waits for.
+    /// Sessions that hold locks that Queen waits for.
     pub blockers: Vec<Blocker>,
     pub waits: Vec<Wait>,
-    /// Sessions that use the log, or lock a table of Queen as a whole.
+    /// Sessions that use the log, or hold a table lock on one of Queen's tables.
     pub log_users: Vec<LogUser>,
-    /// `None` if a table is locked as a whole.
+    /// `None` if a table lock prevents reading.
     pub contents: Option<Contents>,
-    /// `None` if there are too many to count them by the way.
+    /// `None` if there are too many to count quickly.
     pub leases: Option<Leases>,
 }
 
@@ -83,13 +83,13 @@ pub struct Slot {
     pub name: String,
     pub active: bool,
     pub wal_bytes: i64,
-    /// What it needs is gone already.
+    /// WAL that it needs was removed.
     pub lost: bool,
-    /// How old the row versions are that it keeps, if it keeps any.
+    /// Age in transactions of the row versions that it keeps, if any.
     pub transactions: Option<i64>,
 }
 
-/// Extents are added up as `segments`.
+/// All extents count as one table, `segments`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Table {
     pub name: String,
@@ -97,7 +97,7 @@ pub struct Table {
     pub dead: i64,
     pub updates: i64,
     pub hot_updates: i64,
-    /// With indexes and TOAST, at the last vacuum.
+    /// Size with indexes and TOAST, at the last vacuum.
     pub bytes: i64,
     pub autovacuum_off: bool,
 }
@@ -106,7 +106,7 @@ pub struct Table {
 pub struct Blocker {
     pub pid: i32,
     pub waiting: i64,
-    /// The longest of those that wait.
+    /// The longest wait.
     pub seconds: f64,
     pub name: Option<String>,
     pub state: Option<String>,
@@ -132,7 +132,7 @@ pub struct LogUser {
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Contents {
-    /// Queues that ask for encryption, some of them.
+    /// Some of the queues that require encryption.
     #[serde(default)]
     pub encrypted_queues: Vec<String>,
     pub schema: i32,
@@ -148,17 +148,17 @@ pub struct Deferred {
     pub open: i64,
     pub oldest_seconds: Option<f64>,
     pub failed: i64,
-    /// Why the last of those failed.
+    /// Why the latest of them failed.
     pub error: Option<String>,
 }
 
-/// Messages pushed with SQL that are not in the log yet.
+/// Messages pushed from SQL that are not in the log yet.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Inbox {
     pub waiting: i64,
     pub oldest_seconds: Option<f64>,
     pub refused: i64,
-    /// Why the last of those was.
+    /// Why the latest of them was refused.
     pub error: Option<String>,
 }
 
@@ -166,14 +166,14 @@ pub struct Inbox {
 pub struct Extents {
     pub count: i64,
     pub oldest_seconds: Option<f64>,
-    /// Tables that are part of the log.
+    /// Number of partitions of the table `segments`.
     pub tables: i64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Leases {
     pub live: i64,
-    /// Since the messages were handed out.
+    /// Since the messages were delivered.
     pub oldest_seconds: Option<f64>,
     pub oldest: Option<Leased>,
     /// Held for deferred acknowledgements that do not exist.
@@ -188,12 +188,12 @@ pub struct Leased {
 }
 
 impl Facts {
-    /// How long something has kept old row versions, as far as its age is known.
+    /// How long the oldest holder has kept old row versions, if its age is known.
     pub fn oldest_xmin_seconds(&self) -> f64 {
         self.holders.iter().filter_map(|holder| holder.seconds).fold(0.0, f64::max)
     }
 
-    /// The same in transactions, which is also known of replication slots.
+    /// The same in transactions, which is known for replication slots too.
     pub fn oldest_xmin_transactions(&self) -> i64 {
         let holders = self.holders.iter().filter_map(|holder| holder.transactions);
         holders.chain(self.slots.iter().filter_map(|slot| slot.transactions)).max().unwrap_or(0)

@@ -1,5 +1,5 @@
-//! Finds out whether a pooler in transaction mode sits between us and PostgreSQL. Two connections are enough: while
-//! one is in a transaction, a pooler has to give the other a different session than it had before.
+//! Detects a pooler in transaction mode between Queen and PostgreSQL. Two connections are enough: while one is in a
+//! transaction, a pooler has to give the other a different session than before.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tokio_postgres::Client;
 
 use crate::db::{Connector, Error};
 
-/// A pooler with a single session lets the second client wait: as good as an answer.
+/// A pooler with a single session makes the second client wait, which shows it as well.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For the whole experiment.
+/// Limit of the whole test.
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
 
-/// `None` if it cannot be told.
+/// `None` if the test failed.
 pub async fn detect(connector: &Connector) -> Option<bool> {
     tokio::time::timeout(PATIENCE_MAX, try_out(connector)).await.ok()?
 }
@@ -20,7 +20,7 @@ pub async fn detect(connector: &Connector) -> Option<bool> {
 async fn try_out(connector: &Connector) -> Option<bool> {
     let (first, second) = (connector.bare().await.ok()?, connector.bare().await.ok()?);
     let before = session(&first).await?;
-    // A pooler hands out the session that was used last, which is the one just seen.
+    // A pooler assigns the session that was used last, which is the one just seen.
     second.batch_execute("begin").await.ok()?;
     session(&second).await?;
     let after = tokio::time::timeout(PATIENCE, session(&first)).await;
@@ -31,7 +31,7 @@ async fn try_out(connector: &Connector) -> Option<bool> {
     }
 }
 
-/// The process that answers. By a simple query: prepared ones may already fail.
+/// The server process behind the connection, by a simple query because prepared statements may already fail.
 async fn session(client: &Client) -> Option<i32> {
     let messages = client.simple_query("select pg_backend_pid()").await.ok()?;
     messages.iter().find_map(|message| match message {
@@ -41,7 +41,7 @@ async fn session(client: &Client) -> Option<i32> {
 }
 
 impl Connector {
-    /// A connection whose driver runs by itself, without our session settings.
+    /// A connection with its driver running, without our session settings.
     async fn bare(&self) -> Result<Client, Error> {
         let (client, mut driver) = self.raw().await?;
         self.tasks.spawn_driver(async move {

@@ -1,4 +1,4 @@
-//! The judge, fact by fact: each check fires on its own fact, and all are silent on a healthy database.
+//! The doctor's checks: each fires on its own fact, and all are silent on a healthy database.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn judged(facts: Value, here: &Circumstances) -> Vec<(Severity, &'static str)> {
     judge(&facts, here).iter().map(|finding| (finding.severity, finding.code)).collect()
 }
 
-/// What is found when one thing is different.
+/// The findings when one fact of a healthy database is replaced.
 fn with(pointer: &str, value: Value) -> Vec<(Severity, &'static str)> {
     let mut facts = healthy();
     *facts.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
@@ -183,7 +183,7 @@ fn what_is_known_besides_the_facts_counts_as_well() {
         assert_eq!(found[0].1, code);
     }
     assert_eq!(judged(healthy(), &Circumstances { pooled: None, ..here() }), []);
-    // 97 of which others have 4: four for lists and one to listen come on top.
+    // 97, of which other programs use 4. Four connections for lists and one to listen are added to the pool.
     assert_eq!(judged(healthy(), &Circumstances { pool: 88, ..here() }), []);
     let wanted = judged(healthy(), &Circumstances { pool: 89, ..here() });
     assert_eq!(wanted, [(Severity::Warning, "connections_wanted")]);

@@ -1,4 +1,4 @@
-//! Looks at the database as `queen doctor` does, once in a while, and remembers what it found. What is new goes to the log.
+//! The doctor in the background: examines the database at an interval, keeps the result, and logs new findings.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub fn start(shared: &Arc<Shared>) {
     }
     let shared = shared.clone();
     shared.clone().tasks.spawn_until_stop(async move {
-        // None appears while we run.
+        // A pooler does not appear while the broker runs, so one test is enough.
         if let Some(pooled) = doctor::is_pooled(shared.connections.connector()).await {
             let _ = shared.pooled.set(pooled);
         }
@@ -27,7 +27,7 @@ pub fn start(shared: &Arc<Shared>) {
         loop {
             match examine(&shared).await {
                 Ok(examination) => told = tell(&examination, &told),
-                Err(error) => debug!(%error, "the database will be examined again"),
+                Err(error) => debug!(%error, "cannot examine the database; will retry"),
             }
             tokio::time::sleep(shared.config.doctor_interval).await;
         }
@@ -35,12 +35,12 @@ pub fn start(shared: &Arc<Shared>) {
 }
 
 impl Engine {
-    /// What the last look at the database has found; `None` before the first. Asks nobody.
+    /// The result of the latest examination; `None` before the first. Does not query the database.
     pub fn findings(&self) -> Option<Arc<Examination>> {
         self.shared.examination()
     }
 
-    /// Looks now.
+    /// Examines the database now.
     pub async fn examine(&self) -> Result<Arc<Examination>, Error> {
         Ok(examine(&self.shared).await?)
     }
@@ -62,7 +62,7 @@ async fn examine(shared: &Shared) -> Result<Arc<Examination>, db::Error> {
     Ok(examination)
 }
 
-/// Answers the codes found, so that each is told once as long as it lasts.
+/// Logs new findings and returns the codes of all, so that each is logged once while it lasts.
 fn tell(examination: &Examination, told: &HashSet<&'static str>) -> HashSet<&'static str> {
     let serious = examination.findings.iter().filter(|finding| finding.severity != Severity::Info);
     let codes = serious.clone().map(|finding| finding.code).collect();

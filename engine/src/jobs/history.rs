@@ -1,5 +1,5 @@
-//! Writes the past down: looks at the broker once a second, writes what it did once a minute, and says ten times a
-//! minute that it is there. Its cost follows the queues that were used in the minute.
+//! Records the history of brokers and queues: samples the broker every second, writes one row per minute, and sends a heartbeat
+//! ten times a minute. The cost follows the queues that were used in that minute.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,31 +18,31 @@ use crate::shared::Shared;
 
 const BEAT_EVERY: Duration = Duration::from_secs(10);
 
-/// Seconds into a minute by which all brokers have written the one before.
+/// By this point of a minute, all brokers have written the previous one.
 const SETTLED_US: i64 = 5_000_000;
 
 const MINUTE_US: i64 = 60_000_000;
 
-/// Queues whose rates are told.
+/// How many queues get rates.
 const RATES_MAX: i64 = 1_000;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
 const SWEEP_ROWS: i64 = 5_000;
 
-/// Steps of one look, so that a long absence is not made up for in one go.
+/// Steps per sweep, so that a long backlog is worked off gradually.
 const SWEEP_STEPS: usize = 200;
 
-/// Minutes that are older become hours. Ranges of more than a day are told in hours anyway, and this is what keeps them
-/// quick to read: a day of 1,000 queues is half a gigabyte of minutes.
+/// Minutes older than this are folded into hours. Ranges of more than a day are shown by the hour anyway, and this keeps them
+/// quick to read: minutes of 1,000 queues take half a gigabyte a day.
 const FOLD_AFTER: Duration = Duration::from_secs(2 * 86_400);
 
-/// A broker that stops does not wait longer for a database that is away.
+/// A stopping broker waits no longer than this for an unreachable database.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Who this broker is, and what it last learned about all of them.
+/// This broker's identity, and what it last learned about all brokers.
 pub struct Cluster {
     pub broker: Broker,
-    /// Columns of the broker's own row.
+    /// Columns of this broker's row.
     about: Map<String, Value>,
     learned: Mutex<Learned>,
 }
@@ -51,7 +51,7 @@ pub struct Cluster {
 struct Learned {
     brokers: Vec<Broker>,
     rates: Vec<QueueRate>,
-    /// Which minute they are of.
+    /// The minute of the rates.
     rates_of: i64,
 }
 
@@ -77,7 +77,7 @@ impl Cluster {
         Self { broker, about, learned: Mutex::default() }
     }
 
-    /// Those that were there at the last look, this one among them.
+    /// Brokers running at the latest heartbeat, this one included.
     pub fn brokers(&self) -> Vec<Broker> {
         self.learned().brokers.clone()
     }
@@ -91,7 +91,7 @@ impl Cluster {
     }
 }
 
-/// Before anything is written: the row of this broker is what tells a batch that was written already.
+/// Call before anything is written: this broker's row tells whether a batch was written before.
 pub async fn introduce(shared: &Shared) -> Result<(), Error> {
     beat(shared).await?;
     shared.history.know(db::cluster_totals(&shared.connections).await?);
@@ -100,7 +100,7 @@ pub async fn introduce(shared: &Shared) -> Result<(), Error> {
 
 pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
     let (sampling, lanes) = (shared.clone(), lanes.clone());
-    // Not dropped on the way: it has last words.
+    // Not canceled by a stop, because it still writes at the end.
     shared.tasks.spawn(async move {
         tokio::select! {
             () = sampling.tasks.stopping() => {}
@@ -108,12 +108,12 @@ pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
         }
         let last_words = async {
             write(&sampling, true).await?;
-            // Who goes without telling is noticed, and what it may have done is measured.
+            // Reports the last counts. A broker that ends without doing so is noticed, and its queues are measured.
             tell(&sampling).await?;
             db::goodbye(&sampling.connections, sampling.cluster.broker.id).await
         };
         if let Ok(Err(error)) = tokio::time::timeout(LAST_WORDS, last_words).await {
-            debug!(%error, "the last minute was not written down");
+            debug!(%error, "cannot record the last minute before stopping");
         }
     });
     let beating = shared.clone();
@@ -121,7 +121,7 @@ pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
         loop {
             tokio::time::sleep(BEAT_EVERY).await;
             if let Err(error) = beat(&beating).await {
-                debug!(%error, "other brokers will hear of this one later");
+                debug!(%error, "heartbeat failed; will retry");
             }
         }
     });
@@ -131,8 +131,8 @@ pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
             tokio::time::sleep(SWEEP_EVERY).await;
             match sweep(&sweeping).await {
                 Ok(0) => {}
-                Ok(rows) => info!(rows, "old minutes removed"),
-                Err(error) => debug!(%error, "old minutes will be looked for again"),
+                Ok(rows) => info!(rows, "expired history removed"),
+                Err(error) => debug!(%error, "cannot remove expired history; will retry"),
             }
         }
     });
@@ -150,7 +150,7 @@ async fn run(shared: &Arc<Shared>, lanes: &Lanes) {
         let mut sample = look(shared, lanes, now, now.saturating_duration_since(due));
         sample.parked = parked.iter().map(|(_, pops)| pops).sum();
         shared.history.sample(now, clock::wall(), sample, parked, &shared.tally, &shared.cluster.about);
-        // Whole minutes have been put in line by now; shorter intervals want what there is.
+        // Complete minutes are queued by now. Intervals below a minute also write the current minute so far.
         let interval = shared.config.metrics_aggregate;
         if now - written + 2 * every < interval {
             continue;
@@ -162,14 +162,14 @@ async fn run(shared: &Arc<Shared>, lanes: &Lanes) {
             if let Err(error) = &result
                 && !failing
             {
-                warn!(%error, "the past cannot be written down, it is kept for now");
+                warn!(%error, "history flush failed; will retry");
             }
             failing = result.is_err();
         }
     }
 }
 
-/// Writes what is in line, with what there is of the minute that is going on if `partial`.
+/// Writes queued batches, and the current minute so far if `partial`.
 async fn write_in_line(shared: &Shared, partial: bool) -> Result<(), Error> {
     let _writing = shared.history.writing.lock().await;
     if partial {
@@ -183,7 +183,7 @@ async fn write_in_line(shared: &Shared, partial: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same for those who want to read it at once: they also have to know what time it is.
+/// Like [`write_in_line`], but fetches the database's time first. For callers that read history right afterwards.
 pub async fn write(shared: &Shared, partial: bool) -> Result<(), Error> {
     let asked = clock::now();
     let time = db::now(&shared.connections).await?;
@@ -191,7 +191,7 @@ pub async fn write(shared: &Shared, partial: bool) -> Result<(), Error> {
     write_in_line(shared, partial).await
 }
 
-/// Says that this broker is there, and learns who else is and how busy queues are.
+/// Sends this broker's heartbeat, and fetches the other brokers and the rates of busy queues.
 pub async fn beat(shared: &Shared) -> Result<(), Error> {
     let asked = clock::now();
     let time = db::now(&shared.connections).await?;

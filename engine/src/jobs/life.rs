@@ -1,4 +1,4 @@
-//! Writes what was noted about traced messages, in batches, and forgets it after a while.
+//! Writes the events of traced messages to the database in batches, and removes them when they expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::db::Error;
 use crate::db::life::{life_traced, note_life, sweep_life};
 use crate::shared::Shared;
 
-/// What is noted meanwhile is written together.
+/// How long to collect events for one write.
 const COLLECT: Duration = Duration::from_millis(100);
 
-/// Events of one statement.
+/// Events per statement.
 const BATCH: usize = 1_000;
 
-/// Before the database is tried again.
+/// Delay before a retry.
 const AGAIN: Duration = Duration::from_secs(1);
 
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
@@ -23,7 +23,7 @@ const SWEEP_BATCH: i32 = 10_000;
 
 pub fn start(shared: &Arc<Shared>) {
     let writing = shared.clone();
-    // What was noted before the end is written, too.
+    // Also writes what was noted before a stop.
     shared.tasks.spawn(async move {
         let tasks = writing.tasks.clone();
         while !tasks.is_stopping() {
@@ -49,7 +49,7 @@ pub fn start(shared: &Arc<Shared>) {
     });
 }
 
-/// Everything that waits, also if somebody else is just writing some of it. Stays if the database cannot be reached.
+/// Writes all pending events, also those that another task is about to write. They stay if the database is unreachable.
 pub async fn write(shared: &Shared) {
     let _turn = shared.life.writing.lock().await;
     while let Some(look_up) = shared.life.take_look_up() {
@@ -60,7 +60,7 @@ pub async fn write(shared: &Shared) {
         match found.await {
             Ok(traced) => shared.life.note(look_up.events(&traced)),
             Err(error) => {
-                debug!(%error, "what an acknowledgement did to traced messages is lost");
+                debug!(%error, "lost events: cannot find the traced messages of an acknowledgement");
                 shared.life.forgotten(1);
             }
         }
@@ -81,7 +81,7 @@ pub async fn write(shared: &Shared) {
             }
             Err(Error::Unreachable(_)) => return shared.life.give_back(events),
             Err(error) => {
-                debug!(%error, events = events.len(), "events of traced messages are lost");
+                debug!(%error, events = events.len(), "lost events: cannot write the events of traced messages");
                 shared.life.forgotten(events.len());
             }
         }
@@ -94,7 +94,7 @@ async fn sweep(shared: &Shared) {
             Ok(SWEEP_BATCH) => {}
             Ok(_) => return,
             Err(error) => {
-                debug!(%error, "events of traced messages will be swept later");
+                debug!(%error, "cannot remove expired events of traced messages; will retry");
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! Background work. Each follows what happened since it last looked, not the number of partitions.
+//! Background jobs. The work of each follows what has changed since its last run, not the number of partitions.
 
 pub mod examine;
 pub mod extents;

@@ -1,5 +1,5 @@
-//! The monitor: looks at connections and lanes a few times a second, and decides what requests are told until the next
-//! look.
+//! The load monitor: looks at connections and lanes several times a second, and decides whether requests are executed, deferred
+//! or rejected until the next look.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::lanes::Lanes;
 use crate::load::{Decision, KINDS, Kind, Pressure, Reading};
 use crate::shared::Shared;
 
-/// A few looks make a sustained strain.
+/// So many overloaded looks in a row count as sustained load.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
@@ -27,7 +27,7 @@ pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {
             let connections = &shared.connections;
             let pool = connections.busy() as f64 / connections.size() as f64;
             for (kind, pressure) in KINDS.into_iter().zip(&mut pressures) {
-                // What is deferred waits for a lane as well; otherwise deferring would look like calm.
+                // Deferred operations wait for a lane too. Without them, deferring would look like idleness.
                 let ways = match kind {
                     Kind::Push => [lanes.push.pressure(now), lanes.defer.pressure(now)],
                     Kind::Ack => [lanes.consume.pressure(now), lanes.defer_ack.pressure(now)],
@@ -53,10 +53,13 @@ fn tell(kind: Kind, decision: Decision, reading: &Reading) {
     let Reading { pool, lane, waiting, depth, .. } = *reading;
     let oldest_ms = reading.oldest.as_millis() as u64;
     match decision {
-        Decision::Execute => info!(?kind, "load is back to normal: nothing is deferred any more"),
+        Decision::Execute => info!(?kind, "load is back to normal; executing operations again"),
         Decision::Defer => {
-            warn!(?kind, pool, lane, waiting, oldest_ms, depth, "the database cannot keep up: deferring");
+            warn!(
+                ?kind,
+                pool, lane, waiting, oldest_ms, depth, "the database cannot keep up; deferring operations"
+            );
         }
-        Decision::Reject => warn!(?kind, depth, "the deferred queue is full: turning requests away"),
+        Decision::Reject => warn!(?kind, depth, "the deferred queue is full; rejecting requests"),
     }
 }

@@ -1,5 +1,5 @@
-//! Retention and eviction: moves tails up as messages come of age. What it has looked at already it does not look
-//! at again, so its cost is what was written in the window, not what is stored.
+//! Retention and eviction: moves tails past expired messages. Each run continues where the last one ended, so the cost follows
+//! what was written in that window, not what is stored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::db::control::{self, Expired, Policy};
 use crate::db::{Error, messages, redrive, traces};
 use crate::shared::Shared;
 
-/// Partitions that wait for slow groups. More are looked for anew instead of being remembered.
+/// How many partitions waiting for slow groups are remembered. Beyond that, they are searched for again.
 const WAITING_MAX: usize = 100_000;
 
-/// A look begins where the last one ended, and now and then a good deal earlier: for segments that were committed late.
+/// A run continues where the last one ended. At this interval it starts earlier, to find segments that were committed late.
 const THOROUGH_EVERY: Duration = Duration::from_secs(300);
 const LATE_COMMIT_MAX: Duration = Duration::from_secs(60);
 
-/// What one queue's policy has been applied to so far.
+/// How far a queue's policy has been applied.
 #[derive(Default)]
 struct Progress {
     seconds: i32,
-    /// `None`: nothing.
+    /// `None` before the first run.
     seen: Option<Seen>,
     waiting: Vec<Expired>,
 }
 
-/// Cutoffs of the last look and of the last thorough one.
+/// Cutoffs of the latest run and of the latest thorough run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Seen {
     last: SystemTime,
@@ -36,7 +36,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Where to look from, and what has been seen afterwards.
+    /// Where a run starts, and what has been seen after it.
     fn next(seen: Option<Self>, cutoff: SystemTime) -> (Option<SystemTime>, Self) {
         match seen {
             Some(Self { last, thorough }) if cutoff < thorough + THOROUGH_EVERY => {
@@ -52,7 +52,7 @@ struct Retention {
     progress: HashMap<(Uuid, String), Progress>,
 }
 
-/// Traces one statement of the sweep takes.
+/// Traces removed per statement.
 const SWEEP_BATCH: i32 = 10_000;
 
 pub fn start(shared: &Arc<Shared>) {
@@ -61,7 +61,7 @@ pub fn start(shared: &Arc<Shared>) {
         loop {
             tokio::time::sleep(sweeping.config.retention_interval).await;
             if let Err(error) = sweep(&sweeping).await {
-                debug!(%error, "traces will be swept later");
+                debug!(%error, "cannot remove expired traces; will retry");
             }
         }
     });
@@ -77,14 +77,14 @@ pub fn start(shared: &Arc<Shared>) {
                 match retention.run(&shared, kinds, shared.config.retention_batch).await {
                     Ok(0) => {}
                     Ok(removed) => info!(messages = removed, policy = kinds[0], "expired messages removed"),
-                    Err(error) => debug!(%error, "retention will look again"),
+                    Err(error) => debug!(%error, "cannot apply retention; will retry"),
                 }
             }
         });
     }
 }
 
-/// What people and consumers left behind long ago.
+/// Removes old traces, finished redrives and obsolete skips.
 async fn sweep(shared: &Shared) -> Result<(), Error> {
     let (connections, older_than) = (&shared.connections, shared.config.history_retention);
     while traces::sweep_traces(connections, older_than, SWEEP_BATCH).await? == i64::from(SWEEP_BATCH) {}
@@ -123,7 +123,7 @@ impl Retention {
         Ok(removed)
     }
 
-    /// With a policy that is gone or changed goes what waits under it.
+    /// Drops the progress of policies that were removed or changed.
     fn forget_all_but(&mut self, policies: &[Policy]) {
         let stays = |(queue, kind): &(Uuid, String), seconds: i32| {
             policies.iter().any(|p| p.queue == *queue && p.kind == *kind && p.seconds == seconds)
@@ -131,7 +131,7 @@ impl Retention {
         self.progress.retain(|key, progress| stays(key, progress.seconds));
     }
 
-    /// Policies that can share a look: the same kind, age and progress.
+    /// Policies that can share a run: same kind, age and progress.
     fn groups(&mut self, policies: Vec<Policy>) -> Vec<(Option<Seen>, Vec<Policy>)> {
         let mut groups: HashMap<(String, i32, Option<Seen>), Vec<Policy>> = HashMap::new();
         for policy in policies {
@@ -148,7 +148,7 @@ impl Retention {
     }
 }
 
-/// Lets go what came of age since `from`, and what is due from earlier looks. What is not gone by the end stays in `due`, by
+/// Removes what has expired since `from`, and what is due from earlier runs. What could not be removed stays in `due`, by
 /// partition, also after an error.
 async fn expire(
     shared: &Shared,
@@ -193,7 +193,7 @@ mod tests {
         let (from, seen) = Seen::next(Some(seen), at(1_299));
         assert_eq!(from, Some(at(1_005)));
         let (from, seen) = Seen::next(Some(seen), at(1_300));
-        assert_eq!(from, Some(at(940)), "a minute before the last thorough one");
+        assert_eq!(from, Some(at(940)), "a minute before the latest thorough run");
         let (from, _) = Seen::next(Some(seen), at(1_305));
         assert_eq!(from, Some(at(1_300)));
     }

@@ -1,5 +1,5 @@
-//! Statistics: tells the database what this broker did to each queue, and measures what cannot be told. Its cost follows
-//! the queues that changed, and the time it spends on measuring is bounded, whatever there is to measure.
+//! Maintains the counts of queues and groups: adds what this broker did to the database's counts, and measures queues whose
+//! counts are uncertain. The cost follows the queues that changed, and the time spent on measuring is bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::db::statistics::{self, Pace};
 use crate::shared::Shared;
 use crate::tally::Counts;
 
-/// Queues one statement tells about.
+/// Queues per statement.
 const QUEUES_MAX: usize = 1_000;
 
-/// The share of its time a broker measures, also when it has nothing else to do, and how much of it can be saved up.
+/// Share of its time that a broker spends on measuring, the share when it is idle, and how much unused time it may save up.
 const MEASURING: f64 = 0.005;
 const MEASURING_IDLE: f64 = 0.1;
 const SAVED_MAX: Duration = Duration::from_millis(50);
-/// After this time nobody has anything to tell about a queue that has come to rest.
+/// After this time without traffic, no broker has unreported counts of a queue.
 const QUIET_MIN: Duration = Duration::from_secs(3);
-/// How often the same queue.
+/// Minimum interval between measurements of a queue.
 const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
-/// What monitoring is told is this old at most, and about no more groups and queues.
+/// Maximum age of the gauges, and maximum number of groups and queues in them.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
 const GAUGES_MAX: i64 = 1_000;
 
@@ -39,7 +39,7 @@ pub fn start(shared: &Arc<Shared>) {
             let told = match tell(&shared).await {
                 Ok(told) => told,
                 Err(error) => {
-                    debug!(%error, "the counts of queues are told later");
+                    debug!(%error, "cannot report queue counts; will retry");
                     continue;
                 }
             };
@@ -51,7 +51,7 @@ pub fn start(shared: &Arc<Shared>) {
                 looked = now;
                 match statistics::gauges(&shared.connections, GAUGES_MAX).await {
                     Ok(gauges) => shared.gauge(gauges),
-                    Err(error) => debug!(%error, "monitoring is told the old numbers"),
+                    Err(error) => debug!(%error, "gauge refresh failed; serving stale values"),
                 }
             }
             while credit > 0.0 {
@@ -59,7 +59,7 @@ pub fn start(shared: &Arc<Shared>) {
                     Ok(Some(took)) => credit -= took.as_secs_f64(),
                     Ok(None) => break,
                     Err(error) => {
-                        debug!(%error, "queues are measured later");
+                        debug!(%error, "cannot measure queues; will retry");
                         break;
                     }
                 }
@@ -68,15 +68,15 @@ pub fn start(shared: &Arc<Shared>) {
     });
 }
 
-/// Other brokers may be set to another interval; what differs between them is put right by measuring.
+/// Brokers may be set to different intervals; measuring corrects the differences.
 pub fn pace(shared: &Shared) -> Pace {
     let quiet = (shared.config.statistics_interval * 3).max(QUIET_MIN);
     Pace { quiet, reconcile: shared.config.statistics_reconcile }
 }
 
-/// What this broker did so far is in the counts afterwards. Whether that was anything.
+/// Adds everything this broker did so far to the database's counts. Returns whether there was anything.
 pub async fn tell(shared: &Shared) -> Result<bool, Error> {
-    // Who is about to read waits for what another has taken and not told yet.
+    // A reader also waits for counts that another task has taken and not reported yet.
     let _turn = shared.telling.lock().await;
     let mut told = false;
     loop {

@@ -1,5 +1,5 @@
-//! Waking across brokers. Notifications say that something happened, never what is true: the log is read by
-//! commit order, so a lost or late hint costs time and nothing else.
+//! Wake-ups across brokers. A notification only says that something happened; the log, read in commit order, says what. So a
+//! lost or late notification costs time and nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
@@ -20,18 +20,18 @@ use crate::db::{Checkout, Error};
 use crate::log::Partition;
 use crate::shared::Shared;
 
-/// A parked pop learns within this time of what no notification told.
+/// A parked pop finds what no notification announced within this time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Without a word for this long, a broker is gone and nobody needs to be notified for it.
+/// After this long without a heartbeat, a broker counts as gone and is no longer notified.
 const PEER_FORGOTTEN: Duration = Duration::from_secs(35);
 
-/// After this long without a word others may have forgotten this broker, and told it nothing.
+/// After this long without a successful notification, other brokers may have dropped this one and sent it nothing.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
-/// At most this often is anything sent: a burst of commits is one notification.
+/// Minimum interval between notifications: a burst of commits becomes one.
 const SEND_EVERY: Duration = Duration::from_millis(2);
 
 const LISTEN_AGAIN: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ enum Listening {
     Deaf,
 }
 
-/// More than this waiting to be sent, and "forget everything" says it shorter.
+/// If more hints than this are waiting, one that resets everything replaces them.
 const OUTBOX_MAX: usize = 1_000;
 
 pub struct Wake {
@@ -67,7 +67,7 @@ struct Seen {
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     from: Uuid,
-    /// Part of the commit that it is about. Its sender acts on it as well, because it may never learn of that commit.
+    /// Sent with the commit that it announces. The sender acts on it too, because it may never learn of that commit otherwise.
     #[serde(default)]
     committed: bool,
     #[serde(flatten)]
@@ -77,11 +77,11 @@ struct Note {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "hint", rename_all = "lowercase")]
 enum Hint {
-    /// A broker has started: answer with `Here`.
+    /// A broker has started; others respond with `Here`.
     Hello,
     Here,
     Pushed,
-    /// A lease that another broker served was released; there is more to read, or not.
+    /// A lease served by another broker was released; `more` if the partition may have more messages.
     Released {
         partition: Uuid,
         group: String,
@@ -89,7 +89,7 @@ enum Hint {
         name: String,
         more: bool,
     },
-    /// Cursors were moved, or a queue was changed or deleted; `None` means all.
+    /// Cursors were moved, or a queue was changed or deleted; `None` means any.
     Reset {
         queue: Option<String>,
         group: Option<String>,
@@ -117,7 +117,7 @@ impl Wake {
         }
     }
 
-    /// A push was committed here. Costs nothing while no other broker is around.
+    /// Announces a push that was committed here. Free while there is no other broker.
     pub fn pushed(&self) {
         if self.has_peers() && !self.pushed.swap(true, AcqRel) {
             self.signal.notify_one();
@@ -137,13 +137,13 @@ impl Wake {
         });
     }
 
-    /// For a statement to send with its commit: what brokers believe about a queue or a group is no longer true. `None`: about
-    /// all of them.
+    /// The note that a statement sends with its commit when cached knowledge about a queue or group becomes invalid; `None` means
+    /// any.
     pub fn reset_note(&self, queue: Option<&str>, group: Option<&str>) -> String {
         self.committed(Hint::Reset { queue: queue.map(str::to_owned), group: group.map(str::to_owned) })
     }
 
-    /// The same for a queue that is gone, with everything that is kept of it.
+    /// The note that a queue was deleted, with everything cached about it.
     pub fn deleted_note(&self, queue: &str) -> String {
         self.committed(Hint::Deleted { queue: queue.to_owned() })
     }
@@ -152,8 +152,8 @@ impl Wake {
         serde_json::to_string(&Note { from: self.broker, committed: true, hint }).unwrap_or_default()
     }
 
-    /// Reads what was committed since the last look and marks it ready. A look that began before this call may have
-    /// missed what the caller wants to see, so only a later one counts; callers that wait share one.
+    /// Reads what was committed since the last look and marks it as ready. Only a look that starts after this call is sure to see
+    /// what the caller waits for; concurrent callers share one.
     pub async fn discover(&self, shared: &Shared) -> Result<(), Error> {
         let before = self.started.load(Acquire);
         let mut seen = self.seen.lock().await;
@@ -180,19 +180,19 @@ impl Wake {
         shared.watches.pushed(&marked, self.look_at(clock::now()));
         *seen = Seen { position, incarnation, look };
         if restarted {
-            // Numbers are given away again after a crash, so this look may have missed some. Lists that are made from now on
-            // have everything, and later looks begin where they do.
+            // Transaction numbers are reused after a crash, so this look may have missed some. Lists built from here on are
+            // complete, and later looks start from the new position.
             forget(shared, None, None);
         }
         Ok(())
     }
 
-    /// When to look again at the latest where a lease is believed to be: soon, if another broker can have ended it.
+    /// When to look again while a lease is believed to be held: soon, if another broker may end it.
     pub fn look_at(&self, now: Instant) -> Option<Instant> {
         self.has_peers().then(|| now + LOOK_EVERY)
     }
 
-    /// Whether it would hear another broker.
+    /// Whether this broker receives notifications.
     pub fn is_hearing(&self) -> bool {
         self.hearing.load(Acquire)
     }
@@ -201,7 +201,7 @@ impl Wake {
         !self.peers.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// No other broker would hear this one, and this one would know.
+    /// Whether there is no other broker. False while notifications are not received, because then one may exist.
     pub fn is_alone(&self) -> bool {
         self.is_hearing() && !self.has_peers()
     }
@@ -217,7 +217,7 @@ impl Wake {
         self.signal.notify_one();
     }
 
-    /// Sends what has collected, outside every push's transaction: NOTIFY serialises commits.
+    /// Sends collected hints, outside of push transactions because NOTIFY serializes commits.
     pub async fn run_sender(&self, shared: Arc<Shared>) {
         self.send(Hint::Hello);
         let mut unsaid = false;
@@ -240,7 +240,7 @@ impl Wake {
                         }
                     }
                     Err(error) => {
-                        debug!(%error, "other brokers could not be notified");
+                        debug!(%error, "cannot notify other brokers");
                         unsaid = true;
                     }
                 }
@@ -261,7 +261,7 @@ impl Wake {
         hints.into_iter().filter_map(note).collect()
     }
 
-    /// Looks once a second while a pop is parked: for hints that never came, and partitions that are still ready.
+    /// Looks once a second while a pop is parked, for commits without a notification and partitions that are still ready.
     pub async fn run_looks(&self, shared: Arc<Shared>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -270,23 +270,23 @@ impl Wake {
                 continue;
             }
             if let Err(error) = self.discover(&shared).await {
-                debug!(%error, "the log could not be looked at");
+                debug!(%error, "cannot read new commits from the log");
             }
             shared.watches.wake_for_ready();
         }
     }
 
-    /// Hears other brokers, on a connection of its own.
+    /// Receives notifications of other brokers, on a connection of its own.
     pub async fn run_listener(&self, shared: Arc<Shared>) {
         let mut state = Listening::Starting;
         loop {
             if let Err(error) = self.listen(&shared, &mut state).await {
                 self.hearing.store(false, Release);
-                // Once per outage: it says nothing new the second time.
+                // One warning per outage.
                 if state == Listening::Deaf {
-                    debug!(%error, "still not hearing other brokers");
+                    debug!(%error, "still not receiving notifications of other brokers");
                 } else {
-                    warn!(%error, "not hearing other brokers, connecting again");
+                    warn!(%error, "not receiving notifications of other brokers; reconnecting");
                 }
                 state = Listening::Deaf;
             }
@@ -305,9 +305,9 @@ impl Wake {
                     result.map_err(|error| Error::from_postgres("listen", error))?;
                     is_listening = true;
                     self.hearing.store(true, Release);
-                    // What was said while nobody listened is not known: start over.
+                    // Notifications sent while not listening are lost: start over.
                     match std::mem::replace(state, Listening::Hearing) {
-                        // Lists are hints. What a queue's options say is none.
+                        // At startup only the directory can be stale; ready lists are hints.
                         Listening::Starting => shared.directory.clear(),
                         Listening::Deaf => forget(shared, None, None),
                         Listening::Hearing => {}
@@ -337,7 +337,7 @@ impl Wake {
                 let shared = shared.clone();
                 shared.clone().tasks.spawn_until_stop(async move {
                     if let Err(error) = shared.wake.discover(&shared).await {
-                        debug!(%error, "the log could not be looked at");
+                        debug!(%error, "cannot read new commits from the log");
                     }
                 });
             }
@@ -353,7 +353,7 @@ impl Wake {
     }
 }
 
-/// Here alone, as `forget`; others have to be told.
+/// Drops everything cached about a queue in this broker; other brokers have to be notified.
 pub fn drop_queue(shared: &Shared, queue: &str) {
     let mut partitions: HashSet<Uuid> = shared.watches.ids(queue).into_iter().collect();
     partitions.extend(shared.directory.ids(queue));
@@ -367,7 +367,7 @@ pub fn drop_queue(shared: &Shared, queue: &str) {
     shared.leases().forget_partitions(&partitions);
 }
 
-/// Here alone; others have to be told.
+/// Drops cached knowledge in this broker; other brokers have to be notified.
 pub fn forget(shared: &Shared, queue: Option<&str>, group: Option<&str>) {
     if group.is_none() {
         match queue {

@@ -1,4 +1,4 @@
-//! Calls whose callers went away, at any moment, and statements whose network lost them for a while: nobody else notices.
+//! Calls that are abandoned at any moment, and statements that the network delays: no other call is affected.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -38,7 +38,7 @@ fn narrow(url: &str) -> Config {
     Config { connections: 2, ..config(url) }
 }
 
-/// No session of an engine is in a transaction that nobody will end.
+/// No session of an engine is in a transaction that will never end.
 async fn no_transaction_is_left(sql: &Client) {
     let text = "select count(*) from pg_stat_activity where datname = current_database()
                 and application_name = 'queen' and state like 'idle in transaction%'";
@@ -93,7 +93,7 @@ async fn blocked(sql: &Client, sessions: i64) {
 }
 
 #[tokio::test]
-async fn a_replay_that_is_abandoned_inside_its_transaction_takes_nobody_along() {
+async fn a_replay_abandoned_inside_its_transaction_affects_no_other_call() {
     let db = database().await;
     let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
@@ -229,7 +229,7 @@ impl Change {
             }
             Self::Delete => {
                 assert!(broker.queue("q").await.unwrap().is_none());
-                // Its messages are in no memory any more.
+                // Its messages are no longer in memory.
                 (broker.stats().segment_cache.bytes < cached).then_some(())
             }
         })
@@ -334,7 +334,7 @@ async fn a_message_is_deleted_or_buried_although_its_caller_went_away() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_abandoned_while_it_is_blocked_delays_nobody_and_is_ended() {
+async fn a_blocked_call_that_is_abandoned_is_ended_and_delays_no_other() {
     let db = database().await;
     let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
@@ -355,7 +355,7 @@ async fn a_call_that_is_abandoned_while_it_is_blocked_delays_nobody_and_is_ended
 }
 
 #[tokio::test]
-async fn a_pop_that_is_abandoned_while_it_is_blocked_leaves_its_connection_to_nobody() {
+async fn the_connection_of_a_blocked_pop_that_is_abandoned_is_not_reused() {
     let db = database().await;
     let settings = Config { connections: 1, ..config(db.url()) };
     let (broker, sql) = (engine_with(settings).await, db.client().await);
@@ -378,7 +378,7 @@ async fn a_pop_that_is_abandoned_while_it_is_blocked_leaves_its_connection_to_no
 }
 
 #[tokio::test]
-async fn a_seek_that_is_abandoned_while_it_is_blocked_delays_nobody() {
+async fn a_blocked_seek_that_is_abandoned_delays_no_other_call() {
     let db = database().await;
     let (broker, sql) = (engine_with(narrow(db.url())).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
@@ -518,7 +518,7 @@ async fn a_claim_that_arrives_after_its_retry_leases_nothing() {
     );
 }
 
-/// Replaces a procedure by one whose answer nobody can make sense of. Returns its definition.
+/// Replaces a procedure by one with an invalid result. Returns its definition.
 async fn answers_nonsense(sql: &Client, name: &str, nonsense: &str) -> String {
     let definition = format!("select pg_get_functiondef('queen.{name}'::regproc)");
     let definition: String = sql.query_one(&definition, &[]).await.unwrap().get(0);
@@ -543,7 +543,7 @@ async fn a_flight_that_panics_lets_go_of_its_keys() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_panics_leaves_its_connection_to_nobody() {
+async fn the_connection_of_a_transaction_that_panics_is_not_reused() {
     let db = database().await;
     let settings = Config { connections: 1, retry_for: Duration::ZERO, ..config(db.url()) };
     let (broker, sql) = (engine_with(settings).await, db.client().await);
@@ -565,7 +565,7 @@ async fn a_transaction_that_panics_leaves_its_connection_to_nobody() {
 }
 
 #[tokio::test]
-async fn a_replay_that_panics_leaves_its_connection_to_nobody() {
+async fn the_connection_of_a_replay_that_panics_is_not_reused() {
     let db = database().await;
     let settings = Config { connections: 1, ..config(db.url()) };
     let (broker, sql) = (engine_with(settings).await, db.client().await);
@@ -588,7 +588,7 @@ async fn what_comes_behind_a_push_that_panicked_is_not_stored_before_it() {
     push(&broker, "q", "p", 0..1).await;
     let definition = "select pg_get_functiondef('queen.push_unlocked'::regproc)";
     let definition: String = sql.query_one(definition, &[]).await.unwrap().get(0);
-    // The first call answers something that nobody can make sense of, and stores nothing.
+    // The first call returns an invalid result, and stores nothing.
     let (head, body) = definition.split_once("begin\n").expect("PL/pgSQL");
     let nonsense = format!(
         "create sequence calls;

@@ -1,4 +1,4 @@
-//! The acknowledgement rules of the contract, one promise each.
+//! The acknowledgement rules of the contract, one test each.
 
 use queen_engine::Engine;
 use queen_protocol::AckStatus::{Completed, Dlq, Failed, Retry};
@@ -146,7 +146,7 @@ async fn without_a_lease_id_an_ack_counts_also_after_the_lease_has_run_out() {
     let late = ack_items(&broker, vec![leaseless(&popped.messages[1], Completed)]).await.remove(0);
     assert!(late.success && !late.noop, "{late:?}");
     assert_eq!(next(&broker).await, [2, 3, 4]);
-    // Somebody else holds the rest now; a late handler may still commit.
+    // Another consumer holds the rest now; a late handler may still commit.
     let later = ack_items(&broker, vec![leaseless(&popped.messages[2], Completed)]).await.remove(0);
     assert!(later.success, "{later:?}");
 }
@@ -282,7 +282,7 @@ async fn single_acks_of_one_lease_at_once_are_merged() {
 }
 
 #[tokio::test]
-async fn an_ack_whose_answer_was_lost_is_told_its_success() {
+async fn an_ack_with_a_lost_answer_is_reported_as_success() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let broker = engine(proxy.url()).await;

@@ -1,4 +1,4 @@
-//! Which message an acknowledgement means where a transaction id stands in a partition more than once, and what a refused one
+//! Which message an acknowledgement applies to if its transaction id occurs in a partition more than once, and what a refused one
 //! leaves behind.
 
 use queen_engine::Engine;

@@ -1,4 +1,4 @@
-//! The admin plane in the middle of things: what is deleted, moved or expired under somebody who is at it.
+//! Administration during traffic: objects that are deleted, moved or expire while they are in use.
 
 use std::time::Duration;
 
@@ -32,14 +32,14 @@ async fn pops_parked_at_a_queue_that_is_deleted_wait_for_its_namesake() {
 }
 
 #[tokio::test]
-async fn a_seek_takes_the_lease_from_whoever_holds_it_at_any_broker() {
+async fn a_seek_ends_leases_at_all_brokers() {
     let db = database().await;
     let (one, two) = twins(db.url(), &db.client().await).await;
     push(&one, "q", "p", 0..5).await;
     complete(&one, &pop(&one, any("q").group("g").batch(2)).await.unwrap()).await;
     let held = pop(&two, any("q").group("g").batch(2)).await.unwrap();
     one.seek("g", "q", SeekTo::Time(0)).await.unwrap();
-    // Whoever reads next gets all of it again, and the old holder's ack moves nothing.
+    // The next reader gets all of it again, and the old holder's ack moves nothing.
     let late = ack(&two, &held.messages[1], Completed).await;
     assert!(!late.success, "{late:?}");
     for broker in [&one, &two] {

@@ -1,4 +1,4 @@
-//! Rows that another session has locked: what needs them waits by itself, and all that flies with it is answered in its
+//! Rows that another session has locked: operations that need them wait, and all others in the same flight are answered in their
 //! usual time.
 
 use std::time::Duration;
@@ -51,7 +51,7 @@ async fn leased(broker: &Engine) -> Vec<Popped> {
     popped
 }
 
-/// Calls of which the first needs a locked row. The others are answered in their usual time, and the first is not.
+/// Calls of which the first needs a locked row. The rest are answered in their usual time, and the first is not.
 async fn only_the_first_waits<T: Send + 'static>(
     calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> (JoinSet<T>, Vec<T>) {
@@ -124,7 +124,7 @@ async fn a_new_partition_of_a_queue_that_is_locked_or_not_yet_committed_holds_up
         let held = db.client().await;
         held.batch_execute(&format!("begin; {lock}")).await.unwrap();
         let stuck = if lock.contains("'a'") { "a" } else { "b" };
-        // Several that are stuck, and the others new as well: some in queues of their own, some in one.
+        // Several that are stuck, and new ones beside them: some in queues of their own, some in one.
         let names = (0..8).map(|n| if n < 4 { format!("new {n}") } else { "new".to_owned() });
         let pushes = [stuck.to_owned(), "a".to_owned()].into_iter().chain(names).enumerate();
         let pushes = pushes.filter(|(n, queue)| *n != 1 || queue != stuck).map(|(n, queue)| {
@@ -370,7 +370,7 @@ async fn transactions_on_locked_rows_hold_up_no_other() {
         assert!(stuck.try_join_next().is_none(), "the row is locked");
         unlock(&held).await;
         let done = timeout(2 * USUAL, stuck.join_all()).await.expect("they are done once the lock is gone");
-        // The acknowledgement ends the lease that the others depend on.
+        // The acknowledgement ends the lease that later ones depend on.
         assert!(done.iter().filter(|success| **success).count() > 0, "{done:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Encryption at rest: nothing readable is stored, whatever becomes of a message, and nothing unreadable is delivered.
+//! Encryption at rest: nothing readable is stored, whatever happens to a message, and nothing unreadable is delivered.
 
 use std::path::Path;
 use std::time::Duration;
@@ -97,7 +97,7 @@ async fn what_rests_in_the_database_is_unreadable_and_what_comes_out_is_what_wen
     }
     let popped = pop(&broker, named("q", "p").group("g").batch(10)).await.unwrap();
     assert_eq!(popped.data(), payloads);
-    // Given up, looked at, replayed: readable for those who ask the broker, and for nobody else.
+    // Dead-lettered, listed, replayed: readable through the broker, and nowhere else.
     ack_all(&broker, &popped.messages, &[AckStatus::Dlq; 5]).await;
     let letters = dead_letters(&broker, "q").await;
     assert_eq!(letters.iter().filter(|letter| letter.payload.contains(MARK)).count(), 2);
@@ -394,7 +394,7 @@ async fn without_its_key_a_message_waits_and_its_neighbours_do_not() {
             let said = unreadable(&blind, ask(named("q", "p"))).await;
             assert!(said.contains("\"secret\"") && said.contains("\"one\""), "{said}");
         }
-        // Whoever takes any partition gets those that can be read, and is not bothered with the others.
+        // A pop of any partition gets readable messages, and skips blocked partitions.
         let other = pop(&blind, PopRequest { partitions: 5, ..ask(any("q")) }).await.unwrap();
         assert_eq!(other.data(), [json!("n1"), json!("n2")]);
         assert!(pop(&blind, ask(any("q"))).await.is_none());
@@ -406,7 +406,7 @@ async fn without_its_key_a_message_waits_and_its_neighbours_do_not() {
     let finding = examined.findings.iter().find(|finding| finding.code == "message_unreadable").unwrap();
     assert!(finding.text.contains("\"one\""), "{}", finding.text);
     blind.stop().await;
-    // With the key nothing is missing, for nobody.
+    // With the key nothing is missing, for any group.
     let seeing = holding(db.url(), Some(TWO), Some(ONE)).await;
     for group in ["g", "auto"] {
         let rest = drain(&seeing, "q", "p", group).await;
@@ -422,7 +422,7 @@ async fn a_message_that_was_changed_is_never_delivered_and_can_be_taken_out_of_t
     encrypt(&before, "q").await;
     let partition = push_ids(&before, "q", "p", &["a", "b"]).await[0].partition_id;
     before.stop().await;
-    // Somebody passes the payload of one message off as another's.
+    // The payload of one message is passed off as another's.
     let swapped = "update queen.segments set frames = regexp_replace(frames, '\"transactionId\":\"a\"', '\"transactionId\":\"x\"')";
     assert_eq!(sql.execute(swapped, &[]).await.unwrap(), 1);
     let broker = holding(db.url(), Some(ONE), None).await;

@@ -1,4 +1,4 @@
-//! Deduplication: exact within its window, whoever pushes, and whatever the broker remembers.
+//! Deduplication: exact within its window, for any broker and any state of its caches.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ pub fn statuses(results: &[PushResult]) -> Vec<PushStatus> {
 }
 
 #[tokio::test]
-async fn the_same_ids_from_two_brokers_at_once_are_stored_once_and_everybody_is_told_the_same_message() {
+async fn the_same_ids_from_two_brokers_at_once_are_stored_once_with_the_same_message_id() {
     let db = database().await;
     let (a, b) = (engine(db.url()).await, engine(db.url()).await);
     push_ids(&a, "q", "p", &["warm"]).await;

@@ -1,5 +1,5 @@
-//! The known defects of the specification's sample SQL, by their numbers in its README: for each, what would go
-//! wrong if it were carried over.
+//! The known defects of the specification's sample SQL, by their numbers in its README: for each, what would go wrong if it were
+//! carried over.
 //!
 //! 4 (the claim of the operation queue) and 9 (an ack deferred with 202) concern the operation queue, which is not
 //! built yet; of 7 the half that exists without it is here: order under concurrent pushes.
@@ -93,7 +93,7 @@ async fn defect_6_a_push_that_started_first_and_committed_last_is_not_skipped() 
     let (broker, mut slow) = (engine(db.url()).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
     assert_eq!(drain(&broker, "q", "p", "g").await.len(), 1);
-    // Somebody is in the middle of writing to the partition: whoever comes later has to wait for a place behind it.
+    // A session is in the middle of writing to the partition: a later push has to wait for a place behind it.
     let transaction = slow.transaction().await.unwrap();
     transaction.execute("select 1 from queen.heads for no key update", &[]).await.unwrap();
     let pushing = {
@@ -193,7 +193,7 @@ async fn defect_8_acknowledging_a_higher_message_first_loses_no_failed_one_below
 }
 
 #[tokio::test]
-async fn defect_10_one_bad_item_fails_nobody_else_in_its_batch() {
+async fn defect_10_one_bad_item_does_not_fail_its_batch() {
     let db = database().await;
     let settings = queen_engine::Config { linger: std::time::Duration::from_millis(30), ..config(db.url()) };
     let broker = engine_with(settings).await;

@@ -1,4 +1,4 @@
-//! Deferred pushes: accepted, durable, in order, exactly once, whoever works on them and whoever dies.
+//! Deferred pushes: accepted, durable, in order, exactly once, whichever broker executes them and whichever dies.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Deferred acknowledgements: their leases do not end before they have landed, and nobody overtakes them.
+//! Deferred acknowledgements: their leases do not end before they are executed, and nothing overtakes them.
 
 use std::time::Duration;
 

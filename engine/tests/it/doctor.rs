@@ -1,4 +1,4 @@
-//! The doctor on real databases: each finding provoked, and a healthy database left in peace.
+//! The doctor on real databases: each finding is provoked, and a healthy database has none.
 
 use queen_engine::{Config, Examination, Severity, diagnose};
 use queen_testkit::{Cluster, Database, Pooler, cluster_with};
@@ -68,7 +68,7 @@ async fn a_healthy_database_is_left_in_peace_by_command_and_by_broker() {
 }
 
 #[tokio::test]
-async fn a_database_without_a_schema_is_told_apart_from_a_healthy_one() {
+async fn a_database_without_a_schema_is_not_reported_as_healthy() {
     let database = queen_testkit::empty_database().await;
     let examination = examined(&config(database.url())).await;
     assert_eq!(codes(&examination), ["schema_missing"]);
@@ -115,7 +115,7 @@ async fn unsafe_and_small_settings_are_each_named() {
 }
 
 #[tokio::test]
-async fn whoever_pins_old_row_versions_is_named() {
+async fn sessions_that_pin_old_row_versions_are_named() {
     let cluster = safe_cluster().await;
     let database = Database::create(&cluster.maintenance_url()).await;
     let engine = engine(database.url()).await;
@@ -161,7 +161,7 @@ async fn whoever_pins_old_row_versions_is_named() {
 }
 
 #[tokio::test]
-async fn a_replication_slot_that_nobody_reads_is_named_with_what_it_keeps() {
+async fn an_inactive_replication_slot_is_named_with_what_it_keeps() {
     let cluster = safe_cluster().await;
     let database = Database::create(&cluster.maintenance_url()).await;
     let engine = engine(database.url()).await;
@@ -180,7 +180,7 @@ async fn a_replication_slot_that_nobody_reads_is_named_with_what_it_keeps() {
 }
 
 #[tokio::test]
-async fn tables_and_indexes_that_somebody_has_changed_are_named() {
+async fn changed_tables_and_indexes_are_named() {
     let cluster = safe_cluster().await;
     let database = Database::create(&cluster.maintenance_url()).await;
     let engine = engine(database.url()).await;

@@ -1,4 +1,4 @@
-//! What a seek would do: told beforehand, exactly, and nothing of it done.
+//! Previews of seeks: exact, and without effect.
 
 use queen_engine::{Engine, Seek, SeekForecast, SeekTo};
 use queen_protocol::{PopRequest, Subscription};
@@ -82,7 +82,7 @@ async fn some_messages_may_be_read_again_and_others_skipped() {
 }
 
 #[tokio::test]
-async fn one_partition_is_told_by_itself_and_a_lease_goes_on() {
+async fn a_forecast_of_one_partition_does_not_affect_leases() {
     let db = database().await;
     let broker = engine(db.url()).await;
     push_wide(&broker, "q", 0..5).await;

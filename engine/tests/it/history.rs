@@ -1,4 +1,4 @@
-//! The past: what brokers did is told minute by minute, adds up, and stays as long as it should.
+//! History: what brokers did is recorded minute by minute, adds up, and stays as long as it should.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn now(sql: &Client) -> i64 {
 }
 
 #[tokio::test]
-async fn what_was_done_is_told_at_once_and_once() {
+async fn work_is_reported_at_once_and_exactly_once() {
     let db = database().await;
     let broker = engine(db.url()).await;
     configure(&broker, "q", json!({"retryLimit": 0})).await;
@@ -151,7 +151,7 @@ async fn the_past_outlives_the_broker_and_goes_with_its_queue() {
     assert_eq!(number(&sql, "select count(*) from queen.queue_minutes where queue_name = 'q'").await, 0);
     assert_eq!(total(&again, &of("kept")).await.counts.push_messages, 2);
     assert_eq!(total(&again, &HistoryFilter::default()).await.counts.push_messages, 5, "it did happen");
-    // What is told about a queue that is gone is not kept either.
+    // Counts of a deleted queue are not kept either.
     assert!(pop(&again, any("q")).await.is_none());
     total(&again, &of("q")).await;
     assert_eq!(number(&sql, "select count(*) from queen.queue_minutes where queue_name = 'q'").await, 0);
@@ -264,7 +264,7 @@ async fn a_broker_that_was_started_again_within_a_minute_is_counted_once() {
 }
 
 #[tokio::test]
-async fn parked_pops_and_removed_messages_are_told() {
+async fn parked_pops_and_removed_messages_are_reported() {
     let db = database().await;
     let sql = db.client().await;
     let often = Duration::from_millis(50);
@@ -349,7 +349,7 @@ async fn rates_are_those_of_the_last_full_minute() {
 }
 
 #[tokio::test]
-async fn it_is_written_down_without_anybody_asking() {
+async fn history_is_recorded_without_a_request() {
     let db = database().await;
     let sql = db.client().await;
     let settings = Config {
@@ -366,7 +366,7 @@ async fn it_is_written_down_without_anybody_asking() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_kept_and_told_later() {
+async fn unwritten_history_is_kept_and_written_later() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let settings = Config { retry_for: Duration::from_millis(100), ..config(proxy.url()) };

@@ -1,5 +1,5 @@
-//! A neighbor that may create objects in schema `public`, as every role may on clusters older than PostgreSQL 15, and
-//! waits for the broker's role to call one of them.
+//! A role that may create objects in schema `public`, as every role may on clusters older than PostgreSQL 15, and tries to make the
+//! broker's role call one of them.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Pushes from SQL: in the application's own transaction, moved into the log in the order of commits.
+//! Pushes from SQL: in the application's own transaction, moved into the log in commit order.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn payloads(messages: &[Message]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_message_is_pushed_when_its_transaction_commits_and_has_the_id_that_was_told() {
+async fn a_message_is_pushed_when_its_transaction_commits_and_has_the_promised_id() {
     let db = database().await;
     let (broker, mut sql) = (engine(db.url()).await, db.client().await);
     let waiting = parked(&broker, any("q").wait(LONG)).await;
@@ -255,7 +255,7 @@ async fn a_parked_pop_has_it_within_50_ms_of_the_commit_also_when_the_broker_was
     for waits in &mut waits {
         println!("{waits:?}");
         waits.sort_unstable();
-        // Not the median, on a machine that runs a dozen other tests; without a word nobody would be this quick.
+        // Not the median, on a machine that runs a dozen other tests; without a notification no push would be this quick.
         assert!(waits[0] < Duration::from_millis(50), "{waits:?}");
         // The slow look of a resting broker comes once a second.
         assert!(waits.iter().filter(|wait| **wait > Duration::from_millis(400)).count() <= 1, "{waits:?}");
@@ -296,7 +296,7 @@ async fn a_pusher_notifies_a_resting_broker_and_otherwise_keeps_it_from_resting_
 }
 
 #[tokio::test]
-async fn a_transaction_that_stays_open_holds_up_nobody() {
+async fn an_open_transaction_delays_no_other() {
     let db = database().await;
     let (broker, open, sql) = (engine(db.url()).await, db.client().await, db.client().await);
     run(&open, "begin isolation level repeatable read").await;
@@ -517,7 +517,7 @@ async fn deleting_a_queue_takes_its_rows_along_and_a_later_push_makes_it_anew() 
                 0 => "delete from queen.queues where name = 'q'",
                 _ => "select queen.delete_queue('q')",
             };
-            // It may be told that somebody was in its way; whoever deletes by hand tries again.
+            // It may fail because another session was in its way; deletions by hand are retried.
             let _ = deleter.batch_execute(text).await;
         }
     });
@@ -638,7 +638,7 @@ async fn rows_wait_during_maintenance() {
 }
 
 #[tokio::test]
-async fn a_row_that_the_log_refuses_is_set_aside_and_the_others_pass() {
+async fn a_row_that_the_log_refuses_is_set_aside_and_other_rows_are_stored() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     // There is no such row; so one is made impossible from outside.

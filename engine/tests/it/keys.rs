@@ -1,4 +1,4 @@
-//! API keys in the database, and whose a partition is.
+//! API keys in the database, and the queues that partitions belong to.
 
 use queen_engine::{NewKey, QueueFilter, StartError, create_key, list_keys, revoke_key};
 use queen_testkit::{database, empty_database};

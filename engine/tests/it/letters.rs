@@ -1,4 +1,4 @@
-//! Dead letters told apart by what they failed of, and each kind chosen by that.
+//! Dead letters grouped by their errors, and selected by group.
 
 use queen_engine::{DeadLetterFilter, Engine, LetterShape};
 use queen_protocol::{AckItem, AckStatus};
@@ -128,7 +128,7 @@ async fn alike_are_counted_together_and_a_shape_chooses_exactly_those() {
 }
 
 #[tokio::test]
-async fn of_too_many_the_newest_are_told_apart() {
+async fn only_the_newest_letters_are_grouped_if_there_are_too_many() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     dead_of(&broker, "q", "p", &[Some("old"); 3]).await;

@@ -1,4 +1,4 @@
-//! The life of a message: where it is, what every group has made of it, and, if it is traced, what happened when.
+//! The history of a message: where it is, its state in every group, and, if it is traced, what happened when.
 
 use queen_engine::{Engine, MessageLife};
 use queen_protocol::AckStatus::{Completed, Dlq, Failed, Retry};
@@ -30,7 +30,7 @@ fn told(life: &MessageLife) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_failing_message_is_told_from_its_push_to_its_dead_letter() {
+async fn a_failing_message_is_traced_from_its_push_to_its_dead_letter() {
     let db = database().await;
     let broker = engine(db.url()).await;
     configure(&broker, "q", json!({"retryLimit": 1})).await;
@@ -97,7 +97,7 @@ async fn groups_live_apart_and_one_that_has_not_come_by_yet_is_named() {
 }
 
 #[tokio::test]
-async fn a_message_that_nobody_traces_has_a_state_and_no_events() {
+async fn an_untraced_message_has_a_state_and_no_events() {
     let db = database().await;
     let broker = engine(db.url()).await;
     let pushed = push_ids(&broker, "q", "p", &["x"]).await;
@@ -200,7 +200,7 @@ async fn events_outlive_the_log_and_go_with_the_queue_and_with_age() {
 }
 
 #[tokio::test]
-async fn events_are_written_without_anybody_asking_and_at_the_latest_when_the_broker_stops() {
+async fn events_are_written_without_a_request_and_at_the_latest_when_the_broker_stops() {
     let db = database().await;
     let sql = db.client().await;
     let broker = engine(db.url()).await;
@@ -229,9 +229,9 @@ async fn an_event_of_a_partition_that_is_gone_does_not_cost_its_neighbours() {
     assert_eq!(told(&life(&broker, pushed[0].partition_id, "x").await), ["delivered __QUEUE_MODE__ 1"]);
 }
 
-/// Whoever applies an acknowledgement that was put aside has not delivered the message.
+/// A broker that executes a deferred acknowledgement has not delivered the message.
 #[tokio::test]
-async fn a_deferred_acknowledgement_is_recorded_by_who_lands_it() {
+async fn a_deferred_acknowledgement_is_recorded_when_it_is_executed() {
     let db = database().await;
     let busy = deferred_acks::deferring(db.url()).await;
     let pushed = send(&busy, &json!([traced("q", "x"), traced("q", "y")])).await.unwrap();

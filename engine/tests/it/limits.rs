@@ -1,4 +1,4 @@
-//! How many partitions a queue may have, whoever makes them.
+//! The limit of partitions per queue, however they are created.
 
 use queen_engine::{Config, Engine};
 use queen_protocol::{PushResult, PushStatus};
@@ -53,7 +53,7 @@ async fn brokers_that_race_make_as_many_as_there_may_be() {
         .map(|result| result.transaction_id.clone())
         .collect();
     assert_eq!(there.len(), 25);
-    // Whoever is there may be pushed to, by a broker that has never seen it as well.
+    // Existing partitions accept pushes, also by a broker that has never seen them.
     let newcomer = engine_with(limited(db.url(), 25)).await;
     let name: String = sql.query_one("select min(name) from queen.partitions", &[]).await.unwrap().get(0);
     assert_eq!(failed(&push_to(&newcomer, &[name]).await), 0);
@@ -94,7 +94,7 @@ async fn what_was_accepted_before_is_stored_whatever_the_limit() {
     proxy.refuse(false);
     emptied(&broker).await;
     assert_eq!(number(&sql, PARTITIONS).await, 3);
-    // Its transaction was committed, so somebody relies on it.
+    // Its transaction was committed, so an application relies on it.
     sql.batch_execute("select queen.push('q', 'd', '4')").await.unwrap();
     eventually("it is moved", async || (number(&sql, PARTITIONS).await == 4).then_some(())).await;
     assert_eq!(failed(&push_to(&broker, &["e".to_owned()]).await), 1);

@@ -1,4 +1,4 @@
-//! Everything at once on few rows: locks are taken in one order, so nobody waits in a circle.
+//! All operations at once on few rows: locks are taken in one order, so there are no deadlocks.
 
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ async fn by_hand(
 }
 
 #[tokio::test]
-async fn a_storm_of_every_operation_on_few_partitions_deadlocks_nowhere_and_fails_nobody() {
+async fn a_storm_of_all_operations_on_few_partitions_causes_no_deadlock_and_no_error() {
     let db = database().await;
     let sql = db.client().await;
     let engines = [engine(db.url()).await, engine(db.url()).await];
@@ -171,11 +171,11 @@ async fn a_storm_of_every_operation_on_few_partitions_deadlocks_nowhere_and_fail
         failures.len(),
         failures.first()
     );
-    // How many there are depends on the machine; that nobody is left out does not.
+    // Their number depends on the machine; that none is left out does not.
     assert!(least > 0, "of {done} operations one worker has done none");
 }
 
-/// A message may be told to have failed when its partition is deleted again and again; the call is never an error.
+/// A message may fail if its partition is deleted again and again; the call is never an error.
 #[tokio::test]
 async fn pushes_and_pops_beside_deletions_of_their_queue_are_no_errors() {
     let db = database().await;
@@ -211,7 +211,7 @@ async fn pushes_and_pops_beside_deletions_of_their_queue_are_no_errors() {
 
 /// Flights wait for each other so that they can leave together, but not for one that is stuck.
 #[tokio::test]
-async fn a_flight_that_waits_for_a_lock_holds_up_nobody_else() {
+async fn a_flight_that_waits_for_a_lock_does_not_delay_other_flights() {
     let db = database().await;
     let broker = engine_with(Config { flights: 1, ..config(db.url()) }).await;
     push(&broker, "q", "stuck", 0..1).await;

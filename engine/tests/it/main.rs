@@ -1,4 +1,4 @@
-//! The engine on a real PostgreSQL: one binary, one file per area, every test on a database of its own.
+//! Tests of the engine on a real PostgreSQL: one binary, one file per area, a separate database for every test.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails like the test itself: by panicking")]
 

@@ -1,4 +1,4 @@
-//! What an engine remembers is bounded, and forgetting costs time, never correctness.
+//! An engine's memory is bounded, and dropping caches costs time, never correctness.
 
 use std::collections::HashMap;
 
@@ -67,7 +67,7 @@ async fn tiny_caches_hold_their_bounds_and_lose_nothing() {
 }
 
 #[tokio::test]
-async fn ids_that_nobody_chose_cost_no_dedup_memory() {
+async fn generated_ids_cost_no_dedup_memory() {
     let db = database().await;
     let broker = engine_with(config(db.url())).await;
     push(&broker, "q", "p", 0..1).await;
@@ -98,7 +98,7 @@ async fn without_any_cache_everything_still_works() {
 }
 
 #[tokio::test]
-async fn one_connection_and_one_slot_are_enough_for_everybody() {
+async fn one_connection_and_one_slot_are_enough_for_all_operations() {
     let db = database().await;
     let slots = Slots { push: 1, pop: 1, ack: 1, renew: 1, transaction: 1 };
     let broker = engine_with(Config { connections: 1, slots, ..config(db.url()) }).await;

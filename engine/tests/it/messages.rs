@@ -1,4 +1,4 @@
-//! Messages as people look at them: one page of many, newest first, and what stands of each.
+//! Lists of messages: one page of many, newest first, with their states.
 
 use queen_engine::{Engine, MessageFilter, MessageStatus, StoredMessage};
 use queen_protocol::AckStatus;
@@ -171,7 +171,7 @@ async fn what_retention_has_taken_is_not_listed_but_its_dead_letter_is_found() {
     assert_eq!(dead.id, popped.messages[0].id);
 }
 
-/// Rows of the log, and of what grows with the partitions, that were read so far. Complete once the engines are gone.
+/// Rows of the log, and of tables that grow with the partitions, that were read so far. Complete once the engines have stopped.
 async fn rows_read(sql: &Client) -> i64 {
     disconnected(sql).await;
     for statement in ["select pg_stat_force_next_flush()", "select pg_stat_clear_snapshot()"] {

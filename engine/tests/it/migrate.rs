@@ -1,4 +1,4 @@
-//! Starting: on an empty database, on a used one, many at once, and on one that is ahead of this binary.
+//! Startup: on an empty database, on a used one, many brokers at once, and on one with a newer schema.
 
 use queen_engine::{Config, Engine, StartError};
 use queen_protocol::PushStatus;
@@ -217,7 +217,7 @@ async fn what_the_release_before_calls_is_still_there() {
     assert!(groups[0].since.is_some() && groups[0].mode.is_none(), "{groups:?}");
 }
 
-/// Whether somebody waits to lock a table of the broker's for itself alone.
+/// Whether a session waits for an exclusive lock on one of the broker's tables.
 async fn somebody_waits(sql: &Client) -> bool {
     let text = "select count(*) from pg_locks where not granted and mode = 'AccessExclusiveLock'
                 and relation in (select oid from pg_class where relnamespace = 'queen'::regnamespace)
@@ -225,7 +225,7 @@ async fn somebody_waits(sql: &Client) -> bool {
     number(sql, text).await > 0
 }
 
-/// A lock that waits has everybody who comes later wait behind it.
+/// All later sessions queue behind a waiting lock.
 #[tokio::test]
 async fn a_migration_asks_for_a_lock_again_and_again_instead_of_standing_in_the_way() {
     let db = database().await;

@@ -1,4 +1,4 @@
-//! What was not done: retries, failures, dead letters.
+//! Failures: retries and dead letters.
 
 use queen_engine::{DeadLetterFilter, SeekTo};
 use queen_protocol::AckStatus::{Completed, Dlq, Failed, Retry};
@@ -127,7 +127,7 @@ async fn only_what_failed_with_the_first_message_each_time_is_dead_with_it() {
         let popped = pop(&broker, any("q").group("g").batch(batch)).await.unwrap();
         ack_all(&broker, &popped.messages, &vec![Failed; batch as usize]).await;
     }
-    // The third failure of the first two, the second of the others.
+    // The third failure of the first two, the second of the rest.
     let popped = pop(&broker, any("q").group("g").batch(4)).await.unwrap();
     assert_eq!(popped.messages[0].retry_count, 2);
     let results = ack_all(&broker, &popped.messages, &[Failed; 4]).await;
@@ -272,7 +272,7 @@ async fn a_nack_among_merged_completions_is_neither_lost_nor_jumped_over() {
 }
 
 #[tokio::test]
-async fn an_error_text_postgresql_cannot_hold_fails_nobody_else() {
+async fn an_error_text_postgresql_cannot_store_fails_no_other_item() {
     let db = database().await;
     let settings = queen_engine::Config { linger: std::time::Duration::from_millis(20), ..config(db.url()) };
     let broker = engine_with(settings).await;
@@ -294,7 +294,7 @@ async fn an_error_text_postgresql_cannot_hold_fails_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_nack_whose_answer_was_lost_is_charged_once_and_told_its_success() {
+async fn a_nack_with_a_lost_answer_counts_once_and_is_reported_as_success() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let broker = engine(proxy.url()).await;
@@ -346,10 +346,10 @@ async fn dead_letters_outlive_their_messages_and_can_be_paged() {
     }
 }
 
-/// The answer was lost, and before the ack is sent again a seek moves the cursor: what the ack did is still what it is
-/// told. Sent as plain SQL, because only that can be sent twice on purpose.
+/// The response was lost, and before the ack is sent again a seek moves the cursor: the ack still reports what it
+/// did. Sent as plain SQL, because only that can be sent twice on purpose.
 #[tokio::test]
-async fn an_ack_sent_twice_around_a_seek_is_told_what_it_did() {
+async fn an_ack_sent_twice_around_a_seek_reports_its_effect() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     five(&broker).await;

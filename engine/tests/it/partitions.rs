@@ -1,4 +1,4 @@
-//! Lists of partitions by their backlog: the fullest first, however many there are.
+//! Lists of partitions by backlog: largest first, however many there are.
 
 use queen_engine::{Engine, PartitionFigures};
 use queen_testkit::database;

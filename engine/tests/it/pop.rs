@@ -1,4 +1,4 @@
-//! What a pop takes: the worked examples of the state machine, spans, turns, and what it must never miss.
+//! What a pop returns: the worked examples of the state machine, spans, turns, and what it must never miss.
 
 use std::collections::HashSet;
 
@@ -118,7 +118,7 @@ async fn a_pop_that_spans_partitions_has_one_lease_and_takes_no_more_than_it_ask
     }
     complete(&broker, &popped).await;
 
-    // Five of eight: what is left over is nobody's.
+    // Five of eight: the rest stays unleased.
     let popped = pop(&broker, wide(5, 5)).await.unwrap();
     assert_eq!((popped.partitions_claimed, popped.messages.len()), (2, 5));
     complete(&broker, &popped).await;

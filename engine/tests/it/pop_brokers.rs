@@ -1,4 +1,4 @@
-//! Pops through several brokers of one database: none misses what another has written, freed or taken.
+//! Pops through several brokers of one database: none misses what another has written, released or leased.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -133,7 +133,7 @@ async fn many_consumers_at_once_get_every_message_exactly_once_and_in_order() {
         }
     });
     let mut got: Vec<_> = at_once(consumers).await.into_iter().flatten().collect();
-    // Whoever came when everything was leased has left; the rest is still there.
+    // The pop that came when everything was leased has ended; the rest is still there.
     while let Some(popped) = pop(&a, any("q").group("g").batch(100)).await {
         got.extend(popped.messages.iter().map(|m| (m.created_at.clone(), m.id, m.partition.clone())));
         complete(&a, &popped).await;

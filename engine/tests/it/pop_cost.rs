@@ -1,4 +1,4 @@
-//! What pops cost the database: nothing while they wait, and no more with many partitions than with few.
+//! The database cost of pops: nothing while they wait, and no more with many partitions than with few.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ async fn ten_thousand_parked_pops_cost_the_database_nothing() {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(lane(&broker, "pop"), parked, "nobody asks for anything");
 
-    // One message feeds one pop of each group, and nobody else is even woken.
+    // One message serves one pop of each group, and no other pop is even woken.
     push(&broker, "q0", "p", 1..2).await;
     for _ in 0..10 {
         let popped = waiting.join_next().await.unwrap().unwrap().expect("one of each group gets it");

@@ -1,4 +1,4 @@
-//! Messages that are stored and not to be delivered yet: delays and windows.
+//! Messages that are stored and not deliverable yet: delays and windows.
 
 use std::time::Duration;
 

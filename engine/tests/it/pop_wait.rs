@@ -1,4 +1,4 @@
-//! Pops that wait: what wakes them, how fast, and what they leave behind when their client hangs up.
+//! Waiting pops: what wakes them, how fast, and what they leave behind when their client hangs up.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ async fn a_push_through_one_broker_wakes_a_pop_parked_at_another_within_a_moment
 }
 
 #[tokio::test]
-async fn a_parked_pop_finds_what_no_hint_told_it_within_about_a_second() {
+async fn a_parked_pop_finds_messages_without_a_hint_within_about_a_second() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
@@ -95,7 +95,7 @@ async fn an_ack_that_leaves_a_backlog_wakes_the_next_pop_wherever_it_waits() {
     let db = database().await;
     let sql = db.client().await;
     let (a, b) = twins(db.url(), &sql).await;
-    // All are popped at A. In the last case nobody tells B, which has to look for itself.
+    // All are popped at A. In the last case B is not notified, and has to look for itself.
     let cases = [("aa", &a, &a, 1_000), ("ba", &b, &a, 1_000), ("bb", &b, &b, 1_000), ("ab", &a, &b, 2_500)];
     for (queue, acked_at, waits_at, patience_ms) in cases {
         for group in ["by wildcard", "by name"] {
@@ -149,7 +149,7 @@ async fn a_broker_that_served_the_lease_before_learns_that_another_brokers_lease
 }
 
 #[tokio::test]
-async fn an_ack_through_a_broker_that_served_the_lease_before_is_told_to_the_others() {
+async fn an_ack_through_a_broker_that_served_the_lease_before_notifies_other_brokers() {
     let db = database().await;
     let sql = db.client().await;
     let (a, b) = twins(db.url(), &sql).await;
@@ -171,7 +171,7 @@ async fn what_is_pushed_under_a_lease_is_delivered_when_it_ends_whatever_happene
         let held = pop(&broker, PopRequest { lease_seconds: 1, ..leased }).await.unwrap();
         assert!(broker.renew(&held.lease_id, 300).await.unwrap().success);
         if queue == "renewed" {
-            // Its first end passes, and somebody looks.
+            // Its first end passes, and a pop looks.
             assert!(pop(&broker, any(queue).wait(Duration::from_secs(2))).await.is_none());
         }
         push(&broker, queue, "p", 1..2).await;
@@ -398,7 +398,7 @@ async fn a_wait_that_is_ended_answers_at_once_and_takes_nothing() {
 }
 
 #[tokio::test]
-async fn however_early_or_late_a_wait_is_ended_its_message_goes_to_somebody() {
+async fn no_message_is_lost_however_early_or_late_a_wait_is_ended() {
     let db = database().await;
     let broker = engine(db.url()).await;
     for step in 0..40 {

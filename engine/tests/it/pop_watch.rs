@@ -1,4 +1,4 @@
-//! Lists of ready partitions come and go; no pop may wait on one that nothing reaches any more.
+//! Ready lists come and go; no pop may wait on one that is no longer updated.
 
 use std::time::Duration;
 

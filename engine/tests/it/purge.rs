@@ -1,4 +1,4 @@
-//! Dead letters thrown away: those that match, however many, and never one that a replay is about to take.
+//! Purging dead letters: those that match, however many, and never one that a replay is about to take.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn purge(engine: &Engine, filter: DeadLetterFilter) -> Option<i64> {
 }
 
 #[tokio::test]
-async fn those_that_match_are_gone_the_others_stay_and_the_count_follows() {
+async fn a_purge_removes_matching_letters_only_and_updates_the_count() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     assert_eq!(purge(&broker, DeadLetterFilter::default()).await, None);
@@ -70,7 +70,7 @@ async fn more_than_a_slice_is_thrown_away_and_nothing_that_fails_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_letter_that_somebody_is_replaying_is_left_to_him() {
+async fn a_purge_skips_a_letter_that_is_being_replayed() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     dead(&broker, "q", "p", "g", 5).await;

@@ -1,4 +1,4 @@
-//! What a push promises: order, ids, deduplication, and that no neighbour spoils it.
+//! The guarantees of a push: order, ids, deduplication, and independence of its neighbors.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -83,7 +83,7 @@ fn poison() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_poisonous_neighbour_fails_nobody_and_arrives_byte_for_byte() {
+async fn a_poisonous_neighbor_fails_no_other_item_and_arrives_byte_for_byte() {
     let db = database().await;
     // Long enough that all of them share a flight.
     let config =
@@ -261,7 +261,7 @@ async fn queues_deleted_behind_the_brokers_back_are_simply_new_again() {
     assert!(pop(&b, any("q")).await.is_none());
     sql.batch_execute("delete from queen.queues").await.unwrap();
 
-    // The acknowledgement of what is gone is refused, not an error.
+    // The acknowledgement of a removed message is refused, not an error.
     let refused = a.ack(vec![ack_of(&old.messages[0], queen_protocol::AckStatus::Completed)]).await.unwrap();
     assert!(!refused[0].success);
     for (broker, id) in [(&a, "one"), (&b, "two")] {

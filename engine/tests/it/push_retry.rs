@@ -41,7 +41,7 @@ async fn commit_without_an_answer(proxy: &Proxy, broker: &Engine, items: &Value)
     results
 }
 
-/// In the order they were sent, once each, under the ids that were told.
+/// In the order they were sent, once each, under the returned ids.
 async fn stored_once(url: &str, results: &[PushResult]) {
     assert!(results.iter().all(|result| result.status == PushStatus::Queued), "{results:?}");
     let fresh = engine(url).await;
@@ -200,7 +200,7 @@ async fn merged_pushes_whose_answer_was_lost_are_all_stored_once() {
     }
 }
 
-/// Each call comes right after a cut, before the engine has noticed that its idle connections are gone.
+/// Each call comes right after a cut, before the engine has noticed that its idle connections are closed.
 #[tokio::test]
 async fn no_caller_hears_of_a_cut_however_new_its_partition_or_group() {
     let (_db, proxy, broker) = behind_a_proxy().await;

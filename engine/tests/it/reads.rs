@@ -1,4 +1,4 @@
-//! Lists and figures that somebody looks at: however slow they are and however many, messages flow beside them.
+//! Lists and figures: however slow they are and however many, messages are not delayed.
 
 use std::time::Duration;
 

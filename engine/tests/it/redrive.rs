@@ -1,4 +1,4 @@
-//! Dead letters replayed, one or many: each once, in order, whoever dies on the way.
+//! Replays of dead letters, one or many: each once, in order, whichever process dies on the way.
 
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ async fn what_fails_again_is_not_taken_round_and_round() {
 }
 
 #[tokio::test]
-async fn why_a_letter_stays_is_told_without_the_names_of_procedures() {
+async fn the_reason_why_a_letter_stays_contains_no_procedure_names() {
     let db = database().await;
     let broker = engine(db.url()).await;
     dead(&broker, "q", &["p"], 1).await;

@@ -1,4 +1,4 @@
-//! Extending leases: through any broker, all partitions of one at once, and only while they live.
+//! Renewing leases: through any broker, all partitions of one at once, and only while they are held.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ async fn what_has_run_out_been_finished_or_never_been_is_not_renewed() {
 }
 
 #[tokio::test]
-async fn nobody_is_served_before_a_renewed_lease_ends() {
+async fn no_other_pop_is_served_before_a_renewed_lease_ends() {
     let db = database().await;
     let sql = db.client().await;
     let (a, b) = twins(db.url(), &sql).await;
@@ -87,7 +87,7 @@ async fn nobody_is_served_before_a_renewed_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_renewal_whose_answer_was_lost_is_told_its_success() {
+async fn a_renewal_with_a_lost_answer_is_reported_as_success() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let broker = engine(proxy.url()).await;

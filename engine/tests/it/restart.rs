@@ -1,5 +1,4 @@
-//! Under traffic, everything may go away for a while: PostgreSQL, the network, the engine itself. What was answered
-//! stays true.
+//! Outages under traffic: of PostgreSQL, the network, the engine itself. What was answered stays true.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::support::{Ask, ack_of, any, config, drain, engine, engine_with, event
 
 const PRODUCERS: usize = 4;
 
-/// Producers that push numbered messages one after the other, and consumers that read along, until told to stop.
+/// Producers that push numbered messages in sequence, and consumers that read them, until stopped.
 struct Traffic {
     stop: Arc<AtomicBool>,
     broker: watch::Sender<Engine>,
@@ -196,7 +195,7 @@ async fn what_was_answered_survives_restarts_of_the_engine() {
 }
 
 #[tokio::test]
-async fn an_engine_stops_although_somebody_still_calls_it() {
+async fn an_engine_stops_during_calls() {
     let db = database().await;
     let broker = engine(db.url()).await;
     push(&broker, "q", "p", 0..5).await;
@@ -205,7 +204,7 @@ async fn an_engine_stops_although_somebody_still_calls_it() {
     for caller in 0..6 {
         let (broker, message) = (broker.clone(), popped.messages[0].clone());
         callers.spawn(async move {
-            // Whatever they are told: callers that come late must not keep the engine.
+            // Whatever they get: late callers must not keep the engine running.
             loop {
                 match caller % 3 {
                     0 => drop(broker.ack(vec![ack_of(&message, AckStatus::Completed)]).await),

@@ -1,4 +1,4 @@
-//! Messages leave when their time has come and not before, and their space follows while everybody goes on reading.
+//! Messages are removed when they expire and not before, and their space is freed while reading continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ async fn expired_messages_leave_read_or_not_and_only_with_the_switch_on() {
     travel(&sql, "70 seconds").await;
     becomes(&sql, "q", 2).await;
     assert_eq!(stored(&sql, "kept").await, 5);
-    // A lease on what is gone does no harm, and its group goes on with what is left.
+    // A lease on removed messages does no harm, and its group continues with what is left.
     let late = ack(&broker, &held.messages[1], Completed).await;
     assert!(late.success || late.error.is_some());
     assert_eq!(data(&broker, named("q", "p").group("fresh").batch(9)).await, numbers(5..7));
@@ -68,7 +68,7 @@ async fn completed_messages_stay_for_the_slowest_group() {
     for (group, batch) in [("fast", 6), ("slow", 2)] {
         complete(&broker, &pop(&broker, named("q", "p").group(group).batch(batch)).await.unwrap()).await;
     }
-    // Too young to go, though everybody has passed them; once old enough, two can go.
+    // Too young to be removed, though all groups have passed them; once old enough, two can be removed.
     assert_eq!(stored(&sql, "q").await, 9);
     travel(&sql, "61 seconds").await;
     becomes(&sql, "q", 7).await;
@@ -79,7 +79,7 @@ async fn completed_messages_stay_for_the_slowest_group() {
     becomes(&sql, "q", 3).await;
 }
 
-/// A group has read the first of three messages, which is gone; the others are old enough and wait for the group.
+/// A group has read the first of three messages, which was removed; the rest are old enough and wait for the group.
 async fn waiting_for_a_group(broker: &Engine, sql: &Client, queue: &str) {
     push(broker, queue, "p", 0..3).await;
     complete(broker, &pop(broker, named(queue, "p").group("slow")).await.unwrap()).await;
@@ -134,7 +134,7 @@ async fn count_rounds(sql: &Client) {
     sql.batch_execute(text).await.unwrap();
 }
 
-/// Waits until retention has begun so many more rounds.
+/// Waits until retention has started this many more rounds.
 async fn rounds(sql: &Client, rounds: i64) {
     let text = "select case when is_called then last_value else 0 end from public.rounds";
     let before = number(sql, text).await;
@@ -515,7 +515,7 @@ async fn a_deleted_message_range_is_not_needed_by_dead_letters_or_leases() {
     turn(&sql, 0).await;
     let letters = crate::support::dead_letters(&broker, "q").await;
     assert_eq!((letters.len(), letters[0].payload.as_str()), (1, "0"));
-    // The rest of the lease is of messages that are gone: no way to acknowledge them, and no need.
+    // The rest of the lease covers removed messages: they cannot be acknowledged, and need not be.
     let results = broker.ack(vec![crate::support::ack_of(&popped.messages[2], Completed)]).await;
     assert!(results.is_ok());
     travel(&sql, "10 minutes").await;
@@ -604,7 +604,7 @@ async fn registrations_that_nothing_uses_are_removed_and_others_stay() {
         .await,
         0
     );
-    // It still starts where it was told to.
+    // It still starts where it was configured to.
     assert_eq!(data(&other, new("waits").batch(9)).await, [1]);
     assert!(pop(&other, any("nowhere").group("reads")).await.is_none());
     sql.batch_execute(

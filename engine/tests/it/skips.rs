@@ -1,4 +1,4 @@
-//! Messages taken out of the line by hand: nobody, or one group, is given them any more, and everything else goes on.
+//! Messages deleted or dead-lettered by hand: they are no longer delivered, to any group or to one, and everything else continues.
 
 use queen_engine::{Buried, Engine, MessageStatus};
 use queen_protocol::{AckStatus, PopRequest, QUEUE_MODE};
@@ -38,7 +38,7 @@ async fn pending(sql: &Client, group: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_deleted_message_is_delivered_to_nobody() {
+async fn a_deleted_message_is_not_delivered() {
     let db = database().await;
     let broker = engine(db.url()).await;
     let partition = six(&broker).await;
@@ -182,7 +182,7 @@ async fn deleting_takes_the_dead_letters_of_the_message_along() {
 }
 
 #[tokio::test]
-async fn a_message_buried_for_one_group_is_a_dead_letter_there_and_delivered_to_the_others() {
+async fn a_message_buried_for_one_group_is_delivered_to_other_groups() {
     let db = database().await;
     let broker = engine(db.url()).await;
     let partition = six(&broker).await;
@@ -220,7 +220,7 @@ async fn what_is_leased_passed_or_unknown_is_not_buried() {
     assert_eq!(bury(&broker, partition, "b", "g").await, Buried::Committed);
     assert_eq!(bury(&broker, partition, "zzz", "g").await, Buried::Missing);
     assert_eq!(bury(&broker, Uuid::nil(), "a", "g").await, Buried::Missing);
-    // A lease that ran out holds nobody back.
+    // An expired lease holds nothing back.
     assert!(pop(&broker, named("q", "p").group("g")).await.is_some());
     let sql = db.client().await;
     travel(&sql, "1 hour").await;

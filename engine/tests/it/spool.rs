@@ -1,4 +1,4 @@
-//! The spool: pushes are accepted while the database is away, and are in it exactly once and in order afterwards.
+//! The spool: pushes are accepted while the database is unavailable, and stored exactly once and in order afterwards.
 
 use std::path::Path;
 use std::time::Duration;
@@ -273,7 +273,7 @@ async fn a_push_that_may_be_stored_is_not_spooled_as_well() {
     assert_eq!(read(&found.await).data(), [json!(0), json!("the last word")]);
 }
 
-/// What comes behind a part of which nobody knows would overtake it, if the client sent the request again.
+/// Messages behind a part with an unknown outcome would overtake it, if the client sent the request again.
 #[tokio::test]
 async fn a_request_whose_beginning_may_be_stored_is_not_spooled_from_there_on() {
     let db = database().await;
@@ -307,7 +307,7 @@ async fn a_request_whose_beginning_may_be_stored_is_not_spooled_from_there_on() 
 
 /// What is handed in together locks all its partitions.
 #[tokio::test]
-async fn a_locked_partition_of_the_spool_holds_up_no_push_to_the_others() {
+async fn a_locked_partition_of_the_spool_does_not_block_pushes_to_other_partitions() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let dir = TempDir::new().unwrap();
@@ -371,7 +371,7 @@ async fn a_transaction_does_not_overtake_what_is_in_the_spool() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_is_told_and_costs_nothing_that_was_accepted() {
+async fn a_failing_disk_is_reported_and_loses_no_accepted_message() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! What people, tools and roles find in the database: views, functions of published tools, grants, the page about them.
+//! The SQL interface for people, tools and roles: views, functions of published tools, grants, and their documentation.
 
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ async fn pop_specific_batch_takes_a_lease_that_brokers_honour() {
     assert_eq!(answers[0]["result"]["messages"][1]["producerSub"], Value::Null);
     let stored = rows(&sql, "select id from queen.messages where transaction_id = 'a'").await;
     assert_eq!(message["id"], stored[0][0]);
-    // The broker neither gives the range to anybody else nor refuses the lease.
+    // The broker neither delivers the range to another pop nor refuses the lease.
     assert!(pop(&broker, named("q", "p").group("g")).await.is_none());
     let last: crate::support::Message = {
         let mut last = answers[0]["result"]["messages"][1].clone();
@@ -387,7 +387,7 @@ async fn a_role_may_push_and_nothing_else_and_another_may_read_and_nothing_else(
 }
 
 #[tokio::test]
-async fn no_procedure_is_open_to_everybody_but_those_that_views_call() {
+async fn only_procedures_that_views_call_are_executable_by_everyone() {
     let db = database().await;
     let sql = db.client().await;
     let broker = engine(db.url()).await;
@@ -395,7 +395,7 @@ async fn no_procedure_is_open_to_everybody_but_those_that_views_call() {
                 where p.pronamespace = 'queen'::regnamespace and has_function_privilege('public', p.oid, 'execute') order by 1";
     let expected = [["frame_header"], ["frame_payload"], ["message_id"], ["now"]];
     assert_eq!(rows(&sql, open).await, expected);
-    // What somebody has granted outlives a start.
+    // A grant by an administrator survives a start.
     sql.batch_execute("grant execute on function queen.push(text, text, jsonb, text, uuid) to public")
         .await
         .unwrap();

@@ -1,4 +1,4 @@
-//! Synchronous standbys: nothing is answered that only the primary knows.
+//! Synchronous standbys: nothing is confirmed that only the primary has.
 
 use queen_protocol::AckStatus;
 use queen_testkit::{Cluster, cluster};
@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 
 use crate::support::{Ask, ack_items, any, data, engine, eventually, leaseless, pop, push, read};
 
-/// Commits wait for a standby of this name, or for none. There is no standby at all, so they wait for ever.
+/// Commits wait for a standby of this name, or for none. There is no standby at all, so they wait forever.
 async fn wait_for(sql: &Client, standby: &str) {
     sql.batch_execute(&format!("alter system set synchronous_standby_names = '{standby}'")).await.unwrap();
     sql.batch_execute("select pg_reload_conf()").await.unwrap();
@@ -54,7 +54,7 @@ async fn session(cluster: &Cluster) -> Client {
 }
 
 #[tokio::test]
-async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_told_as_success() {
+async fn a_commit_whose_wait_for_the_standby_was_canceled_is_not_reported_as_success() {
     let cluster = cluster().await;
     let sql = session(&cluster).await;
     let broker = engine(&cluster.url()).await;

@@ -1,4 +1,4 @@
-//! How much queues hold and how far groups have come: told exactly, and counted rightly where nobody looks.
+//! Counts of queues and groups: exact when queried, and corrected in the background.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn unread(broker: &Engine, queue: &str, group: &str) -> i64 {
     groups.first().unwrap_or_else(|| panic!("{group} reads {queue}")).unread
 }
 
-/// From here on nobody measures: what is told is what was counted.
+/// From here on there are no measurements: queries return what was counted.
 async fn unmeasurable(sql: &Client) {
     let text = "create or replace function queen.measure(
                     p_queue uuid, p_wait boolean, p_replace boolean, p_quiet interval, p_reconcile interval) returns boolean
@@ -43,7 +43,7 @@ async fn a_queue_without_readers_is_unread_and_an_unknown_one_is_unknown() {
 }
 
 #[tokio::test]
-async fn what_is_leased_done_and_given_up_is_told_apart() {
+async fn leased_completed_and_dead_lettered_messages_are_counted_separately() {
     let db = database().await;
     let broker = engine(db.url()).await;
     push(&broker, "q", "p", 0..10).await;
@@ -169,7 +169,7 @@ async fn what_was_cleared_is_gone_for_all_brokers_and_may_be_pushed_again() {
     let held = pop(&two, any("q").group("g")).await.unwrap();
     assert_eq!(one.clear("q", None).await.unwrap(), Some(2));
     assert!(drain(&one, "q", "p", "g").await.is_empty() && drain(&two, "q", "p", "g").await.is_empty());
-    // An ack of what is gone does no harm.
+    // An ack of removed messages does no harm.
     ack(&two, &held.messages[0], Completed).await;
     let again = push_ids(&two, "q", "p", &["a", "c"]).await;
     assert!(again.iter().all(|result| result.status == queen_protocol::PushStatus::Queued), "{again:?}");

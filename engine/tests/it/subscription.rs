@@ -1,4 +1,4 @@
-//! Where a group starts to read, and that it is settled once, however early it asks.
+//! Where a group starts to read, and that it is decided once, however early the group comes.
 
 use queen_engine::Engine;
 use queen_protocol::{PopRequest, QUEUE_MODE, Subscription};
@@ -122,7 +122,7 @@ async fn a_partition_registered_from_an_early_time_is_found_by_a_group_that_is_n
 }
 
 #[tokio::test]
-async fn a_deleted_group_starts_afresh_and_keeps_its_registration_if_told_to() {
+async fn a_deleted_group_starts_over_and_keeps_its_registration_on_request() {
     let db = database().await;
     let broker = engine(db.url()).await;
     push(&broker, "q", "p", 0..1).await;

@@ -1,4 +1,4 @@
-//! An engine with short patience on a database of its own, and the calls tests make most.
+//! An engine with short timeouts on a database of its own, and helpers for common calls.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -130,14 +130,14 @@ pub async fn listening(sql: &Client, engines: i64) {
     eventually("the engines listen", async || (number(sql, text).await == engines).then_some(())).await;
 }
 
-/// Waits until no engine has a session on this database any more: only then has PostgreSQL added up its statistics.
+/// Waits until no engine has a session on this database anymore: only then has PostgreSQL added up its statistics.
 pub async fn disconnected(sql: &Client) {
     let text = "select count(*) from pg_stat_activity
                 where datname = current_database() and application_name = 'queen'";
     eventually("the engines are gone", async || (number(sql, text).await == 0).then_some(())).await;
 }
 
-/// How often each procedure was called. Complete only after `count_calls` and once the engines are gone.
+/// How often each procedure was called. Complete only after `count_calls` and once the engines have stopped.
 pub async fn calls(sql: &Client) -> HashMap<String, i64> {
     sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
     let text = "select funcname::text, calls from pg_stat_user_functions where schemaname = 'queen'";

@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL: who is trusted, by which name, and that nothing less than what was asked for is accepted.
+//! TLS to PostgreSQL: trusted certificates, host names, and that a weaker mode than requested is never used.
 
 use std::path::{Path, PathBuf};
 

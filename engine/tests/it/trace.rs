@@ -1,4 +1,4 @@
-//! The trace context of a message comes out as it went in, whichever way the message took.
+//! The trace context of a message is delivered as it was pushed, whichever way the message took.
 
 use queen_engine::Engine;
 use queen_protocol::{PushStatus, TraceParent};

@@ -1,4 +1,4 @@
-//! Traces: found by message and by name, gone with their queue and with time.
+//! Traces: found by message and by name, deleted with their queue and by age.
 
 use std::time::Duration;
 

@@ -87,7 +87,7 @@ async fn pushes_and_acks_happen_together_and_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn nobody_ever_sees_one_half_of_a_transaction() {
+async fn half_of_a_transaction_is_never_visible() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     push(&broker, "source", "p", 0..40).await;
@@ -233,7 +233,7 @@ async fn several_acks_and_groups_move_together() {
 }
 
 #[tokio::test]
-async fn a_duplicate_in_a_transaction_is_told_and_not_stored() {
+async fn a_duplicate_in_a_transaction_is_reported_and_not_stored() {
     let db = database().await;
     let broker = engine(db.url()).await;
     let first = push_ids(&broker, "target", "p", &["x"]).await.remove(0);
@@ -293,7 +293,7 @@ async fn new_partitions_are_remembered_once_their_transaction_is_committed() {
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_was_lost_is_told_as_success_and_done_once() {
+async fn a_commit_with_a_lost_answer_is_reported_as_success_and_executed_once() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let broker = engine(proxy.url()).await;
@@ -315,7 +315,7 @@ async fn what_became_of_a_commit_is_not_asked_by_number_after_a_crash() {
     let broker = engine(proxy.url()).await;
     let held = source(&broker).await;
     proxy.cut_before_reply(Some(b"commit"));
-    // Nobody can be asked before it has crashed.
+    // The crash must not be noticed before.
     proxy.refuse(true);
     let body = moving(&held.messages[0], &[&held.lease_id]);
     let text = body.to_string();

@@ -1,4 +1,4 @@
-//! The end of a run: the network is well again, what is in the air lands, the database says what it holds, and every
+//! The end of a run: the network is healthy again, pending operations complete, the database is compared with the shadow, and every
 //! group reads what is left.
 
 use std::time::Duration;

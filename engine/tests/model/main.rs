@@ -42,11 +42,11 @@ async fn the_guarantees_hold_in_the_third_fixed_run() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guarantees_hold_in_a_run_of_your_choice() {
-    // CI must not depend on luck; `QUEEN_MODEL_SEED=$RANDOM` looks for what nobody has seen.
+    // CI must not depend on luck; `QUEEN_MODEL_SEED=$RANDOM` searches for new failures.
     run(number("QUEEN_MODEL_SEED").unwrap_or(4)).await;
 }
 
-/// Not when somebody asks for one seed.
+/// Not when one seed is requested.
 async fn fixed(seed: u64) {
     if number("QUEEN_MODEL_SEED").is_none() {
         run(seed).await;

@@ -1,4 +1,4 @@
-//! The weather between the broken engine and its database, as planned.
+//! The network between the broken engine and its database, as planned.
 
 use std::time::Duration;
 
@@ -44,6 +44,6 @@ pub fn heal(proxy: &Proxy) {
     proxy.black_hole(false);
     proxy.delay(Duration::ZERO);
     proxy.refuse(false);
-    // The only way to disarm it: wait for what nobody says.
+    // The only way to disarm it: wait for a text that never occurs.
     proxy.cut_before_reply(Some(b"\xff disarmed \xff"));
 }

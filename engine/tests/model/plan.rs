@@ -58,7 +58,7 @@ pub struct Item {
 pub enum Transaction {
     /// The engine finds one.
     Minted,
-    /// Nobody else uses it.
+    /// Used by no other worker.
     Fresh,
     /// One of a few that are used again and again.
     Repeated(u64),

@@ -226,7 +226,7 @@ fn results(outcome: &TransactionOutcome) -> (Vec<Placed>, Vec<ItemAnswer>) {
                 transaction: transaction_id.clone(),
                 duplicate: *duplicate,
             }),
-            // Whether it had been acknowledged before, and whether its lease is over, is not told.
+            // Whether it had been acknowledged before, and whether its lease has ended, is not reported.
             TransactionResult::Ack { success, error, dlq, .. } => acked.push(ItemAnswer {
                 success: *success,
                 noop: true,

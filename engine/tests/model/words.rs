@@ -1,4 +1,4 @@
-//! The words plan, shadow and workers share.
+//! Types shared by plan, shadow and workers.
 
 use std::time::SystemTime;
 
@@ -42,7 +42,7 @@ pub fn partition_index(name: &str) -> Option<Partition> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
     Healthy,
-    /// Its connections break. It tries again by itself, so even a refusal may follow a success nobody heard of.
+    /// Its connections break. It retries by itself, so even a refusal may follow an unreported success.
     Broken,
 }
 

@@ -1,4 +1,4 @@
-//! Carries out planned steps on the engines and tells the shadow what was asked and what was answered.
+//! Executes planned steps on the engines and reports requests and responses to the shadow.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ impl Worker {
         });
     }
 
-    /// Whether anything was delivered. `None`: nobody knows.
+    /// Whether anything was delivered. `None`: unknown.
     pub async fn pop(&mut self, pop: &Pop) -> Option<bool> {
         let filter = match pop.partition {
             None => PopFilter::Queue { queue: QUEUE.to_owned() },

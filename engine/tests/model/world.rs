@@ -1,4 +1,4 @@
-//! Two engines on one database, one of them behind a network that breaks, and the shadow that watches both.
+//! Two engines on one database, one of them behind a network that breaks, and the shadow that observes both.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! The good days: first start, restart, settings, odd places, ordinary users.
+//! Normal operation: first start, restart, settings, unusual paths, unprivileged users.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -81,14 +81,14 @@ async fn a_path_may_hold_spaces_quotes_and_commas() {
 async fn dropping_it_stops_the_server_too() {
     let dir = tempdir().unwrap();
     drop(start(dir.path()).await);
-    eventually("the end of postgres", async || postmaster(dir.path()).is_none().then_some(())).await;
+    eventually("the exit of postgres", async || postmaster(dir.path()).is_none().then_some(())).await;
 }
 
 #[tokio::test]
 async fn an_ordinary_user_runs_it_as_themselves_and_root_carries_on_as_that_user() {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
-        return; // Every other test here already ran as an ordinary user.
+        return; // All other tests here already ran as an ordinary user.
     }
     let dir = tempdir().unwrap();
     chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();

@@ -1,4 +1,4 @@
-//! The embedded server, really started, killed and refused. Needs PostgreSQL installed, nothing else.
+//! Tests of the embedded server, really started, killed and refused. They need an installed PostgreSQL and nothing else.
 
 #![expect(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
@@ -21,7 +21,7 @@ use tokio_postgres::{Client, NoTls};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn settings(data_dir: &Path) -> Settings {
-    // Small, so that several tests fit side by side.
+    // Small, so that several tests can run at once.
     let extra = vec![("shared_buffers".to_owned(), "16MB".to_owned())];
     Settings { data_dir: data_dir.to_owned(), bin_dir: None, extra }
 }
@@ -41,7 +41,7 @@ async fn connect(url: &str) -> Client {
     eventually("a connection", async || try_connect(url).await).await
 }
 
-/// Leaves a mark that only the same data, and not a new cluster, shows.
+/// Writes a row that exists only in the same data, and not in a new cluster.
 async fn leave_mark(url: &str) {
     connect(url).await.batch_execute("create table mark as select 42 as answer").await.unwrap();
 }
@@ -62,7 +62,7 @@ fn kill9(pid: Pid) {
 }
 
 fn lives(pid: Pid) -> bool {
-    // A dead process that is not yet reaped has no working folder any more.
+    // A process that is dead but not reaped has no working folder.
     fs::metadata(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok()
 }
 
@@ -77,8 +77,8 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> 
     }
 }
 
-/// Another process that starts the server of `data_dir` and holds it until its stdin ends: this very test
-/// program, asked to run only `other_queen`.
+/// Another process that starts the server of `data_dir` and holds it until its stdin closes: this test program, asked to run
+/// only `other_queen`.
 fn spawn_other_queen(data_dir: &Path, uid: Option<u32>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "other_queen", "--nocapture"]).env("OTHER_QUEEN_DIR", data_dir);
@@ -91,7 +91,7 @@ fn spawn_other_queen(data_dir: &Path, uid: Option<u32>) -> Child {
     let ready =
         output.by_ref().lines().map_while(Result::ok).any(|line| line.contains("other queen is ready"));
     assert!(ready, "the other queen did not start");
-    // Given back, or its last words would break the pipe.
+    // Kept open, because its last output would fail on a broken pipe.
     child.stdout = Some(output.into_inner());
     child
 }

@@ -1,4 +1,4 @@
-//! The bad days: kills at every moment, and what they leave behind.
+//! Kills at every moment, and recovery from what they leave behind.
 
 use std::fs;
 use std::process::Command;

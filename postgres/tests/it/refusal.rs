@@ -1,4 +1,4 @@
-//! When it cannot start it says why, and what to do.
+//! When it cannot start, the error says why and what to do.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A folder of programs that know nothing but their version.
+/// A folder of programs that only print a version.
 fn fake_binaries(dir: &Path, version: &str) {
     for program in ["postgres", "initdb"] {
         let path = dir.join(program);
@@ -30,7 +30,7 @@ fn fake_binaries(dir: &Path, version: &str) {
 }
 
 #[tokio::test]
-async fn a_second_queen_is_refused_and_told_about_the_first() {
+async fn a_second_queen_is_refused_with_the_pid_of_the_first() {
     let dir = tempdir().unwrap();
     let embedded = start(dir.path()).await;
     let (error, text) = refusal(settings(dir.path())).await;
@@ -90,7 +90,7 @@ async fn something_else_in_the_place_of_the_cluster_is_not_touched() {
 #[tokio::test]
 async fn a_closed_folder_on_the_way_is_named_and_left_closed() {
     if !rustix::process::geteuid().is_root() {
-        return; // Only root hands the server to somebody else.
+        return; // Only root runs the server as another user.
     }
     let dir = tempdir().unwrap();
     let closed = fs::canonicalize(dir.path()).unwrap();
@@ -100,7 +100,7 @@ async fn a_closed_folder_on_the_way_is_named_and_left_closed() {
     assert!(text.contains(&format!("chmod o+x {}", closed.display())), "{text}");
     assert_eq!(fs::metadata(&closed).unwrap().permissions().mode() & 0o777, 0o700);
 
-    // The data folder itself holds something now that is not ours: it is treated like any other.
+    // The data folder now contains something that is not ours, so it is treated like any other folder.
     let (error, text) = refusal(settings(dir.path())).await;
     assert!(matches!(&error, Error::NoWayIn { folder, .. } if *folder == closed), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `POST /api/v1/ack` and `/ack/batch`: cursors, leases and who may move them.
+//! `POST /api/v1/ack` and `/ack/batch`: cursors, leases and their rules.
 
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ async fn acks_in_any_order_reach_the_end_of_the_batch() {
 }
 
 #[tokio::test]
-async fn a_message_nobody_knows_is_refused_and_the_lease_stays() {
+async fn an_unknown_message_is_refused_and_the_lease_stays() {
     let server = Server::start().await;
     let messages = popped(&server, 2).await;
     let mut ghost = messages[0].clone();

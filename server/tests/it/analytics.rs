@@ -1,4 +1,4 @@
-//! The routes about the past: on real data, on nothing, and with bad parameters.
+//! The history routes: on real data, without data, and with bad parameters.
 
 use std::time::Duration;
 
@@ -253,7 +253,7 @@ async fn bad_parameters_are_the_askers_fault() {
 }
 
 #[tokio::test]
-async fn parked_pops_are_told_by_broker() {
+async fn parked_pops_are_reported_by_broker() {
     let server = Server::start_with(&["--metrics-sample-interval", "50ms"]).await;
     server.configure("q", json!({})).await;
     let (http, url) =
@@ -276,7 +276,7 @@ async fn parked_pops_are_told_by_broker() {
 }
 
 #[tokio::test]
-async fn removed_messages_are_told() {
+async fn removed_messages_are_reported() {
     let server = Server::start_with(&["--retention-interval", "50ms", "--eviction-interval", "50ms"]).await;
     server.configure("old", json!({"retentionEnabled": true, "retentionSeconds": 60})).await;
     server.configure("late", json!({"maxWaitTimeSeconds": 60})).await;
@@ -334,7 +334,7 @@ async fn postgres_is_described_to_an_ordinary_role_too() {
 }
 
 #[tokio::test]
-async fn a_statement_that_takes_its_time_is_told() {
+async fn slow_statements_are_reported() {
     let server = Server::start().await;
     let session = server.database.client().await;
     session.batch_execute("set application_name = 'queen'").await.unwrap();
@@ -351,7 +351,7 @@ async fn a_statement_that_takes_its_time_is_told() {
 }
 
 #[tokio::test]
-async fn what_others_send_to_the_database_is_told_to_nobody() {
+async fn statements_of_other_programs_are_never_shown() {
     let server = Server::start().await;
     let session = server.database.client().await;
     session

@@ -1,4 +1,4 @@
-//! Who is let in, and how far: tokens, roles, grants, API keys.
+//! Access control: tokens, roles, grants, API keys.
 
 mod audit;
 mod grants;
@@ -32,7 +32,7 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
 }
 
-/// Claims of somebody with this role, for the next minutes.
+/// Claims with this role, for the next minutes.
 fn claims(role: &str) -> Value {
     json!({"sub": "ann", "role": role, "iat": now(), "exp": now() + 600, "iss": ISSUER, "aud": AUDIENCE})
 }
@@ -42,7 +42,7 @@ fn with(mut claims: Value, name: &str, value: Value) -> Value {
     claims
 }
 
-/// A token of somebody who may touch these queues only.
+/// A token that is limited to these queues.
 fn granted(role: &str, grants: Value) -> String {
     Signer::secret(SECRET).sign(&with(claims(role), "queen", grants))
 }
@@ -68,7 +68,7 @@ async fn send(
     Reply { status, headers, text: response.text().await.unwrap() }
 }
 
-/// Somebody with a token or a key.
+/// A caller with a token or a key.
 struct Holder<'a> {
     server: &'a Server,
     authorization: String,

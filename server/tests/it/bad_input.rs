@@ -1,4 +1,4 @@
-//! What nobody should send: refused with words, and never at a neighbour's cost.
+//! Invalid requests: refused with a message, and without effect on neighbors.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Two brokers on one database: what one does, the other sees.
+//! Two brokers on one database: each sees the other's changes.
 
 use std::time::{Duration, Instant};
 

@@ -21,7 +21,7 @@ const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
 /// A command that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The program, told where the broker is.
+/// The program, with the broker's URL.
 fn queen(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(QUEEN);
     command.env_clear().env("PATH", "/usr/bin:/bin").env("QUEEN_URL", url).args(arguments);
@@ -106,7 +106,7 @@ async fn insist(mut child: Child) -> Said {
     end(child).await
 }
 
-/// Returns when the broker cannot be reached any more.
+/// Returns when the broker is no longer reachable.
 async fn gone(server: &Server) {
     server.shutdown.cancel();
     server.tasks.close();

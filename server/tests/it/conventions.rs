@@ -1,4 +1,4 @@
-//! What holds for every route: CORS, errors as JSON, empty answers that are empty, decoded paths.
+//! Conventions of all routes: CORS, errors as JSON, empty responses, decoded paths.
 
 use reqwest::Method;
 use reqwest::header::{HeaderValue, ORIGIN};

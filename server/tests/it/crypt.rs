@@ -44,7 +44,7 @@ async fn without_its_key_a_message_is_refused_by_name_and_shown_without_payload(
     let detail = blind.get(&format!("/api/v1/messages/{partition}/a")).await.json();
     assert_eq!((&detail["isEncrypted"], &detail["payload"]), (&json!(true), &json!(null)));
     assert!(detail["decryptionError"].as_str().unwrap().contains("630dcd29"));
-    // Nothing was spent on the tries: whoever has the key gets it, as if for the first time.
+    // The attempts did not count: a consumer with the key gets it as if for the first time.
     let popped = server.get("/api/v1/pop/queue/q/partition/p?consumerGroup=g").await.json();
     assert_eq!(
         (&popped["messages"][0]["data"], &popped["messages"][0]["retryCount"]),

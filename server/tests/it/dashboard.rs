@@ -1,4 +1,4 @@
-//! The pages at `/`, as a browser gets them.
+//! The pages at `/`, as a browser receives them.
 
 use reqwest::Method;
 
@@ -109,7 +109,7 @@ async fn what_is_not_a_file_stays_an_error_in_json() {
 }
 
 #[tokio::test]
-async fn whoever_has_to_log_in_gets_the_page_and_none_of_the_data() {
+async fn without_a_login_the_page_is_served_but_no_data() {
     let server = Server::start_with(&["--auth-enabled"]).await;
     let page = server.get("/").await;
     assert_eq!(page.status, 200);

@@ -1,4 +1,4 @@
-//! `queen doctor` and what brokers say by themselves.
+//! `queen doctor`, and findings that brokers log.
 
 use std::path::Path;
 
@@ -68,7 +68,7 @@ async fn a_broker_says_at_its_start_what_is_wrong_once() {
 }
 
 #[tokio::test]
-async fn whoever_keeps_old_rows_is_named_and_gone_when_it_ends() {
+async fn sessions_that_keep_old_rows_are_named_until_they_end() {
     let server = Server::start().await;
     let held = server.database.client().await;
     held.batch_execute("set application_name = 'forgotten'; begin; create table held (n int)").await.unwrap();

@@ -1,4 +1,4 @@
-//! Reads a page in Prometheus' text format and refuses what its own tools would complain about.
+//! Parses Prometheus' text format, as strictly as its own tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Consumer groups from outside: forgotten, moved, started over.
+//! Consumer groups through the API: deleting, moving, starting over.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ async fn a_deleted_group_starts_afresh() {
 }
 
 #[tokio::test]
-async fn a_group_deleted_from_one_queue_keeps_its_place_in_the_others() {
+async fn a_group_deleted_from_one_queue_keeps_its_cursors_in_other_queues() {
     let server = Server::start().await;
     ten_partitions_read(&server).await;
     server.push("other", "p", &[json!(1)]).await;
@@ -61,7 +61,7 @@ async fn without_its_metadata_a_group_is_measured_from_its_first_registration() 
 }
 
 #[tokio::test]
-async fn deleting_a_group_nobody_knows_is_no_error() {
+async fn deleting_an_unknown_group_is_not_an_error() {
     let server = Server::start().await;
     let answer = server.delete("/api/v1/consumer-groups/nobody").await;
     assert_eq!((answer.status, &answer.json()["deletedPartitions"]), (200, &json!(0)));

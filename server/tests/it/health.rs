@@ -1,4 +1,4 @@
-//! Alive and ready are two questions.
+//! Health and readiness, which are different questions.
 
 use queen_testkit::Proxy;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::support::{Server, eventually};
 
 #[tokio::test]
-async fn a_healthy_server_says_so_and_who_it_is() {
+async fn a_healthy_server_reports_its_health_and_identity() {
     let server = Server::start().await;
     let reply = server.get("/health").await;
     let body = reply.json();

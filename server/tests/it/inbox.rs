@@ -1,4 +1,4 @@
-//! Pushes from SQL beside real brokers: one is killed while it moves them, and another goes on.
+//! Pushes from SQL with real brokers: one is killed while it moves them, and another continues.
 
 use std::path::Path;
 use std::sync::Arc;

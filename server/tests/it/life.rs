@@ -19,7 +19,7 @@ fn events(life: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_message_is_told_from_its_push_to_its_dead_letter() {
+async fn a_message_is_traced_from_its_push_to_its_dead_letter() {
     let server = Server::start().await;
     server.configure("q", json!({"retryLimit": 1})).await;
     let item = json!([{"queue": "q", "partition": "p", "payload": 1, "transactionId": "a/b 🐝", "traceparent": PARENT}]);

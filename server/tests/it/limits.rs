@@ -1,4 +1,4 @@
-//! What a client gets that asks for too much, and that others do not notice.
+//! Limits: what a client gets that exceeds them, and that other clients are not affected.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ async fn headers_that_are_too_large_are_a_431() {
     let answer = send(request(10_000)).await;
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     assert_eq!(body(&answer)["code"], "headers_too_large");
-    // From twice the limit on the answer is a bare one, and nobody reads to the end.
+    // From twice the limit on, the response is minimal, and the request is not read to its end.
     for length in [20_000, 5_000_000] {
         let answer = send(request(length)).await;
         assert!(answer.starts_with("HTTP/1.1 431 "), "{length}: {answer}");
@@ -483,7 +483,7 @@ impl Overload {
         };
         pop("flies");
         let watcher = server.database.client().await;
-        // Not just anybody: jobs of the broker may run into the lock as well.
+        // A specific request: jobs of the broker may meet the lock as well.
         let stuck = "select count(*) from pg_stat_activity where datname = current_database()
                      and wait_event_type = 'Lock' and query like '%queen.lease(%'";
         eventually("it flies", async || {
@@ -505,7 +505,7 @@ impl Overload {
 }
 
 #[tokio::test]
-async fn a_pop_that_finds_no_room_is_told_that_there_is_nothing_and_one_that_waits_waits() {
+async fn a_pop_beyond_the_limit_returns_nothing_or_waits() {
     let server = Server::start_with(&Overload::FLAGS).await;
     let overload = Overload::on(&server).await;
     assert_eq!(server.get("/api/v1/pop/queue/q/partition/p?consumerGroup=c").await.status, 204);
@@ -681,7 +681,7 @@ async fn without_automatic_creation_only_configure_makes_a_queue() {
     let sql = server.database.client().await;
     let error = sql.batch_execute("select queen.push('typo', 'p', '1')").await.unwrap_err();
     assert_eq!(error.as_db_error().unwrap().message(), "queue \"typo\" does not exist");
-    // A queue that is deleted under a pop that waits is gone for it as well.
+    // Deleting a queue also ends a waiting pop's view of it.
     server.delete("/api/v1/resources/queues/q").await;
     assert!(server.get("/api/v1/pop/queue/q?consumerGroup=g").await.is_error(404, "not_found"));
 }

@@ -1,5 +1,5 @@
-//! Load management as clients see it: 202, 429, operations; and the three tests of its specification, with real brokers,
-//! real locks and real kills.
+//! Load management as clients see it: 202, 429, operations; and the three tests of its specification, with real brokers, real locks
+//! and real kills.
 
 use std::path::Path;
 use std::sync::Arc;

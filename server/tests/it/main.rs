@@ -1,4 +1,4 @@
-//! The server as its clients see it: real HTTP, a real PostgreSQL, one binary for all areas.
+//! Tests of the server as clients see it: real HTTP, a real PostgreSQL, one binary for all areas.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails like the test itself: by panicking")]
 

@@ -82,7 +82,7 @@ async fn every_filter_counts_and_pages_follow_one_another() {
 }
 
 #[tokio::test]
-async fn one_message_tells_who_has_read_it() {
+async fn a_message_lists_the_groups_that_have_read_it() {
     let server = Server::start().await;
     server.configure("q", json!({"leaseTime": 60, "retryLimit": 2, "priority": 4})).await;
     let pushed = server.push("q", "p", &numbers(0..2)).await;
@@ -135,7 +135,7 @@ async fn one_message_tells_who_has_read_it() {
 }
 
 #[tokio::test]
-async fn a_deleted_message_is_gone_and_the_others_are_not() {
+async fn deleting_a_message_does_not_affect_others() {
     let server = Server::start().await;
     let pushed = server.push("q", "p", &numbers(0..3)).await;
     let reply = server.delete(&path(&pushed[1])).await;

@@ -1,4 +1,4 @@
-//! What a broker tells about itself: with traffic, without, and without its database.
+//! A broker's metrics: with traffic, without, and without its database.
 
 use queen_testkit::{Database, Proxy, cluster_with};
 use serde_json::json;

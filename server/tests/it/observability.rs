@@ -1,4 +1,4 @@
-//! The dashboard and the alert rules ask only for what a broker tells.
+//! The Grafana dashboard and the alert rules only use metrics that a broker exposes.
 
 use std::collections::BTreeSet;
 
@@ -113,7 +113,7 @@ fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
 }
 
 #[tokio::test]
-async fn every_name_and_label_asked_for_is_told() {
+async fn every_requested_name_and_label_is_returned() {
     let cluster = cluster_with(&[("shared_buffers", "128MB")]).await;
     let database = Database::create(&cluster.maintenance_url()).await;
     let url = database.url().to_owned();

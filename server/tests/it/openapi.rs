@@ -1,4 +1,4 @@
-//! The document says what the server does: the same routes, and answers of the shape it describes.
+//! The OpenAPI document matches the server: the same routes, and responses of the described shape.
 
 use std::collections::BTreeSet;
 
@@ -352,7 +352,7 @@ impl Described {
     }
 }
 
-/// As much of JSON Schema as the document uses, and stricter: a field nobody described is an error.
+/// The parts of JSON Schema that the document uses, and stricter: an undescribed field is an error.
 fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let (properties, required) = fields(document, schema);
     if !properties.is_empty() {

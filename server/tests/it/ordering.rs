@@ -1,4 +1,4 @@
-//! Order inside a partition, whatever the batch and however many consumers.
+//! Order within a partition, for any batch size and number of consumers.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

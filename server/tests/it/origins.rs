@@ -1,4 +1,4 @@
-//! Web pages as callers: without access control a broker answers only those it was told about, under names that are its own.
+//! Requests of web pages: without access control a broker only accepts configured origins, under its own host names.
 
 use std::path::Path;
 

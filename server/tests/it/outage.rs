@@ -1,4 +1,4 @@
-//! The database goes away in mid-work. What was acknowledged stays, and nothing comes twice.
+//! The database becomes unavailable under traffic. Acknowledged work stays, and nothing is delivered twice.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Server, array, numbers};
 
-/// Pushes until it is told that the message is stored, as a client would.
+/// Pushes until the message is confirmed as stored, as a client would.
 async fn push_until_stored(server: &Server, partition: usize, n: usize) {
     let item = json!({
         "queue": "q", "partition": format!("p{partition}"), "payload": n, "transactionId": format!("{partition}-{n}"),
@@ -75,7 +75,7 @@ async fn connections_that_break_lose_nothing_and_double_nothing() {
 }
 
 #[tokio::test]
-async fn queues_deleted_while_others_push_and_pop_cost_nobody_an_error() {
+async fn deleting_queues_during_pushes_and_pops_causes_no_errors() {
     let server = Server::start().await;
     let push = async || {
         for n in 0..40 {

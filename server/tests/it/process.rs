@@ -1,4 +1,4 @@
-//! The program as users run it: started, stopped, killed, told wrong things.
+//! The program as users run it: started, stopped, killed, and given invalid settings.
 
 use std::path::Path;
 use std::process::Output;
@@ -162,7 +162,7 @@ async fn a_user_the_database_refuses_is_named() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_and_not_repeated() {
+async fn a_wrong_password_is_reported_without_the_password() {
     let cluster = queen_testkit::cluster().await;
     let rules = "copy (values ('local all queen trust'), ('local all all scram-sha-256')) to ";
     let sql = format!(
@@ -275,7 +275,7 @@ async fn tables_that_name_no_schema_go_to_public_in_an_embedded_database() {
     psql("create table customers ()").await;
     assert_eq!(psql(&schema_of("customers")).await, "public");
 
-    // What somebody has decided stays.
+    // An existing setting stays.
     psql("create schema shop; alter role queen set search_path = shop").await;
     broker.terminate();
     timeout(Duration::from_secs(40), broker.wait()).await.expect("it ends");

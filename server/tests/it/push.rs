@@ -177,7 +177,7 @@ async fn a_trace_id_that_is_no_uuid_is_dropped_and_the_message_kept() {
 }
 
 #[tokio::test]
-async fn a_producer_cannot_say_who_it_is() {
+async fn a_producer_cannot_claim_an_identity() {
     let server = Server::start().await;
     server.push_items(json!([{"queue": "q", "producerSub": "mallory"}])).await;
     assert_eq!(server.pop("/queue/q").await.unwrap().messages[0]["producerSub"], json!(null));

@@ -1,4 +1,4 @@
-//! `POST /api/v1/configure`, `DELETE /api/v1/resources/queues/:queue`, and what a queue may be called.
+//! `POST /api/v1/configure`, `DELETE /api/v1/resources/queues/:queue`, and valid queue names.
 
 use queen_protocol::{OPTIONS, QueueOption};
 use serde_json::{Map, Value, json};
@@ -50,7 +50,7 @@ async fn what_is_not_sent_stays_null_resets_and_replace_starts_over() {
 }
 
 #[tokio::test]
-async fn labels_may_stand_at_either_level_and_null_leaves_them() {
+async fn labels_are_accepted_at_both_levels_and_null_keeps_them() {
     let server = Server::start().await;
     let body = json!({"queue": "q", "namespace": "shop", "options": {"task": "mail", "leaseTime": 5}});
     let answer = server.call("/api/v1/configure", body).await;

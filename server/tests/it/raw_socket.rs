@@ -1,4 +1,4 @@
-//! The listener under clients that do not speak HTTP well, or do not want to. Whatever they send, the process lives, others
+//! The listener with clients that speak invalid HTTP, by mistake or on purpose. Whatever they send, the process survives, other clients
 //! are served, and nothing is left behind.
 
 use std::path::Path;
@@ -37,7 +37,7 @@ impl Site {
         let arguments = [&["--database-url", database.url()], flags].concat();
         let broker = Broker::start(Path::new(QUEEN), &arguments, &[]).await.unwrap();
         let address = broker.url().trim_start_matches("http://").to_owned();
-        // It keeps no connections, so that those which are open are somebody else's.
+        // It keeps no connections, so open ones belong to other clients.
         let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
         let mut site = Self { broker, address, http, files: 0, _database: database };
         site.works("before").await;
@@ -75,7 +75,7 @@ impl Site {
         std::fs::read_dir(format!("/proc/{}/fd", self.broker.pid())).unwrap().count()
     }
 
-    /// Nobody is left but the client that asks, and nobody was harmed.
+    /// Only the asking client is left, and no other was affected.
     async fn is_sound(&self) {
         assert_eq!(self.get("/health").await.status(), 200);
         self.works("after").await;
@@ -106,7 +106,7 @@ async fn read_all(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Closed without a word, or told that it is the client's fault; and nothing behind it was served.
+/// Closed silently or with a 4xx; and nothing behind it was processed.
 fn is_refusal(answer: &str) -> bool {
     answer.is_empty() || answer.starts_with("HTTP/1.1 4") && answer.matches("HTTP/1.1 ").count() == 1
 }
@@ -223,7 +223,7 @@ async fn a_thousand_requests_sent_at_once_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_first_is_told_to_go_on() {
+async fn a_client_that_expects_100_continue_gets_it() {
     let site = Site::start().await;
     let mut stream = site.connect().await;
     let request = pushed("Expect: 100-continue\r\nConnection: close\r\n");
@@ -270,7 +270,7 @@ async fn clients_that_hang_up_in_the_middle_take_nothing_with_them() {
 }
 
 #[tokio::test]
-async fn requests_that_arrive_byte_by_byte_hold_up_nobody() {
+async fn requests_that_arrive_byte_by_byte_do_not_delay_others() {
     let site = Site::start().await;
     let mut slow = JoinSet::new();
     for n in 0..200 {

@@ -1,4 +1,4 @@
-//! Lists and statistics: they use connections of their own, and none of those for messages.
+//! Lists and statistics use their own connections, and none of those for messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -81,7 +81,7 @@ async fn with_lists() -> (Server, Value, BTreeMap<String, String>) {
         })
         .collect();
     assert!(lists.len() > 30, "{lists:?}");
-    // What this broker has not told the database yet it tells before it lists: here, while it can.
+    // This broker reports pending counts before it lists: here, while it can.
     for (route, path) in &lists {
         assert_eq!(server.get(path).await.status, status_of(route), "{route}");
     }
@@ -170,7 +170,7 @@ async fn lists_wait_for_their_own_connections_and_messages_do_not() {
 }
 
 #[tokio::test]
-async fn slow_reads_of_one_client_leave_a_connection_to_the_others() {
+async fn slow_reads_of_one_client_leave_a_connection_for_other_clients() {
     let server = Server::start().await;
     let from =
         |last: u8| reqwest::Client::builder().local_address(IpAddr::from([127, 0, 0, last])).build().unwrap();

@@ -24,7 +24,7 @@ async fn done(server: &Server, id: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn dead_letters_are_counted_and_replayed_and_the_progress_is_told() {
+async fn dead_letters_are_counted_and_replayed_with_progress() {
     let server = Server::start().await;
     dead(&server, 20).await;
     let empty = server.get("/api/v1/dlq/redrives").await.json();

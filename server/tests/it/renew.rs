@@ -63,7 +63,7 @@ async fn one_renewal_covers_every_partition_of_the_lease() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_gone_is_told_with_status_200() {
+async fn a_lost_lease_is_reported_with_status_200() {
     let server = Server::start().await;
     server.push("q", "p", &[json!(1)]).await;
     let lease = server.pop("/queue/q").await.unwrap().body["leaseId"].clone();

@@ -250,7 +250,7 @@ async fn partitions_are_searched_and_paged_by_what_is_unread() {
 }
 
 #[tokio::test]
-async fn groups_of_one_queue_are_told_with_who_holds_what_since_when() {
+async fn groups_of_a_queue_are_listed_with_their_leases_and_holders() {
     let server = Server::start().await;
     server.configure("q", json!({"leaseTime": 100})).await;
     for (partition, count) in [("a", 2), ("b", 5), ("c", 3)] {
@@ -311,7 +311,7 @@ async fn groups_of_one_queue_are_told_with_who_holds_what_since_when() {
 #[tokio::test]
 async fn a_lease_that_waits_for_deferred_acknowledgements_tells_its_own_end() {
     let server = Server::start_with(&EASILY_STRAINED).await;
-    // Not due before the test is over: one that has landed holds nothing any more.
+    // Not due before the test is over: an executed one holds nothing anymore.
     server
         .sql(
             "create function queen.later() returns trigger language plpgsql as

@@ -1,4 +1,4 @@
-//! What becomes of a message that failed: redelivered, then dead-lettered, never jumped over.
+//! Failed messages: redelivered, then dead-lettered, never skipped.
 
 use serde_json::{Value, json};
 
@@ -159,7 +159,7 @@ async fn a_queue_that_wants_no_dead_letters_drops_them() {
 }
 
 #[tokio::test]
-async fn a_status_nobody_knows_is_a_failure() {
+async fn an_unknown_status_is_a_failure() {
     let server = Server::start().await;
     server.configure("q", json!({"retryLimit": 0})).await;
     server.push("q", "p", &[json!(0)]).await;

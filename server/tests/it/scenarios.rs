@@ -1,4 +1,4 @@
-//! The stage of the clients' behaviour suite, with this broker on it.
+//! The environment of the clients' scenario suite, with this broker.
 
 use std::path::Path;
 

@@ -16,7 +16,7 @@ fn one(page: &Value, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn every_setting_is_told_with_its_value_and_where_it_came_from() {
+async fn every_setting_is_listed_with_its_value_and_source() {
     let server = Server::start_with(&["--default-batch-size", "7", "--rate-queues", "a=1,b=2"]).await;
     let (page, _) = told(&server).await;
     let health = server.get("/health").await.json();
@@ -34,7 +34,7 @@ async fn every_setting_is_told_with_its_value_and_where_it_came_from() {
 }
 
 #[tokio::test]
-async fn no_secret_is_ever_told() {
+async fn secrets_are_never_returned() {
     let key = format!("hush:{}", "0123456789abcdef".repeat(4));
     let flags = [
         "--jwt-secret",

@@ -1,5 +1,5 @@
-//! The spool, with real processes: PostgreSQL stops, brokers are killed, files are damaged. What was answered is there
-//! afterwards, once and in order.
+//! The spool with real processes: PostgreSQL stops, brokers are killed, files are damaged. Accepted messages are stored afterwards,
+//! once and in order.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ async fn an_outage_of_postgres_under_load_loses_doubles_and_reorders_nothing() {
                         spooled.fetch_add(MESSAGES, SeqCst);
                         sent += MESSAGES;
                     }
-                    // Nobody knows: a client sends it again.
+                    // The outcome is unknown: a client sends it again.
                     500 | 503 => {}
                     status => panic!("{status}"),
                 }

@@ -1,4 +1,4 @@
-//! `GET /api/v1/status` and what it says of queues.
+//! `GET /api/v1/status`, and its part about queues.
 
 use serde_json::json;
 

@@ -93,7 +93,7 @@ async fn queue_mode_knows_no_subscription() {
 }
 
 #[tokio::test]
-async fn the_server_may_be_told_another_default() {
+async fn the_default_can_be_configured() {
     let server = Server::start_with(&["--default-subscription-mode", "new"]).await;
     server.push("q", "p", &[json!("old")]).await;
     assert!(server.pop("/queue/q?consumerGroup=g").await.is_none());

@@ -1,4 +1,4 @@
-//! A server in this process on a free port, a database of its own, and the calls tests make most.
+//! A server in this process on a free port, with its own database, and helpers for common calls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

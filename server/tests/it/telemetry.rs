@@ -1,4 +1,4 @@
-//! Spans arrive at a collector that speaks OTLP, hang together, and a collector that is away costs nobody anything.
+//! Spans reach an OTLP collector and are connected; an unavailable collector does not affect requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -136,7 +136,7 @@ async fn a_message_is_followed_from_its_push_to_its_ack() {
     ] {
         assert_eq!(about.get(key).map(String::as_str), Some(value), "{key}");
     }
-    // What consumers continue from is the broker's span; one that nobody records stays what it was.
+    // Consumers continue from the broker's span; an unrecorded context stays unchanged.
     let delivered: Vec<_> = popped.messages.iter().map(|m| m["traceparent"].as_str().unwrap()).collect();
     assert_eq!(delivered, [&*context(&push), &context(&item), UNSAMPLED]);
     assert_eq!(popped.messages[0]["tracestate"], "a=1");
@@ -179,7 +179,7 @@ async fn a_transaction_and_a_pop_hang_below_their_callers() {
 }
 
 #[tokio::test]
-async fn a_push_that_nobody_traces_starts_a_trace_and_a_failure_is_told() {
+async fn an_untraced_push_starts_a_trace_and_a_failure_is_recorded() {
     let collector = Collector::start().await;
     let server = collector.broker().await;
     server.push("q", "p", &[json!(1)]).await;
@@ -193,8 +193,8 @@ async fn a_push_that_nobody_traces_starts_a_trace_and_a_failure_is_told() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_or_silent_costs_nobody_anything() {
-    // Nobody listens at the first; the second takes connections and never answers.
+async fn an_unavailable_or_silent_collector_does_not_affect_requests() {
+    // There is no listener at the first; the second accepts connections and never responds.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_at = silent.local_addr().unwrap();

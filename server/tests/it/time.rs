@@ -1,4 +1,4 @@
-//! What time does to messages: held back, let go, expired.
+//! Messages over time: delays, retention, expiry.
 
 use std::time::{Duration, Instant};
 
@@ -167,7 +167,7 @@ async fn dead_letters_outlive_retention() {
     assert_eq!((&letters["total"], &letters["messages"][0]["data"]), (&json!(1), &json!("poison")));
 }
 
-/// A group that nobody has met sees everything that is stored.
+/// A new group sees everything that is stored.
 async fn nothing_left(server: &Server) {
     let group = std::cell::Cell::new(0);
     eventually("the queue is empty", async || {

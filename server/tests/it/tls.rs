@@ -1,4 +1,4 @@
-//! The listener's TLS: HTTPS only, with the certificate of today, and nobody harmed by those who speak something else.
+//! TLS of the listener: HTTPS only, with the current certificate, and other protocols do no harm.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ async fn a_listener_with_a_certificate_speaks_https_and_takes_a_new_one_while_it
     healthy(&knows_old, &broker).await.unwrap();
     assert!(healthy(&knows_new, &broker).await.is_err(), "it is not who it says it is");
 
-    // Somebody without TLS, and somebody who says nothing at all.
+    // A client without TLS, and a client that sends nothing.
     let address = broker.url().trim_start_matches("https://").to_owned();
     let mut plain = TcpStream::connect(&address).await.unwrap();
     let _silent = TcpStream::connect(&address).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_changed_file_is_noticed_without_a_signal() {
 }
 
 #[tokio::test]
-async fn a_hangup_before_anybody_watches_is_kept_and_ends_nothing() {
+async fn a_hangup_before_there_is_a_watcher_is_kept_and_ends_nothing() {
     let dir = TempDir::new().unwrap();
     let authority = Authority::new();
     write(dir.path(), &authority.issue(&["a.test"]));

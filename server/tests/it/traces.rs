@@ -17,7 +17,7 @@ async fn traced(server: &Server, pushed: &Value, extra: Value) -> Uuid {
 }
 
 #[tokio::test]
-async fn events_are_told_and_found() {
+async fn events_are_stored_and_found() {
     let server = Server::start().await;
     let pushed = server.push("q", "p", &[json!({"n": 1})]).await.remove(0);
     let none = server.get("/api/v1/traces/names").await.json();
@@ -66,7 +66,7 @@ async fn events_are_told_and_found() {
         (&json!(2), &json!(1), true)
     );
 
-    // The message goes, what was told about it stays; with the queue both go.
+    // The message is removed and its notes stay; deleting the queue removes both.
     let path = format!("/api/v1/messages/{place}");
     assert_eq!(server.delete(&path).await.status, 200);
     assert_eq!(server.get(&by_name).await.json()["total"], 2);

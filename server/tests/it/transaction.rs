@@ -129,7 +129,7 @@ async fn a_transaction_that_is_rolled_back_leaves_no_queue_and_no_partition_behi
         let partitions = broker.get("/api/v1/resources/queues/old").await.json();
         assert_eq!(array(partitions["partitions"].clone()).len(), 1, "{partitions}");
     }
-    // Nobody remembers what never was.
+    // What never existed is not remembered.
     let operations = json!({"operations": operations});
     for broker in [&twin, &server] {
         assert_eq!(broker.call("/api/v1/transaction", operations.clone()).await["success"], true);
@@ -179,7 +179,7 @@ async fn an_ack_that_names_a_foreign_lease_rolls_back() {
 }
 
 #[tokio::test]
-async fn a_lease_nobody_has_written_rolls_back_and_is_named() {
+async fn an_unknown_lease_rolls_back_and_is_named() {
     let server = Server::start().await;
     let outcome = commit(&server, &[push("target", &[json!(1)])], &[&json!("no-such-lease")]).await;
     assert_eq!(outcome["success"], false);

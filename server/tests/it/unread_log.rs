@@ -1,4 +1,4 @@
-//! A broker whose log cannot be written goes on as if it could.
+//! A broker whose log output cannot be written continues to run.
 
 use std::fs::File;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! Reads all files of `clients/scenarios` as `format.rs` has them, and what types cannot say.
+//! Checks all files of `clients/scenarios`: that they parse as the types of `format.rs`, and rules that types cannot express.
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ use super::format::{
 const KINDS: &str = "bad_use bad_request unauthorized forbidden not_found conflict rate_limited unavailable server network timeout \
     refused rolled_back outcome_unknown operation_failed buffer_full closed decode";
 
-/// Expectations that any verb may have.
+/// Expectations that every verb accepts.
 const ANY: &str = "tookAtLeastMs tookAtMostMs error";
 
-/// What a verb takes, and which expectations make sense with it.
+/// Checks a verb's fields and returns the expectations that apply to it.
 fn check_verb(verb: &str, fields: &Value) -> Result<&'static str, String> {
     match verb {
         "configure" => read::<Configure>(fields).map(|_| ""),
@@ -37,7 +37,7 @@ fn check_verb(verb: &str, fields: &Value) -> Result<&'static str, String> {
             let pop = read::<Pop>(fields)?;
             check_source(pop.queue.as_ref(), &pop.namespace, &pop.task)?;
             match pop.lease.is_some_and(|lease| lease.0 % 1_000 > 0) {
-                true => Err("a lease is whole seconds".to_owned()),
+                true => Err("a lease must be whole seconds".to_owned()),
                 false => Ok("data dataUnordered count partitions traceparents"),
             }
         }
@@ -49,14 +49,14 @@ fn check_verb(verb: &str, fields: &Value) -> Result<&'static str, String> {
         "ack" => read::<Ack>(fields).map(|_| "success"),
         "renew" => read::<Renew>(fields).map(|_| ""),
         "transaction" => match read::<Transaction>(fields)?.commits {
-            Some(0) => Err("a transaction is committed at least once".to_owned()),
+            Some(0) => Err("a transaction must be committed at least once".to_owned()),
             _ => Ok(""),
         },
         "deadLetters" => read::<Letters>(fields).map(|_| "data dataUnordered count errors"),
         "redrive" | "purge" => read::<Letters>(fields).map(|_| "count"),
         "seek" => match read::<Position>(fields)?.to {
             Some(_) => Ok(""),
-            None => Err("a seek says where to".to_owned()),
+            None => Err("a seek needs a position".to_owned()),
         },
         "depth" => read::<Position>(fields).map(|_| "depth"),
         "close" => read::<Nothing>(fields).map(|_| ""),
@@ -67,13 +67,15 @@ fn check_verb(verb: &str, fields: &Value) -> Result<&'static str, String> {
             "count countAtLeast countAtMost statuses sameTransactionIds itemsAtMost gapAtLeastMs gapAtMostMs \
              brokersUsed authorization"
         }),
-        _ => Err("no such verb".to_owned()),
+        _ => Err("unknown verb".to_owned()),
     }
 }
 
 fn check_step(step: &Map<String, Value>, saved: &mut HashSet<String>) -> Result<(), String> {
     let mut verbs = step.keys().filter(|key| *key != "expect" && *key != "save");
-    let (Some(verb), None) = (verbs.next(), verbs.next()) else { return Err("one verb a step".to_owned()) };
+    let (Some(verb), None) = (verbs.next(), verbs.next()) else {
+        return Err("a step needs exactly one verb".to_owned());
+    };
     let fields = &step[verb];
     if verb == "parallel" {
         let branches: Vec<Vec<Map<String, Value>>> = read(fields)?;
@@ -85,13 +87,13 @@ fn check_step(step: &Map<String, Value>, saved: &mut HashSet<String>) -> Result<
         let read = read::<Expect>(expect).map_err(about)?;
         let kind = read.error.as_ref().and_then(|error| error.kind.as_deref());
         if let Some(kind) = kind.filter(|kind| !KINDS.split(' ').any(|known| known == *kind)) {
-            return Err(about(format!("no kind {kind:?}")));
+            return Err(about(format!("unknown error kind {kind:?}")));
         }
         let names = expect.as_object().into_iter().flat_map(Map::keys);
         let mut strange =
             names.filter(|name| !allowed.split(' ').chain(ANY.split(' ')).any(|word| word == *name));
         if let Some(name) = strange.next() {
-            return Err(about(format!("{name} says nothing of {verb}")));
+            return Err(about(format!("{name} does not apply to {verb}")));
         }
     }
     let mut used: Vec<&Value> = vec![&fields["messages"]];
@@ -106,7 +108,7 @@ fn check_step(step: &Map<String, Value>, saved: &mut HashSet<String>) -> Result<
     }
     match (step.get("save"), verb.as_str()) {
         (Some(Value::String(name)), "pop") => drop(saved.insert(name.clone())),
-        (Some(_), _) => return Err(about("only what was popped is saved".to_owned())),
+        (Some(_), _) => return Err(about("only popped messages can be saved".to_owned())),
         (None, _) => {}
     }
     Ok(())
@@ -124,7 +126,7 @@ fn check_source(
 ) -> Result<(), String> {
     match queue.is_some() != (namespace.is_some() || task.is_some()) {
         true => Ok(()),
-        false => Err("a queue, or labels".to_owned()),
+        false => Err("needs a queue or labels".to_owned()),
     }
 }
 
@@ -137,7 +139,7 @@ fn check(text: &str) -> Result<Vec<String>, String> {
     for scenario in &scenarios {
         let mut saved = HashSet::new();
         if scenario.steps.is_empty() || !matches!(scenario.urls, None | Some(1 | 2)) {
-            return Err(format!("{}: no steps, or another number of urls", scenario.name));
+            return Err(format!("{}: no steps, or a wrong number of urls", scenario.name));
         }
         for step in &scenario.steps {
             check_step(step, &mut saved).map_err(|why| format!("{}: {why}", scenario.name))?;
@@ -156,7 +158,7 @@ fn every_scenario_says_only_what_a_runner_understands() {
         names.extend(check(&text).unwrap_or_else(|why| panic!("{}: {why}", file.display())));
     }
     let distinct: HashSet<&String> = names.iter().collect();
-    assert_eq!(distinct.len(), names.len(), "a name of its own for each");
+    assert_eq!(distinct.len(), names.len(), "names must be unique");
     assert!(names.len() >= 50, "{} scenarios", names.len());
 }
 

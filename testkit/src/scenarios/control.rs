@@ -1,4 +1,4 @@
-//! The control server: what a runner may ask of the harness, as HTTP.
+//! The control server: the HTTP interface that a scenario runner uses to set faults and read the record.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub async fn serve(stream: TcpStream, brokers: Arc<Brokers>) {
         let brokers = brokers.clone();
         async move { answer(&brokers, request).await }
     });
-    // Whoever hangs up has heard enough.
+    // A runner that hangs up needs no response.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -47,7 +47,7 @@ async fn told(brokers: &Brokers, request: Request<Incoming>) -> Result<Value> {
     match (parts.method, parts.uri.path()) {
         (Method::POST, "/reset") => brokers.reset().await?,
         (Method::POST, "/faults") => {
-            let fault: Armed = serde_json::from_slice(&body).context("no fault")?;
+            let fault: Armed = serde_json::from_slice(&body).context("not a fault")?;
             brokers.arm(fault).await?;
         }
         (Method::POST, "/kill") => brokers.kill(which(&body)?).await?,
@@ -62,7 +62,7 @@ async fn told(brokers: &Brokers, request: Request<Incoming>) -> Result<Value> {
 }
 
 fn which(body: &[u8]) -> Result<usize> {
-    let which: Which = serde_json::from_slice(body).context("say which broker")?;
+    let which: Which = serde_json::from_slice(body).context("`broker` is required")?;
     Ok(which.broker)
 }
 
@@ -74,7 +74,7 @@ fn wanted(query: &str) -> Result<Wanted> {
             "method" => wanted.method = Some(value),
             "broker" => wanted.broker = Some(value.parse().context("a broker is a number")?),
             "clear" => wanted.clear = value == "true",
-            _ => bail!("the record knows no {key:?}"),
+            _ => bail!("unknown query parameter {key:?}"),
         }
     }
     Ok(wanted)

@@ -1,4 +1,4 @@
-//! What a broker did at once, told as if it were to be done: the two forms of a 202.
+//! Rewrites a broker's response as if the operation had been deferred: the two forms of a 202.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -12,7 +12,7 @@ const DEFAULT_PARTITION: &str = "Default";
 pub struct Lane {
     pub queue: Value,
     pub partition: Value,
-    /// Their positions in the answer.
+    /// Their positions in the response.
     places: Vec<usize>,
 }
 
@@ -22,7 +22,7 @@ impl Lane {
     }
 }
 
-/// By partition, in the order of the request. A push names its partitions itself, an acknowledgement is told them.
+/// By partition, in the order of the request. A push names its partitions; for an ack they are passed in.
 pub fn lanes(asked: &Value, results: &[Value]) -> Vec<Lane> {
     let mut lanes: Vec<Lane> = Vec::new();
     for (place, result) in results.iter().enumerate() {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_is_told_where_its_message_is() {
+    fn an_acknowledgement_names_the_place_of_its_message() {
         let asked = json!({"acknowledgments": [{"transactionId": "t"}]});
         let lanes = lanes(&asked, &[json!({"queueName": "q", "partitionName": "p"})]);
         assert_eq!((&lanes[0].queue, &lanes[0].partition), (&json!("q"), &json!("p")));

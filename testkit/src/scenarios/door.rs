@@ -1,4 +1,4 @@
-//! A port that can be closed and opened again: closed, whoever connects is refused, as if nothing were there.
+//! A port that can be closed and opened again. While closed, connections are refused as if no process listened.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::spawn;
 
 const BACKLOG: u32 = 1024;
-/// The last connections of a port that was just closed may hold it for a moment.
+/// The last connections of a closed port may hold it for a moment.
 const BIND_TRIES: u32 = 200;
 const BIND_PAUSE: Duration = Duration::from_millis(5);
 
@@ -24,9 +24,9 @@ pub struct Door {
 
 #[derive(Debug)]
 enum State {
-    /// The task that accepts, and holds all connections.
+    /// The task that accepts connections and holds all of them.
     Open(JoinHandle<()>),
-    /// Bound and not listening: refused, and nobody else can take the port.
+    /// Bound and not listening: connections are refused, and no other process can take the port.
     Closed(TcpSocket),
 }
 
@@ -41,7 +41,7 @@ impl Door {
         self.address
     }
 
-    /// Every connection is `serve`d by a task of its own. An open door stays as it is.
+    /// Each connection is `serve`d in its own task. No effect if the door is open.
     pub async fn open<S, F>(&self, serve: S) -> Result<()>
     where
         S: Fn(TcpStream) -> F + Send + 'static,
@@ -51,21 +51,21 @@ impl Door {
         if let State::Open(_) = *state {
             return Ok(());
         }
-        // A socket to put in its place, which is closed at once.
+        // A socket as a placeholder, closed at once.
         let elsewhere = State::Closed(TcpSocket::new_v4()?);
         if let State::Closed(socket) = std::mem::replace(&mut *state, elsewhere) {
-            let listener = socket.listen(BACKLOG).context("the port cannot be opened again")?;
+            let listener = socket.listen(BACKLOG).context("cannot reopen the port")?;
             *state = State::Open(spawn(accept(listener, serve)));
         }
         Ok(())
     }
 
-    /// Closes what is open. A closed door stays as it is.
+    /// Closes all connections. No effect if the door is closed.
     pub async fn close(&self) -> Result<()> {
         let mut state = self.state.lock().await;
         let State::Open(task) = &mut *state else { return Ok(()) };
         task.abort();
-        // When it is gone, so are its listener and its connections.
+        // Once the task is gone, so are its listener and connections.
         let _ = task.await;
         for _ in 0..BIND_TRIES {
             if let Ok(socket) = bound(self.address) {
@@ -74,7 +74,7 @@ impl Door {
             }
             tokio::time::sleep(BIND_PAUSE).await;
         }
-        anyhow::bail!("the port {} was taken by another", self.address)
+        anyhow::bail!("the port {} was taken by another process", self.address)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is to go wrong with the next requests. Knows no sockets.
+//! Faults to inject into upcoming requests. Knows no sockets.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Armed {
-    /// A prefix.
+    /// A path prefix.
     #[serde(default)]
     path: String,
     method: Option<String>,
@@ -34,7 +34,7 @@ pub enum Fault {
     Refuse,
 }
 
-/// Of a 202.
+/// Of a 202 response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     List,
@@ -107,7 +107,7 @@ impl TryFrom<Words> for Fault {
 
     fn try_from(words: Words) -> Result<Self, Self::Error> {
         let retry_after = match (words.retry_after, words.retry_after_date_in) {
-            (Some(_), Some(_)) => return Err("retryAfter or retryAfterDateIn, not both"),
+            (Some(_), Some(_)) => return Err("use retryAfter or retryAfterDateIn, not both"),
             (Some(seconds), None) => Some(RetryAfter::Seconds(seconds)),
             (None, Some(seconds)) => Some(RetryAfter::DateIn(seconds)),
             (None, None) => None,
@@ -128,7 +128,7 @@ impl TryFrom<Words> for Fault {
         let mut kinds = kinds.into_iter().flatten();
         match (kinds.next(), kinds.next()) {
             (Some(Self::Accepted { states, .. }), None) if states.is_empty() => {
-                Err("an operation has a state")
+                Err("an operation needs a state")
             }
             (Some(fault), None) => Ok(fault),
             _ => Err("a fault is exactly one of those in clients/scenarios/README.md"),
@@ -136,7 +136,7 @@ impl TryFrom<Words> for Fault {
     }
 }
 
-/// The first that matches, which has then acted once more.
+/// The first match. It counts as used once more.
 pub fn take(armed: &mut [Armed], broker: usize, method: &str, path: &str) -> Option<Fault> {
     let found = armed.iter().position(|fault| {
         fault.broker.is_none_or(|wanted| wanted == broker)

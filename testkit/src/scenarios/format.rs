@@ -1,6 +1,6 @@
-//! `clients/scenarios/README.md` as types: what a scenario may say. Everything here is read and nothing performed.
+//! The scenario format (`clients/scenarios/README.md`) as types. Only parses; nothing is executed here.
 
-#![expect(dead_code, reason = "that it can be read is what is tested")]
+#![expect(dead_code, reason = "only parsing is tested")]
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -49,9 +49,12 @@ impl TryFrom<String> for Time {
         let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
             (Some(number), _) => (number, 1),
             (None, Some(number)) => (number, 1_000),
-            _ => return Err(format!("{text:?} is no duration")),
+            _ => return Err(format!("{text:?} is not a duration")),
         };
-        number.parse().map(|number: u64| Self(number * unit)).map_err(|_| format!("{text:?} is no duration"))
+        number
+            .parse()
+            .map(|number: u64| Self(number * unit))
+            .map_err(|_| format!("{text:?} is not a duration"))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Everything the behaviour suite of the clients (`clients/scenarios`) happens on: two real brokers on one database, a
-//! proxy before each that can spoil single requests, and a control server for the runner.
+//! The environment of the clients' scenario suite (`clients/scenarios`): two real brokers on one database, a proxy in front of
+//! each that can break single requests, and a control server for the runner.
 
 #[cfg(test)]
 mod check;
@@ -33,10 +33,10 @@ const BROKERS: usize = 2;
 const HEALTH_PATIENCE: Duration = Duration::from_secs(30);
 const HEALTH_PAUSE: Duration = Duration::from_millis(20);
 
-/// Set by whoever wants to run other scenarios than those of this repository.
+/// Set this to run scenarios other than those of this repository.
 const DIR: &str = "QUEEN_SCENARIOS_DIR";
 
-/// A running harness. Everything ends when it is dropped.
+/// A running environment. Everything ends when it is dropped.
 #[derive(Debug)]
 pub struct Scenarios {
     brokers: Arc<Brokers>,
@@ -48,19 +48,19 @@ struct Brokers {
     stage: Arc<Stage>,
     sites: Vec<Site>,
     binary: PathBuf,
-    /// Last, so that it is dropped after the brokers.
+    /// The last field, so that it is dropped after the brokers.
     database: Database,
 }
 
 #[derive(Debug)]
 struct Site {
-    /// `None`: it was killed.
+    /// `None` if it was killed.
     broker: Mutex<Option<Broker>>,
     proxy: FaultProxy,
 }
 
 impl Scenarios {
-    /// With this program as the broker.
+    /// Runs this program as the broker.
     pub async fn start(binary: &Path) -> Result<Self> {
         let stage = Arc::new(Stage::new());
         let sites = (0..BROKERS).map(|number| {
@@ -86,11 +86,11 @@ impl Scenarios {
 
     /// Returns when brokers and database are gone.
     pub async fn stop(self) {
-        // Its requests hold the brokers.
+        // Its connections keep the brokers busy.
         let _ = self.control.close().await;
     }
 
-    /// What a runner finds in its environment.
+    /// The environment variables for a runner.
     pub fn environment(&self) -> [(&'static str, String); 3] {
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("clients").join("scenarios");
         let dir = std::env::var_os(DIR).map_or(ours, PathBuf::from);
@@ -103,7 +103,7 @@ impl Scenarios {
 }
 
 impl Brokers {
-    /// As it was in the beginning, but for what the database holds.
+    /// Restores the initial state, except for the contents of the database.
     async fn reset(&self) -> Result<()> {
         self.stage.reset();
         let (first, second) = tokio::join!(self.start(0), self.start(1));
@@ -113,7 +113,7 @@ impl Brokers {
     async fn arm(&self, fault: Armed) -> Result<()> {
         match (&fault.fault, fault.broker) {
             (Fault::Refuse, Some(broker)) => self.site(broker)?.proxy.close().await,
-            (Fault::Refuse, None) => bail!("say which broker refuses"),
+            (Fault::Refuse, None) => bail!("`broker` is required for refuse"),
             _ => {
                 self.stage.arm(fault);
                 Ok(())
@@ -130,7 +130,7 @@ impl Brokers {
         site.proxy.close().await
     }
 
-    /// Returns when it is well. One that runs is left alone.
+    /// Starts the broker if it is not running, and waits until it is healthy.
     async fn start(&self, broker: usize) -> Result<()> {
         let site = self.site(broker)?;
         let mut running = site.broker.lock().await;
@@ -144,7 +144,7 @@ impl Brokers {
         while !matches!(site.proxy.get("/health").await, Ok(status) if status.is_success()) {
             if Instant::now() > deadline {
                 let said = running.as_ref().map(Broker::output).unwrap_or_default();
-                bail!("broker {broker} is not well:\n{said}");
+                bail!("broker {broker} is not healthy:\n{said}");
             }
             sleep(HEALTH_PAUSE).await;
         }
@@ -152,10 +152,10 @@ impl Brokers {
     }
 
     fn site(&self, broker: usize) -> Result<&Site> {
-        self.sites.get(broker).with_context(|| format!("there is no broker {broker}"))
+        self.sites.get(broker).with_context(|| format!("no broker {broker}"))
     }
 }
 
 fn address(url: &str) -> Result<SocketAddr> {
-    url.trim_start_matches("http://").parse().with_context(|| format!("{url} is no address"))
+    url.trim_start_matches("http://").parse().with_context(|| format!("{url} is not an address"))
 }

@@ -1,4 +1,4 @@
-//! A proxy before a broker that speaks HTTP, so that faults act on requests and not on bytes.
+//! An HTTP proxy in front of a broker, so that faults apply to requests and not to bytes.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ const OPERATION_ID: HeaderName = HeaderName::from_static("x-queen-operation-id")
 
 pub type Answer = Response<Full<Bytes>>;
 
-/// Closed until it is opened, and before nothing until it is told what it stands before.
+/// Closed until it is opened, and without a broker until it is given one.
 #[derive(Debug)]
 pub struct FaultProxy {
     door: Door,
@@ -56,7 +56,7 @@ impl FaultProxy {
     }
 
     pub fn stand_before(&self, upstream: SocketAddr) {
-        *self.inside.upstream.lock().expect("nobody panics while holding it") = Some(upstream);
+        *self.inside.upstream.lock().expect("never poisoned") = Some(upstream);
     }
 
     pub async fn open(&self) -> Result<()> {
@@ -64,12 +64,12 @@ impl FaultProxy {
         self.door.open(move |stream| serve(stream, inside.clone())).await
     }
 
-    /// Connections are closed, and refused from now on.
+    /// Closes all connections and refuses new ones.
     pub async fn close(&self) -> Result<()> {
         self.door.close().await
     }
 
-    /// Asks the broker itself, past all faults.
+    /// Queries the broker directly, past all faults.
     pub async fn get(&self, path: &str) -> Result<StatusCode> {
         let request = Request::get(path).header(HOST, "localhost").body(())?;
         Ok(self.inside.forward(request.into_parts().0, Bytes::new()).await?.status())
@@ -81,7 +81,7 @@ async fn serve(stream: TcpStream, inside: Arc<Inside>) {
         let inside = inside.clone();
         async move { inside.handle(request).await }
     });
-    // An error of the service ends the connection without an answer: that is how it is closed.
+    // An error of the service closes the connection without a response, which is how faults do it.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -99,24 +99,24 @@ impl Inside {
         match self.stage.take(self.number, parts.method.as_str(), parts.uri.path()) {
             None => {}
             Some(Fault::Answer { status, retry_after, body }) => return written(status, retry_after, body),
-            Some(Fault::CloseBeforeForward) => bail!("closed before it was forwarded"),
+            Some(Fault::CloseBeforeForward) => bail!("closed before forwarding"),
             Some(Fault::CloseAfterAnswer) => {
                 self.forward(parts, body).await?;
-                bail!("closed instead of an answer")
+                bail!("closed instead of a response")
             }
             Some(Fault::BlackHole) => {
                 self.stage.is_reset().await;
-                bail!("held back until the reset")
+                bail!("held until the reset")
             }
             Some(Fault::Delay { ms }) => tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(ms)) => {}
-                () = self.stage.is_reset() => bail!("held back until the reset"),
+                () = self.stage.is_reset() => bail!("held until the reset"),
             },
             Some(Fault::Accepted { states, form }) => {
                 let answer = self.forward(parts, body.clone()).await?;
                 return self.accepted(&body, answer, &states, form).await;
             }
-            Some(Fault::Refuse) => bail!("a port refuses, not a request"),
+            Some(Fault::Refuse) => bail!("refuse applies to a port, not to a request"),
         }
         let asked = parts.uri.path().strip_prefix(OPERATIONS).and_then(|id| Uuid::try_parse(id).ok());
         match asked.and_then(|id| self.stage.operation(id)) {
@@ -125,7 +125,7 @@ impl Inside {
         }
     }
 
-    /// What the broker did at once, told as if it were to be done.
+    /// Executes the request at once and reports it as deferred.
     async fn accepted(&self, asked: &[u8], answer: Answer, states: &[State], form: Form) -> Result<Answer> {
         if !answer.status().is_success() {
             return Ok(answer);
@@ -137,7 +137,7 @@ impl Inside {
         let lanes = deferral::lanes(&asked, &results);
         let defer = |lane: Lane| (self.stage.defer(kind, states.to_vec(), lane.results(&results)), lane);
         let operations: Vec<(Uuid, Lane)> = lanes.into_iter().map(defer).collect();
-        let (first, _) = operations.first().context("nothing was asked for")?;
+        let (first, _) = operations.first().context("the request is empty")?;
         parts.status = StatusCode::ACCEPTED;
         parts.headers.insert(LOCATION, HeaderValue::try_from(format!("{OPERATIONS}{first}"))?);
         parts.headers.insert(OPERATION_ID, HeaderValue::try_from(first.to_string())?);
@@ -145,12 +145,12 @@ impl Inside {
         Ok(Response::from_parts(parts, Full::from(body)))
     }
 
-    /// Over a connection of its own, which ends with this future: a client that hangs up is seen by the broker.
+    /// Uses a connection of its own, which ends with this future, so that the broker sees a client hang up.
     async fn forward(&self, mut parts: Parts, body: Bytes) -> Result<Answer> {
-        let upstream = *self.upstream.lock().expect("nobody panics while holding it");
-        let stream = TcpStream::connect(upstream.context("it stands before nothing")?).await?;
+        let upstream = *self.upstream.lock().expect("never poisoned");
+        let stream = TcpStream::connect(upstream.context("no broker is set")?).await?;
         let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("no HTTP")?;
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("not HTTP")?;
         let mut driver = JoinSet::new();
         driver.spawn(connection);
         strip(&mut parts.headers);
@@ -162,7 +162,7 @@ impl Inside {
     }
 }
 
-/// What is about one connection, or about a body that is sent in another way.
+/// Headers of one hop, or of a body that is sent differently.
 fn strip(headers: &mut HeaderMap) {
     for name in [CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH, EXPECT] {
         headers.remove(name);
@@ -188,7 +188,7 @@ fn date_in(seconds: u64) -> Result<String> {
     Ok(at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
 }
 
-/// As a broker says it.
+/// The error code that a broker uses for this status.
 fn code(status: u16) -> &'static str {
     match status {
         400 => "bad_request",

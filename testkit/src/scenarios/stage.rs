@@ -1,4 +1,4 @@
-//! What both proxies share: armed faults, the record of what came, and operations that were made up.
+//! State that both proxies share: pending faults, the record of requests, and made-up operations.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -23,12 +23,12 @@ pub struct Stage {
 struct Set {
     faults: Vec<Armed>,
     lines: Vec<Line>,
-    /// Lines there ever were: those of an earlier scenario must not be mistaken for ours.
+    /// Lines recorded ever, so that lines of an earlier scenario are not mistaken for current ones.
     came: u64,
     operations: HashMap<Uuid, Operation>,
 }
 
-/// A request, as `GET /record` tells it.
+/// A request, as `GET /record` returns it.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
@@ -50,12 +50,12 @@ pub struct Line {
 struct Operation {
     /// `PUSH` or `ACK_BATCH`.
     kind: &'static str,
-    /// The last one stays.
+    /// The last state stays.
     states: VecDeque<State>,
     result: Value,
 }
 
-/// Which lines are wanted.
+/// A filter for the record.
 #[derive(Debug, Default)]
 pub struct Wanted {
     pub paths: Vec<String>,
@@ -77,7 +77,7 @@ impl Stage {
         faults::take(&mut self.set().faults, broker, method, path)
     }
 
-    /// Whatever is held back is let go.
+    /// Lets all held requests go.
     pub fn reset(&self) {
         let mut set = self.set();
         let came = set.came;
@@ -86,13 +86,13 @@ impl Stage {
         self.resets.send_modify(|count| *count += 1);
     }
 
-    /// Returns with the next reset.
+    /// Returns at the next reset.
     pub async fn is_reset(&self) {
-        // The sender is ours, so it cannot be gone.
+        // We own the sender, so it cannot be gone.
         let _ = self.resets.subscribe().changed().await;
     }
 
-    /// Notes a request; the number is for its answer.
+    /// Records a request; the number refers to it when the response is known.
     pub fn came(&self, broker: usize, parts: &Parts, body: &[u8]) -> u64 {
         let body: Option<Value> = serde_json::from_slice(body).ok();
         let ids = body.as_ref().map(transaction_ids).unwrap_or_default();
@@ -143,7 +143,7 @@ impl Stage {
         id
     }
 
-    /// The next state of an operation that was made up, as a broker tells it.
+    /// The next state of a made-up operation, as a broker returns it.
     pub fn operation(&self, id: Uuid) -> Option<Value> {
         let mut set = self.set();
         let Operation { kind, states, result } = set.operations.get_mut(&id)?;
@@ -160,11 +160,11 @@ impl Stage {
     }
 
     fn set(&self) -> MutexGuard<'_, Set> {
-        self.set.lock().expect("nobody panics while holding it")
+        self.set.lock().expect("never poisoned")
     }
 }
 
-/// One for each item that is pushed or acknowledged; `None` where a client left it to the broker.
+/// One id per pushed or acknowledged item; `None` where a client left it to the broker.
 fn transaction_ids(body: &Value) -> Vec<Option<String>> {
     let id = |item: &Value| item["transactionId"].as_str().map(str::to_owned);
     let list = |key: &str| body[key].as_array().into_iter().flatten();
@@ -181,7 +181,7 @@ fn transaction_ids(body: &Value) -> Vec<Option<String>> {
     ids
 }
 
-/// Of keys that come twice the last counts.
+/// If a key occurs twice, the last value counts.
 pub fn query(text: &str) -> BTreeMap<String, String> {
     pairs(text).collect()
 }

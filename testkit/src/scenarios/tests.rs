@@ -1,4 +1,4 @@
-//! Each fault, seen from a client and from the broker behind it, for which a few lines stand in.
+//! Tests of each fault, as seen by a client and by a minimal broker behind the proxy.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -25,14 +25,14 @@ use super::faults::Armed;
 use super::proxy::{Answer, FaultProxy};
 use super::stage::{Stage, Wanted};
 
-/// Answers every push, and nothing else.
+/// Responds to every push, and to nothing else.
 #[derive(Debug, Default)]
 struct Stub {
     pushed: AtomicUsize,
     waiting: AtomicUsize,
 }
 
-/// Counts itself as long as it lives.
+/// Counts itself while it exists.
 struct Counted(Arc<Stub>);
 
 impl Counted {
@@ -110,7 +110,7 @@ impl Setup {
         self.stub.pushed.load(SeqCst)
     }
 
-    /// Statuses of all that came.
+    /// Statuses of all recorded requests.
     fn statuses(&self) -> Vec<Value> {
         let lines = serde_json::to_value(self.stage.record(&Wanted::default())).unwrap();
         lines.as_array().unwrap().iter().map(|line| line["status"].clone()).collect()
@@ -224,7 +224,7 @@ async fn a_delay_delays() {
 }
 
 #[tokio::test]
-async fn a_push_is_told_as_deferred_and_its_operation_goes_its_way() {
+async fn a_push_is_reported_as_deferred_and_its_operation_progresses() {
     let setup = Setup::new().await;
     let mut client = setup.client().await;
     setup.arm(&json!({"accepted202": {"operation": ["processing", "completed"]}}));
@@ -240,7 +240,7 @@ async fn a_push_is_told_as_deferred_and_its_operation_goes_its_way() {
 }
 
 #[tokio::test]
-async fn a_push_may_be_told_as_deferred_with_one_object() {
+async fn a_push_may_be_reported_as_deferred_with_one_object() {
     let setup = Setup::new().await;
     let mut client = setup.client().await;
     setup.arm(&json!({"accepted202": {"operation": ["completed"], "object": true}}));

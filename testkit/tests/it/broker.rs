@@ -1,4 +1,4 @@
-//! With a shell script in the place of the broker.
+//! Tests of `Broker`, with a shell script in place of the broker.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Databases and clusters of one's own.
+//! Tests of databases and clusters.
 
 use queen_testkit::{Database, cluster, empty_database};
 

@@ -1,4 +1,4 @@
-//! The testkit tested: other tests are only as good as what they stand on.
+//! Tests of the testkit: other tests are only as good as their infrastructure.
 
 #![expect(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 

@@ -1,4 +1,4 @@
-//! The program that runs a command with a cluster beside it.
+//! Tests of the `queen-testkit` program.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Each way the network can break, seen from a client.
+//! Each way the network can break, as seen by a client.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn setup() -> Setup {
 }
 
 impl Setup {
-    /// What the server holds, whatever the client believes.
+    /// What the server stores, whatever the client believes.
     async fn names(&self) -> Vec<String> {
         let rows = self.database.client().await.query("select name from t order by name", &[]).await.unwrap();
         rows.iter().map(|row| row.get(0)).collect()
@@ -86,7 +86,7 @@ async fn a_withheld_reply_is_committed_on_the_server_and_unknown_to_the_client()
     assert!(setup.client.execute(&insert, &[&"lost answer"]).await.is_err());
     assert_eq!(setup.proxy.replies_withheld(), 1);
     assert_eq!(setup.names().await, ["lost answer"]);
-    // It was for once.
+    // The fault applied once.
     let client = connect(setup.proxy.url()).await.unwrap();
     client.execute("insert into t values ('second')", &[]).await.unwrap();
 }

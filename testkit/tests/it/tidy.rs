@@ -1,4 +1,4 @@
-//! What holds for the text of the repository: who may know what, and that every module says what it is.
+//! Checks the text of the repository: which crate may depend on what, and that every module starts with a summary.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn sources(folder: &str) -> Vec<(String, String)> {
     found
 }
 
-/// What a crate needs when it ships.
+/// The dependencies that a crate ships with.
 fn dependencies(crate_: &str) -> Vec<String> {
     let manifest = fs::read_to_string(root().join(crate_).join("Cargo.toml")).unwrap();
     let section = manifest.split("\n[").find_map(|section| section.strip_prefix("dependencies]")).unwrap();
@@ -42,9 +42,9 @@ fn dependencies(crate_: &str) -> Vec<String> {
 #[test]
 fn every_module_opens_with_what_it_is() {
     for (name, text) in CRATES.iter().flat_map(|each| sources(&format!("{each}/src"))) {
-        // That of the client is its README.
+        // The client's summary is its README.
         let opens = text.starts_with("//! ") || text.starts_with("#![doc = include_str!");
-        assert!(opens, "{name} does not open with `//!`");
+        assert!(opens, "{name} does not start with `//!`");
     }
 }
 
@@ -91,7 +91,7 @@ fn every_error_code_is_documented() {
 }
 
 #[test]
-fn the_engine_knows_no_http_and_nobody_above_it_knows_sql() {
+fn only_the_engine_knows_sql_and_it_knows_no_http() {
     let refuses = [
         (
             "engine",

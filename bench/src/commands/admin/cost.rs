@@ -1,5 +1,5 @@
-//! What the statistics take from the traffic: brokers with and without them in turn, each new on the same database,
-//! with the same traffic of the large queue.
+//! The cost of statistics: brokers with and without them in turn, each started fresh on the same database, with the same traffic
+//! on the large queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::options::Options;
 use crate::report::Spread;
 use crate::setup::Setup;
 
-/// So rare that it does not happen.
+/// So long that it does not happen.
 const WITHOUT: [&str; 2] = ["--stats-interval", "1h"];
-/// Reads only what is pushed here, so that every run finds the queue as the one before did.
+/// Reads only what is pushed here, so that every run finds the queue unchanged.
 const GROUP: &str = "live";
-/// What a broker calls in the background to keep its statistics.
+/// Procedures that a broker calls in the background to maintain its statistics.
 const PROCEDURES: [&str; 2] = ["queen.count", "queen.measure_next"];
 
 pub struct Plan {
@@ -29,9 +29,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A new broker measures the queue first of all and then not for long, since it bounds the share of its time. So a
-    /// measured time that began with it would say far too much: that measurement belongs to the warm-up. It takes longer
-    /// than `measuring` beside the traffic.
+    /// A new broker first measures the queue, and then not for a while, because it limits the time spent on that. In the measured
+    /// time this would count far too much, so it belongs to the warm-up. Under traffic it takes longer than `measuring`.
     pub fn new(pairs: u32, quick: bool, measuring: Duration) -> Plan {
         let (warmup, measured) = match quick {
             true => (Duration::from_millis(300), Duration::from_millis(500)),
@@ -45,9 +44,9 @@ impl Plan {
 pub struct Cost {
     pub measured_seconds: f64,
     pub pairs: Vec<Pair>,
-    /// Throughput with statistics to that without, of each pair.
+    /// Throughput with statistics relative to that without, for each pair.
     pub ratio: Option<Spread>,
-    /// Seconds that calls for statistics took in the database, in percent of the measured time with them.
+    /// Time that calls for statistics spent in the database, in percent of the measured time.
     pub share_percent: Option<Spread>,
     #[serde(skip)]
     pub error_texts: Vec<String>,
@@ -70,7 +69,7 @@ impl Pair {
 pub struct Leg {
     /// Pushed and acknowledged.
     pub messages_per_second: f64,
-    /// Of broker and PostgreSQL, for each of these.
+    /// CPU time of broker and PostgreSQL per message.
     pub cpu_us: Option<f64>,
     pub statistics_ms: f64,
 }
@@ -80,7 +79,7 @@ pub async fn run(site: &mut Site, options: &Options, queue: &str, plan: Plan) ->
     let mut error_texts = Vec::new();
     for number in 1..=plan.pairs {
         let mut pair = Pair { with: Leg::default(), without: Leg::default() };
-        // Whoever is first finds a smaller database.
+        // The first run has the smaller database, so the order alternates.
         for with in [number % 2 == 1, number % 2 == 0] {
             eprintln!("pair {number}/{}: {} statistics", plan.pairs, if with { "with" } else { "without" });
             let leg = leg(site, options, queue, &plan, with, &mut error_texts).await?;
@@ -110,7 +109,7 @@ async fn leg(
     site.restart_broker_with(if with { &[] } else { &WITHOUT }).await?;
     let setup = Setup::at(site, options, false).await?;
     let session = site.session().await?.context("the database is not ours")?;
-    // What is pushed and read here is nobody's business afterwards.
+    // Messages pushed and read here do not matter afterwards.
     let ledger = Arc::new(Ledger::new(&[]));
     let place = Place { queue, partitions: options.partitions, ledger: &ledger };
     let warmup = harness::Plan::timed(Duration::ZERO, plan.warmup).unmetered();

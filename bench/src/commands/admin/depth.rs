@@ -1,4 +1,4 @@
-//! Whether the numbers are those of the ledger once nothing changes any more, and how soon.
+//! Whether counts equal those of the ledger once traffic has stopped, and how soon.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -18,13 +18,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Serialize)]
 pub struct Exactness {
-    /// Until all numbers were right. None: they never were.
+    /// Until all counts were exact. None: never.
     pub seconds: Option<f64>,
-    /// As they were answered last, before anything was measured on demand.
+    /// As last returned, before measuring on demand.
     pub numbers: Vec<Number>,
-    /// Whether they were right once all was measured on demand. Only asked when waiting did not help.
+    /// Whether they were exact after measuring on demand. Only checked if waiting did not help.
     pub refreshed: Option<bool>,
-    /// The largest difference in the very first answers.
+    /// The largest difference in the first responses.
     pub first_difference: u64,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Exactness {
     }
 }
 
-/// Asks until the depth of each group and the total of the queue are what the ledger says.
+/// Polls until the depth of each group and the total of the queue equal the ledger.
 pub async fn wait_until_exact(
     setup: &Setup,
     queue: &str,

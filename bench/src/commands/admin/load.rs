@@ -1,4 +1,4 @@
-//! Fills an empty broker over HTTP: one large queue that two groups have begun to read, and many small ones.
+//! Fills an empty broker over HTTP: one large queue that two groups have started to read, and many small ones.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::wire::{PushBody, Stamp, ack_body, check_acked, check_pushed, expect_s
 /// Of a small queue.
 const SMALL_PARTITIONS: u32 = 4;
 const SMALL_MESSAGES: u32 = 5;
-/// Small queues share so many of each.
+/// Small queues per namespace and task.
 const NAMESPACES: u32 = 20;
 const TASKS: u32 = 7;
 
@@ -25,9 +25,9 @@ const TASKS: u32 = 7;
 pub struct Size {
     /// Of the large queue.
     pub partitions: u32,
-    /// In each of them.
+    /// Per partition.
     pub messages: u32,
-    /// Beside it.
+    /// Next to it.
     pub small_queues: u32,
 }
 
@@ -53,13 +53,13 @@ impl fmt::Display for Size {
     }
 }
 
-/// The name of the large queue, and how many seconds it took.
+/// Returns the name of the large queue, and how many seconds filling took.
 pub async fn fill(setup: &Setup, size: Size, ledger: &Arc<Ledger>) -> Result<(String, f64)> {
     let started = Instant::now();
     let queue = setup.create_queue("admin").await?;
     setup.preload(&queue, size.partitions, size.messages, None).await?;
     ledger.add_pushed(size.total());
-    // One is further than the other, so that a lag has a spread.
+    // The groups are at different positions, so that lags vary.
     let place = Place { queue: &queue, partitions: size.partitions, ledger };
     for (group, part) in GROUPS.iter().zip([10, 20]) {
         place.consume(setup, group, size.total() / part).await?;
@@ -90,12 +90,12 @@ async fn small_queue(setup: &Setup, number: u32) -> Result<()> {
     let reply = client.get(&format!("/api/v1/pop/queue/{queue}?batch=1{}", group_query(GROUPS[0]))).await?;
     let messages = popped(&reply)?;
     if messages.is_empty() {
-        bail!("nothing came out of {queue}");
+        bail!("no messages in {queue}");
     }
     check_acked(&client.post(ACK, &ack_body(&messages, Some(GROUPS[0]))).await?, messages.len())
 }
 
-/// Has everything measured that changed, and answers how many milliseconds that took.
+/// Measures everything that changed, and returns how many milliseconds that took.
 pub async fn refresh(setup: &Setup) -> Result<f64> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

@@ -1,5 +1,5 @@
-//! `queen-bench admin`: what the admin plane answers, how fast and how exactly, while one large queue is written and
-//! read; and what the statistics behind it take from the traffic. One PostgreSQL, filled over HTTP.
+//! `queen-bench admin`: latency and accuracy of the admin API while a large queue is written and read, and the cost of its
+//! statistics. Uses one PostgreSQL, filled over HTTP.
 
 mod cost;
 mod depth;
@@ -29,20 +29,20 @@ use crate::setup::Setup;
 /// Both read all of the large queue.
 const GROUPS: [&str; 2] = ["first", "second"];
 
-/// Of one answer, in the middle.
+/// Median latency of a response.
 const GOAL_P50_US: f64 = 50_000.0;
-/// Of the throughput without statistics.
+/// Throughput relative to that without statistics.
 const GOAL_RATIO: f64 = 0.98;
-/// Between the last acknowledgement and the first exact answer.
+/// Between the last acknowledgement and the first exact response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Serialize)]
 struct Results<'a> {
     size: Size,
     fill_seconds: f64,
-    /// Of what had changed, the large queue most of all.
+    /// Measuring what changed, mostly the large queue.
     measured_ms: f64,
-    /// The same while the traffic went on, which changes it again and again.
+    /// The same under traffic, which keeps changing it.
     measured_under_load_ms: f64,
     traffic: &'a Steady,
     routes: &'a [RouteFigures],
@@ -71,7 +71,7 @@ pub async fn run(admin: AdminOptions) -> Result<bool> {
     let each = options.seconds.unwrap_or(options.scale(Duration::from_secs(5), Duration::from_millis(300)));
     let ask = async {
         let routes = routes::ask_all(&setup, &queue, GROUPS[0], each).await?;
-        // A measurement in the middle of traffic must not spoil what was counted, and it comes when it wants to.
+        // A background measurement must not change the counts.
         eprintln!("measuring");
         Ok((routes, load::refresh(&setup).await?))
     };

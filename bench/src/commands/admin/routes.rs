@@ -1,4 +1,4 @@
-//! The questions of an operator, one kind after the other, each asked again as soon as it is answered.
+//! The queries of an operator, one kind after the other, each repeated without a pause.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::harness::Tally;
 use crate::setup::Setup;
 use crate::wire::expect_status;
 
-/// What a route answered.
+/// Figures of a route.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RouteFigures {
     pub name: &'static str,
@@ -19,9 +19,9 @@ pub struct RouteFigures {
     pub p50_us: u64,
     pub p99_us: u64,
     pub max_us: u64,
-    /// Of the last answer.
+    /// Size of the last response.
     pub bytes: usize,
-    /// The first answer that was none. Nothing is asked after it.
+    /// The first error. Nothing is requested after it.
     pub error: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl RouteFigures {
     }
 }
 
-/// By the name they have in the table: that of the bench's own queue is of no interest there.
+/// With the names used in the table, which omit the bench's own queue.
 fn routes(queue: &str, group: &str) -> [(&'static str, String); 9] {
     [
         ("resources/overview", "resources/overview".to_owned()),
@@ -41,7 +41,7 @@ fn routes(queue: &str, group: &str) -> [(&'static str, String); 9] {
         ("resources/partitions", format!("resources/partitions?queue={queue}")),
         ("resources/namespaces", "resources/namespaces".to_owned()),
         ("consumer-groups", "consumer-groups".to_owned()),
-        // Nothing is an hour old yet, which is what it looks for unless told otherwise.
+        // Nothing is an hour old yet, which is the default threshold.
         ("consumer-groups/lagging", "consumer-groups/lagging?minLagSeconds=1".to_owned()),
         ("consumer-groups/{group}", format!("consumer-groups/{group}")),
     ]
@@ -78,10 +78,10 @@ async fn ask(client: &mut Client, name: &'static str, path: &str, time: Duration
     figures
 }
 
-/// The bytes of an answer that is JSON.
+/// Size of a response that must be JSON.
 async fn answer(client: &mut Client, name: &str, path: &str) -> Result<usize> {
     let reply = client.get(path).await?;
     expect_status(name, &reply, 200)?;
-    serde_json::from_slice::<IgnoredAny>(&reply.body).context("the answer is no JSON")?;
+    serde_json::from_slice::<IgnoredAny>(&reply.body).context("the response is not JSON")?;
     Ok(reply.body.len())
 }

@@ -1,4 +1,4 @@
-//! What was asked and what it costs, as tables. Pure.
+//! Tables of the admin queries and their costs. Pure.
 
 use super::cost::Cost;
 use super::routes::RouteFigures;
@@ -10,7 +10,7 @@ pub fn is_met(route: &RouteFigures) -> bool {
 }
 
 pub fn routes(routes: &[RouteFigures]) -> Table {
-    let headings = ["GET /api/v1/…", "asked", "p50 ms", "p99 ms", "max ms", "answer kB", "goal", "met"];
+    let headings = ["GET /api/v1/…", "requests", "p50 ms", "p99 ms", "max ms", "response kB", "goal", "met"];
     let mut table = Table::new(1, headings);
     for route in routes {
         table.push(vec![

@@ -1,5 +1,4 @@
-//! Pushes, pops and acknowledgements of one queue, by a schedule or as fast as they are answered, and a ledger of
-//! what came of them.
+//! Pushes, pops and acknowledgements on one queue, on a schedule or as fast as possible, and a ledger of their results.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +16,13 @@ use crate::report::thousands;
 use crate::setup::{ACK, PUSH, Setup};
 use crate::wire::{PushBody, Stamp, ack_body, check_acked, check_pushed, group_query, popped};
 
-/// Messages of a scheduled request.
+/// Messages per scheduled request.
 const BATCH: u32 = 10;
-/// Enough that the rate is kept while some requests are slow.
+/// Enough workers to keep the rate while some requests are slow.
 const WORKERS: u32 = 8;
-/// Of each kind, when nothing but the broker slows them down.
+/// Workers of each kind in a closed loop.
 const FAST_WORKERS: u32 = 8;
-/// Pause after a pop that found nothing.
+/// Pause after an empty pop.
 const EMPTY_PAUSE: Duration = Duration::from_millis(2);
 
 /// What the broker has confirmed since its queue was empty.
@@ -46,7 +45,7 @@ impl Ledger {
         self.pushed.load(Ordering::Relaxed)
     }
 
-    /// What each group has still to read.
+    /// Unread messages per group.
     pub fn pending(&self) -> impl Iterator<Item = (&str, u64)> {
         self.acked
             .iter()
@@ -68,20 +67,20 @@ impl Ledger {
     }
 }
 
-/// Where the traffic goes.
+/// Target of the traffic.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     pub queue: &'a str,
-    /// Those that are pushed to, counted from the first.
+    /// Number of partitions to push to, from the first.
     pub partitions: u32,
     pub ledger: &'a Arc<Ledger>,
 }
 
-/// What the scheduled traffic reached beside the questions.
+/// Rates of the scheduled traffic during the queries.
 #[derive(Debug, Serialize)]
 pub struct Steady {
     pub seconds: f64,
-    /// Pushed a second, and to be delivered to each group a second.
+    /// Messages pushed per second, and delivered to each group per second.
     pub rate: u32,
     pub groups: usize,
     pub pushed_per_second: f64,
@@ -95,7 +94,7 @@ pub struct Steady {
 }
 
 impl Place<'_> {
-    /// Scheduled traffic for as long as `questions` takes.
+    /// Scheduled traffic while `questions` runs.
     pub async fn beside<T>(
         &self,
         setup: &Setup,
@@ -127,7 +126,7 @@ impl Place<'_> {
         Ok((Steady::of(&phase?, rate, groups.len()), asked?))
     }
 
-    /// As fast as it goes, until the group has acknowledged so many messages of those that are there.
+    /// As fast as possible, until the group has acknowledged this many existing messages.
     pub async fn consume(&self, setup: &Setup, group: &str, messages: u64) -> Result<()> {
         let reader = |_| {
             let pop = format!("batch=100&partitions=10{}", group_query(group));
@@ -142,7 +141,7 @@ impl Place<'_> {
         }
     }
 
-    /// As fast as it goes, both ways. The group reads what is pushed from its first pop on.
+    /// As fast as possible, pushes and pops. The group reads from its first pop on.
     pub async fn at_full_speed(&self, setup: &Setup, group: &str, plan: Plan) -> Result<Phase> {
         let over = Arc::default();
         let pop = format!(
@@ -203,7 +202,7 @@ impl fmt::Display for Steady {
         let [push, pop] = [push_p99_us, pop_p99_us].map(|&us| us as f64 / 1e3);
         write!(
             f,
-            "Traffic meanwhile, for {seconds:.0} s: {pushed} messages pushed and {acked} acknowledged a second, by \
+            "Traffic meanwhile, for {seconds:.0} s: {pushed} messages pushed and {acked} acknowledged per second, by \
              {groups} groups; p99 of a push {push:.1} ms, of a pop {pop:.1} ms."
         )
     }
@@ -259,7 +258,7 @@ impl Pusher {
 struct Reader {
     pop: String,
     group: String,
-    /// Ends once the group has acknowledged so many.
+    /// Ends once the group has acknowledged this many.
     until: u64,
     pacer: Option<Arc<Pacer>>,
     over: Arc<AtomicBool>,

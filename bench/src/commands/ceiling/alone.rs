@@ -1,4 +1,4 @@
-//! PostgreSQL alone: closed loops of the broker's calls on a few connections, each with partitions of its own.
+//! PostgreSQL alone: closed loops of the broker's calls on a few connections, each with its own partitions.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::direct::{Claim, Connection, FrameWriter, Place};
 use crate::options::Options;
 use crate::wire::partition_name;
 
-/// The fastest of them counts: it is a ceiling.
+/// The fastest one counts, because this is a ceiling.
 pub const CONNECTIONS: [usize; 3] = [1, 2, 4];
-/// Whom the pops are for; to PostgreSQL all groups are alike.
+/// The pops' group; to PostgreSQL all groups are alike.
 const GROUP: &str = "ceiling";
 /// As a preload over HTTP writes them.
 const SEGMENT_MESSAGES: u32 = 100;
-/// Batches a partition holds. When it is read it is read again from the start, which costs a statement: so many
-/// make it one in a hundred or less. A lease looks at heads and cursors only, so the messages need not be fresh.
+/// Batches per partition. After the last one it is read again from the start, which costs an extra statement; with this many, at
+/// most one in a hundred. A lease only looks at heads and cursors, so the messages need not be new.
 const BATCHES: u32 = 80;
 const MESSAGES_MIN: u32 = 2_000;
 
@@ -30,7 +30,7 @@ pub struct Rate {
     pub messages_per_second: f64,
 }
 
-/// At each number of connections. `fetch`: pops read their messages as well.
+/// For each number of connections. `fetch`: pops read their messages as well.
 pub async fn rates(database: &Config, work: &Work, options: &Options, fetch: bool) -> Result<Vec<Rate>> {
     let mut rates = Vec::new();
     for connections in CONNECTIONS {
@@ -90,11 +90,11 @@ async fn measure(
     })
 }
 
-/// One connection and the partitions that nobody else touches.
+/// One connection with its own partitions.
 struct Caller {
     connection: Connection,
     places: Vec<Place>,
-    /// Where in `places` the next call begins.
+    /// Index in `places` of the next call.
     next: usize,
     writer: FrameWriter,
     fetch: bool,
@@ -108,7 +108,7 @@ struct Done {
 }
 
 impl Caller {
-    /// Counts what ends between the two.
+    /// Counts calls that end between the two times.
     async fn call_until(mut self, work: Work, from: Instant, until: Instant) -> Result<Done> {
         let (mut calls, mut messages) = (0, 0);
         while Instant::now() < until {
@@ -122,7 +122,7 @@ impl Caller {
         Ok(Done { calls, messages, places: self.places })
     }
 
-    /// Answers calls and messages.
+    /// Returns calls and messages.
     async fn step(&mut self, work: &Work) -> Result<(u64, u64)> {
         if self.next + work.rows() > self.places.len() {
             self.next = 0;

@@ -1,4 +1,4 @@
-//! PostgreSQL alone beside the broker on it, and which part of the ceiling is to be reached. Pure.
+//! PostgreSQL alone and the broker on it, side by side, and the required share of the ceiling. Pure.
 
 use serde::Serialize;
 
@@ -15,13 +15,13 @@ pub struct Line {
     pub scenario: String,
     /// At each number of connections, in each run.
     pub postgres_runs: Vec<Vec<Rate>>,
-    /// At the number of connections that is the fastest of its run.
+    /// At the fastest number of connections of each run.
     pub postgres_calls_per_second: Option<Spread>,
     pub postgres_messages_per_second: Option<Spread>,
     pub broker_messages_per_second: Option<Spread>,
-    /// Of the medians.
+    /// Ratio of the medians.
     pub percent: Option<f64>,
-    /// Of PostgreSQL on one connection: no more requests are under way there than the clients have.
+    /// Ratio to PostgreSQL on one connection, which has as many requests in progress as the clients.
     pub percent_of_one_connection: Option<f64>,
     pub goal_percent: f64,
     pub met: Option<bool>,
@@ -54,7 +54,7 @@ impl Line {
     }
 }
 
-/// Messages a second on so many connections.
+/// Messages per second on this many connections.
 fn on(runs: &[Vec<Rate>], connections: usize) -> Option<Spread> {
     let rates = runs.iter().flatten().filter(|rate| rate.connections == connections);
     Spread::of(rates.map(|rate| rate.messages_per_second).collect())
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_fastest_number_of_connections_is_the_ceiling() {
-        // The row is of two seconds, so half of its messages.
+        // The row covers two seconds, so half of its messages.
         let line = line("push-1", 1_000.0, 800);
         assert_eq!(line.postgres_messages_per_second.unwrap().median, 1_000.0);
         assert_eq!((line.percent, line.percent_of_one_connection), (Some(40.0), Some(80.0)));

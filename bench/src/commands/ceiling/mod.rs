@@ -1,8 +1,8 @@
-//! `queen-bench ceiling`: what PostgreSQL alone does with the broker's own SQL, and which part of it is left of
-//! it behind HTTP and the broker. Each on a fresh PostgreSQL, in turn. A goal that was missed does not fail.
+//! `queen-bench ceiling`: throughput of PostgreSQL alone with the broker's own SQL, and the share of it that remains behind HTTP and
+//! the broker. Each on a fresh PostgreSQL, in turn. A missed goal is not a failure.
 //!
-//! Every connection calls with all clients' requests at once. So with several there is more under way than the
-//! clients ask for, which no broker can reach; on one there is as much, but the next call waits for the last.
+//! Every connection calls with the requests of all clients. So with several connections there are more requests in progress than
+//! the clients send, which no broker can reach; with one there are as many, but each call waits for the previous one.
 
 mod alone;
 mod lines;
@@ -30,7 +30,7 @@ struct Results<'a> {
     violations: &'a [String],
 }
 
-/// What PostgreSQL alone did in one run, by scenario.
+/// Figures of PostgreSQL alone in one run, by scenario.
 #[derive(Default)]
 struct Alone {
     rates: Vec<(Scenario, Vec<Rate>)>,
@@ -46,7 +46,7 @@ pub async fn run(ceiling_options: CeilingOptions) -> Result<bool> {
     let runs = options.runs.unwrap_or(options.scale(3, 1));
     let (mut alone, mut series) = (Vec::new(), Vec::new());
     for run in 1..=runs {
-        // Whoever is first finds the machine cooler and its caches emptier.
+        // The first has a cooler machine and colder caches, so the order alternates.
         for postgres in [run % 2 == 1, run % 2 == 0] {
             if postgres {
                 eprintln!("run {run}/{runs}: PostgreSQL alone");
@@ -83,7 +83,7 @@ pub async fn run(ceiling_options: CeilingOptions) -> Result<bool> {
     Ok(broker.is_clean() && violations.is_empty())
 }
 
-/// The broker only creates the schema. Scenarios that are the same calls are measured once.
+/// The broker only creates the schema. Scenarios with the same calls are measured once.
 async fn run_alone(source: &Source, options: &Options, selected: &[Scenario], fetch: bool) -> Result<Alone> {
     let mut site = Site::open(source).await?;
     site.stop_broker().await?;

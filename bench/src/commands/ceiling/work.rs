@@ -1,22 +1,22 @@
-//! What one call of PostgreSQL carries for a scenario, at the broker's best. Pure.
+//! The contents of one PostgreSQL call for a scenario, at the broker's best batching. Pure.
 
 use crate::options::Options;
 use crate::scenarios::{Claim, Scenario, Shape};
 
-/// As many messages as one flight of the broker takes (MAX_ITEMS_PER_TX).
+/// The maximum of a broker's flight (MAX_ITEMS_PER_TX).
 const FLIGHT_MESSAGES_MAX: u32 = 500;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// A segment of so many messages to each of as many partitions.
+    /// One segment per partition, with these message counts.
     Push(Vec<u32>),
-    /// A batch from each of so many partitions, and the acknowledgement of all.
+    /// A batch from each of this many partitions, and the acknowledgement of all.
     Pop { rows: u32, batch: u32, auto: bool },
 }
 
 impl Work {
-    /// With every client's request in the same call, as far as a flight takes them. None for a scenario that is
-    /// not one statement again and again, and for spread pops: they need partitions that one batch empties.
+    /// With the requests of all clients in one call, up to the limit of a flight. None for scenarios that do not repeat one statement,
+    /// and for spread pops, which need partitions that one batch empties.
     pub fn of(scenario: Scenario, options: &Options) -> Option<Work> {
         match scenario {
             Scenario::Push(Shape { batch, spread, connections }) => {
@@ -34,7 +34,7 @@ impl Work {
         }
     }
 
-    /// Partitions a call touches.
+    /// Partitions per call.
     pub fn rows(&self) -> usize {
         match self {
             Work::Push(counts) => counts.len(),
@@ -43,7 +43,7 @@ impl Work {
     }
 }
 
-/// `messages` as evenly as they go into `parts`.
+/// `messages` divided as evenly as possible into `parts`.
 fn split(messages: u32, parts: u32) -> Vec<u32> {
     (0..parts).map(|part| messages / parts + u32::from(part < messages % parts)).collect()
 }

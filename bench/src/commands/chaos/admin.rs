@@ -1,5 +1,5 @@
-//! An operator at work beside the load: configures queues, sends a group back, deletes a queue and makes it again,
-//! and sends dead letters back into their queue.
+//! An operator at work during the load: configures queues, moves a group back, deletes and recreates a queue, and redrives dead
+//! letters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use super::history::{
 use super::leased::LEASE;
 use crate::direct::Link;
 
-/// A dead letter is a message that failed so often, and once more.
+/// A message becomes a dead letter after this many failures and one more.
 pub const RETRY_LIMIT: u32 = 1;
-/// By then a delete that was asked for has happened, or never will.
+/// By then a requested delete has happened, or never will.
 const DELETE_LANDS: Duration = Duration::from_secs(12);
 
-/// The queue as it has to be for this test. `plain`: without what the last release gets wrong.
+/// The queue as this test needs it. `plain`: without features in which the previous release has bugs.
 pub fn configuration(queue: u8, plain: bool) -> Value {
     let mut options = json!({"leaseTime": LEASE.as_secs(), "retryLimit": 1_000_000});
     match queue {
         _ if plain => {}
-        // Retention removes what all groups have completed. One group is away, and nothing may go before it has read it.
+        // Retention removes what all groups have completed. One group is away, and nothing may be removed before it has read it.
         SOURCE => {
             options["retentionEnabled"] = json!(true);
             options["completedRetentionSeconds"] = json!(1);
@@ -51,7 +51,7 @@ impl Admin {
     }
 
     pub async fn work(mut self) -> Result<()> {
-        // A seek needs a group that exists.
+        // A seek needs an existing group.
         while self.caller.is_loading()
             && self.caller.run.history().pops.iter().all(|pop| pop.group != REWOUND)
         {
@@ -71,7 +71,7 @@ impl Admin {
         Ok(())
     }
 
-    /// As it is already: brokers forget what they know of the queue.
+    /// Configures the queue with its current options, which makes brokers drop their caches of it.
     async fn configure(&mut self) -> Result<()> {
         let queue = self.caller.random.below(QUEUES.len() as u32) as u8;
         let body = configuration(queue, false).to_string();
@@ -109,7 +109,7 @@ impl Admin {
         Ok(())
     }
 
-    /// The route that was once abandoned inside its transaction. The letter may be gone by then.
+    /// A route that was once abandoned inside its transaction. The letter may not exist anymore.
     async fn retry_one(&mut self) -> Result<()> {
         let path = format!("/api/v1/dlq?queue={}&limit=1", QUEUES[usize::from(FRAIL)]);
         let answer = self.caller.get(&path, Duration::ZERO).await?;
@@ -135,7 +135,7 @@ struct Letter {
     transaction_id: String,
 }
 
-/// What the dead-letter queue holds when everything has come to rest.
+/// The contents of the dead-letter queue once everything has settled.
 pub async fn note_dead_letters(run: &Run, link: &Link) -> Result<()> {
     let query = "select partition::int, (payload::jsonb ->> 'seq')::int, message_id
         from queen.dead_letters where queue = $1";

@@ -1,4 +1,4 @@
-//! A broker that can be killed, stopped and started again: on the same port, with the same spool, with a clock that jumps.
+//! A broker that can be killed, stopped and restarted: on the same port, with the same spool, with a clock that jumps.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::postgres::send;
 use crate::client::{Client, Target};
 use crate::environment::free_port;
 
-/// Its database may be away for a while.
+/// Its database may be unavailable for a while.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -29,7 +29,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// It is not started. `disk` is where its spool goes.
+    /// Not started yet. `disk` is where its spool goes.
     pub fn new(
         program: &Path,
         number: usize,
@@ -48,7 +48,7 @@ impl Broker {
         })
     }
 
-    /// Returns when it is healthy. A broker that finds no database ends: then another one is tried.
+    /// Returns when it is healthy. A broker that finds no database exits; then another one is started.
     pub async fn start(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_PATIENCE;
         let mut client = Client::new(Target::from_url(&format!("http://127.0.0.1:{}", self.port))?);
@@ -76,11 +76,11 @@ impl Broker {
             .env("PORT", self.port.to_string())
             .envs([("HOST", "127.0.0.1"), ("LOG_LEVEL", "info")])
             .env("FILE_BUFFER_DIR", &self.spool)
-            // Small enough to be full after some seconds without a database, large enough for a large request.
+            // Small enough to fill up within seconds without a database, large enough for a large request.
             .env("FILE_BUFFER_MAX_BYTES", "2MiB")
             .env("RETENTION_INTERVAL", "1000")
             .envs([("SIDECAR_POOL_SIZE", "8"), ("DB_STATEMENT_TIMEOUT", "2s"), ("DB_LOCK_TIMEOUT", "1500ms")])
-            // What a broker was working on when it died is taken over within the run.
+            // Work of a broker that died is taken over within the run.
             .env("OPQ_TIMEOUT_SECONDS", "5")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -92,7 +92,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Stops it as an operator would, and starts another program in its place.
+    /// Stops it like an operator would, and starts another program in its place.
     pub async fn replace(&mut self, program: &Path) -> Result<()> {
         self.signal(Signal::TERM);
         if let Some(mut child) = self.child.take() {
@@ -124,7 +124,7 @@ impl Broker {
         }
     }
 
-    /// Its wall clock is this many seconds ahead from now on.
+    /// Sets its wall clock this many seconds ahead.
     pub fn jump(&self, seconds: i32) -> Result<()> {
         self.clock.set(seconds)
     }

@@ -1,5 +1,5 @@
-//! How workers reach the brokers: one at a time, the other one when it fails, and sometimes without the patience for an
-//! answer.
+//! Requests of workers to the brokers: to one at a time, to the other one after a failure, and sometimes hanging up before the
+//! response.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use super::history::{History, Time};
 use super::statuses::Statuses;
 use crate::client::{Client, Target};
 
-/// Beyond the lease, so that a broker that was stopped for longer than one answers some requests late.
+/// Longer than a lease, so that a broker that was stopped for longer responds to some requests late.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Shorter than many requests take: the answer is lost, what was asked for may be done.
+/// Shorter than many requests take: the response is lost, but the request may be executed.
 const IMPATIENCE_MS: Range<u32> = 1..30;
 const IMPATIENT_PERCENT: u32 = 3;
 const WANDERING_PERCENT: u32 = 4;
 
-/// What all workers of a run share.
+/// State shared by all workers of a run.
 pub struct Run {
     started: Instant,
     history: Mutex<History>,
@@ -34,9 +34,9 @@ pub struct Run {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Everything goes.
+    /// Normal operation.
     Load,
-    /// No new messages; consumers do their best.
+    /// No new messages; consumers complete everything they can.
     Drain,
     Over,
 }
@@ -59,11 +59,11 @@ impl Run {
     }
 
     pub fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().expect("nobody panics while holding the history")
+        self.history.lock().expect("never poisoned")
     }
 
     pub fn statuses(&self) -> MutexGuard<'_, Statuses> {
-        self.statuses.lock().expect("nobody panics while holding the statuses")
+        self.statuses.lock().expect("never poisoned")
     }
 
     pub fn phase(&self) -> Phase {
@@ -78,18 +78,18 @@ impl Run {
         self.phase.send_replace(phase);
     }
 
-    /// How many may send a message, or wait to hear what became of one.
+    /// How many may send a message, or wait for its result.
     pub fn writers(&self) -> usize {
         self.writers.load(Ordering::SeqCst)
     }
 
-    /// One more, until the answer is dropped.
+    /// Counts one more writer until the result is dropped.
     pub fn writing(self: &Arc<Run>) -> Writing {
         self.writers.fetch_add(1, Ordering::SeqCst);
         Writing(Arc::clone(self))
     }
 
-    /// Whether producers go on however far consumers are behind.
+    /// Whether producers continue however far consumers are behind.
     pub fn is_hurried(&self) -> bool {
         self.is_hurried.load(Ordering::SeqCst)
     }
@@ -107,7 +107,7 @@ impl Run {
         let _ = self.phase.subscribe().wait_for(|&phase| phase == Phase::Over).await;
     }
 
-    /// Sleeps, but not into the end of the run.
+    /// Sleeps, but not beyond the end of the run.
     pub async fn pause(&self, time: Duration) {
         tokio::select! {
             () = tokio::time::sleep(time) => {}
@@ -116,7 +116,7 @@ impl Run {
     }
 }
 
-/// A writer that is at it.
+/// An active writer.
 pub struct Writing(Arc<Run>);
 
 impl Drop for Writing {
@@ -125,12 +125,12 @@ impl Drop for Writing {
     }
 }
 
-/// What came back.
+/// A response.
 pub struct Answer {
     pub sent: Time,
     pub ended: Time,
     pub broker: usize,
-    /// None when nothing came.
+    /// None if nothing arrived.
     pub reply: Option<(u16, Bytes)>,
 }
 
@@ -200,7 +200,7 @@ impl Caller {
         self.call(Method::Delete, path, Duration::ZERO).await
     }
 
-    /// For something that may be gone by now.
+    /// For an object that may not exist anymore.
     pub async fn post_unless_gone(&mut self, path: &str) -> Result<Answer> {
         self.exchange(Method::Post(b"{}"), path, Duration::ZERO, |status| {
             status != 404 && is_our_fault(status)
@@ -237,7 +237,7 @@ impl Caller {
                 Method::Delete => client.delete(path).await,
             }
         };
-        // A request that is given up leaves a closed connection behind, as a client that hangs up does.
+        // A canceled request leaves a closed connection behind, like a client that hangs up.
         let reply = tokio::select! {
             exchanged = tokio::time::timeout(patience, exchange) => match exchanged {
                 Ok(Ok(reply)) => Some((reply.status, reply.body)),
@@ -259,7 +259,7 @@ impl Caller {
             _ if impatient => {}
             _ => {
                 self.turn_away();
-                // A broker that is down refuses at once: do not hammer on it.
+                // A broker that is down refuses at once: do not flood it.
                 self.run.pause(Duration::from_millis(50)).await;
             }
         }
@@ -271,13 +271,13 @@ impl Caller {
     }
 }
 
-/// A refusal of what nobody should refuse: all our requests are as they should be. A broker may only have too much to do, or
-/// wait in vain for the rest of a request that the network holds back.
+/// An unexpected refusal: all our requests are valid. A broker may only be overloaded, or wait in vain for the rest of a request that
+/// the network holds back.
 fn is_our_fault(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 408 | 429)
 }
 
-/// Checks an answer as the contract has it; what cannot be read is an error of the run.
+/// Checks a response against the contract; one that cannot be parsed is an error of the run.
 pub fn parse<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T> {
     serde_json::from_slice(body)
         .map_err(|error| anyhow::anyhow!("{error}: {}", String::from_utf8_lossy(body)))

@@ -1,4 +1,4 @@
-//! The wall clock of a process, which can be made to jump.
+//! Makes the wall clock of a process jump.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use tokio::process::Command;
 
-/// In a folder for each architecture, below `/usr/lib`.
+/// In a folder per architecture below `/usr/lib`.
 const FAKETIME: &str = "faketime/libfaketimeMT.so.1";
 
-/// What libfaketime reads whenever a process asks for the time of day. The monotonic clock is left alone, as a real
-/// jump would.
+/// The file that libfaketime reads whenever a process asks for the time of day. The monotonic clock is not affected, as in a real jump.
 pub struct Clock {
     file: PathBuf,
     /// None if it is not installed.
@@ -40,7 +39,7 @@ impl Clock {
         }
     }
 
-    /// By renaming, so that nobody reads half of it.
+    /// Replaced by renaming, so that it is never read half-written.
     pub fn set(&self, seconds: i32) -> Result<()> {
         let next = self.file.with_extension("next");
         fs::write(&next, format!("{seconds:+}\n"))?;

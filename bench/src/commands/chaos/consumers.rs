@@ -1,4 +1,4 @@
-//! Readers, good ones and bad ones: they complete, fail, give up half-way, forget, renew, and come too late.
+//! Consumers, good and bad: they complete, fail, stop half-way, forget, renew, and are late.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::caller::{Caller, Run, parse};
 use super::history::{GROUPS, Group, Lane, Manner, Outcome, REPEATS, Renewal, Settle, Settled, Verdict};
 use super::leased::{LEASE, Leased, Message, Wish, pop};
 
-/// An acknowledgement whose answer is lost is sent again so many times.
+/// How often an acknowledgement with a lost response is retried.
 const ACK_TRIES: u32 = 3;
 
-/// Longer than a run waits for what is owed: a pop that is not woken up fails the run.
+/// Longer than a run waits for owed deliveries, so that a pop that is not woken up fails the run.
 const LONG_WAIT: Duration = Duration::from_secs(180);
 
-/// Acknowledgements of repeated transaction ids that name no message, as those of clients that know of none.
+/// Acknowledgements of repeated transaction ids without a message id, as sent by old clients.
 const BY_TRANSACTION_PERCENT: u32 = 30;
 
-/// What to say about messages, by lane.
+/// The outcomes to report, by lane.
 type Choices<'a> = Vec<(Lane, Vec<(&'a Message, Verdict)>)>;
 
 pub struct Consumer {
@@ -31,7 +31,7 @@ pub struct Consumer {
     lanes: u16,
 }
 
-/// What becomes of messages that were delivered.
+/// What a consumer does with delivered messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Habit {
     Complete,
@@ -40,11 +40,11 @@ enum Habit {
     /// Completes some and forgets the rest.
     Partly,
     Forget,
-    /// Completes after the lease has run out.
+    /// Completes after the lease has expired.
     Late,
-    /// Extends the lease and completes after its first time.
+    /// Renews the lease and completes after its first time.
     Renew,
-    /// Extends a lease that has run out.
+    /// Renews a lease that has expired.
     RenewLate,
 }
 
@@ -73,7 +73,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Pops until an answer shows that the group is known. Whatever comes is completed.
+    /// Pops until a response shows that the group is known. Delivered messages are completed.
     async fn register(&mut self) -> Result<()> {
         let wish = Wish { batch: 1, lane: None, lanes: 1, wait: Duration::ZERO, ..self.wish() };
         let known = |lost: u64, run: &Run| run.history().lost_pops == lost;
@@ -83,7 +83,7 @@ impl Consumer {
             if let Some(leased) = &leased {
                 self.handle(leased, Habit::Complete).await?;
             }
-            // Another worker's lost pop only means another try.
+            // Another worker's lost pop only means another attempt.
             if leased.is_some() || known(lost, &self.caller.run) || self.caller.is_over() {
                 return Ok(());
             }
@@ -161,14 +161,14 @@ impl Consumer {
         Ok(())
     }
 
-    /// What to say about the messages of a lane. Nothing is said behind a nack.
+    /// The outcomes for the messages of a lane. Nothing is reported behind a nack.
     fn choose<'a>(&mut self, messages: &[&'a Message], habit: Habit) -> Vec<(&'a Message, Verdict)> {
         let count = messages.len();
         let done = match habit {
             Habit::GiveBack | Habit::Partly => self.caller.random.below(count),
             _ => count,
         };
-        // All of them, or the last for all.
+        // All of them, or the last one for all.
         let from = if self.caller.percent(50) { 0 } else { done.saturating_sub(1) };
         let mut items: Vec<_> =
             messages[from..done].iter().map(|&message| (message, Verdict::Completed)).collect();
@@ -262,7 +262,7 @@ impl Consumer {
     }
 }
 
-/// Without a message id an acknowledgement means the first message of its transaction id in the lease.
+/// Without a message id, an acknowledgement applies to the first message of its transaction id in the lease.
 fn first_of_each_transaction<'a>(leased: &'a Leased, choices: &mut Choices<'a>) {
     for (lane, items) in choices {
         for (message, _) in items {

@@ -1,4 +1,4 @@
-//! A primary with a synchronous standby, and what happens when the primary dies.
+//! A primary with a synchronous standby, and the failover when the primary dies.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,24 +13,24 @@ use crate::client::Client;
 const NAME: &str = "standby";
 const PATIENCE: Duration = Duration::from_secs(30);
 const CANCELS: u32 = 5;
-/// Nothing may wait yet on a slow machine.
+/// Generous for a slow machine.
 const CANCELS_MAX: u32 = 100;
 const CANCEL_PAUSE: Duration = Duration::from_millis(150);
 const POLL: Duration = Duration::from_millis(20);
 
 pub struct Standby {
     pub server: Postgres,
-    /// The way from the primary.
+    /// The network path from the primary.
     link: Proxy,
 }
 
-/// Started, and every commit waits for it from now on.
+/// Starts it; from then on every commit waits for it.
 pub async fn standby_of(primary: &Postgres, folder: &Path, disk: &Path) -> Result<Standby> {
     let link = Proxy::to_postgres(&format!("host=127.0.0.1 port={} user=nobody", primary.port)).await;
     let mut server = Postgres::standby(folder, disk.join("standby"), port(&link)?, NAME).await?;
     server.start().await?;
     let session = primary.session().await?;
-    // In the primary alone: the standby has nobody to wait for once it is promoted.
+    // Only in the primary: the standby has no other server to wait for once it is promoted.
     for command in
         [&*format!("alter system set synchronous_standby_names = '{NAME}'"), "select pg_reload_conf()"]
     {
@@ -49,20 +49,20 @@ pub async fn standby_of(primary: &Postgres, folder: &Path, disk: &Path) -> Resul
     }
 }
 
-/// What a failover took.
+/// Results of a failover.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
-    /// Commits whose wait for the standby was cancelled before.
+    /// Commits whose wait for the standby was canceled before.
     pub cancelled: i64,
     pub promotion: Duration,
-    /// From the death of the primary until every broker is ready again.
+    /// From the death of the primary until all brokers are ready again.
     pub service: Duration,
 }
 
-/// Kills the primary and promotes the standby. The standby is the server from then on.
+/// Kills the primary and promotes the standby, which then replaces it as the server.
 ///
-/// Before that, the way between them breaks, and every commit that waits for the standby is cancelled: PostgreSQL then
-/// reports it as done, with a mere warning, although the standby will know nothing of it.
+/// Before that, the network between them breaks, and every commit that waits for the standby is canceled: PostgreSQL then reports
+/// success with only a warning, although the standby does not have it.
 pub async fn fail_over(stage: &mut Stage, pause: Duration) -> Result<Took> {
     let standby = stage.standby.take().context("there is no standby")?;
     standby.link.refuse(true);
@@ -71,7 +71,7 @@ pub async fn fail_over(stage: &mut Stage, pause: Duration) -> Result<Took> {
     let started = Instant::now();
     stage.postgres.kill().await?;
     stage.postgres = standby.server;
-    // Whoever decides on a promotion takes a while to notice.
+    // Deciding on a promotion takes a while.
     tokio::time::sleep(pause).await;
     let promoting = Instant::now();
     stage.postgres.promote().await?;

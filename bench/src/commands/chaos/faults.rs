@@ -1,4 +1,4 @@
-//! What each fault does to whom. Everything is as before when it is over, but for what it broke on the way.
+//! Executes each fault. Afterwards everything is restored, except for the damage done meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::nemesis::{Fault, Kind, Side};
 use super::postgres::send;
 use super::stage::{BROKERS, Stage};
 
-/// What to say about a fault: whom it hit, and what is remarkable.
+/// A report of a fault: its target, and a remark.
 pub struct Done {
     pub kind: Kind,
     pub whom: String,
     pub remark: String,
-    /// Whether anything was done at all.
+    /// Whether anything was done.
     pub inflicted: bool,
 }
 
@@ -30,15 +30,15 @@ impl Done {
         Ok(Done { inflicted: false, ..Done::to(whom, remark)? })
     }
 
-    /// It counts if there was anything to do it to.
+    /// Counts if there was anything to do.
     fn times(count: usize, whom: impl Into<String>, remark: impl Into<String>) -> Result<Done> {
         if count == 0 { Done::nothing(whom, remark) } else { Done::to(whom, remark) }
     }
 }
 
-/// The fault, and the one beside it if there is one.
+/// Executes the fault, and a concurrent one if there is one.
 pub async fn inflict(stage: &mut Stage, fault: &Fault) -> Result<Vec<Done>> {
-    // A fault begins with a PostgreSQL that works: a backend of the last one may have crashed, and be recovered from.
+    // A fault starts with a working PostgreSQL: after the last one, it may still be recovering.
     revive_postgres(stage).await?;
     let beside = fault.beside.filter(|&kind| kind != fault.kind).map(|kind| {
         let beside = Fault { kind, both: !fault.both, side: fault.side.other(), ..fault.clone() };
@@ -89,7 +89,7 @@ async fn inflict_one(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     }
 }
 
-/// What a fault of the network hits.
+/// The target of a network fault.
 struct Network(Vec<Arc<Proxy>>);
 
 impl Network {
@@ -118,7 +118,7 @@ impl Network {
         }
     }
 
-    /// What was held back comes afterwards, even from a client that has hung up by then.
+    /// Data that was held back arrives afterwards, even from a client that has hung up by then.
     async fn black_hole(&self, hold: Duration) {
         self.0.iter().for_each(|proxy| proxy.black_hole(true));
         tokio::time::sleep(hold).await;
@@ -224,7 +224,7 @@ async fn fill_disk(stage: &mut Stage, fault: &Fault) -> Result<Done> {
         );
     }
     stage.disk.fill();
-    // What would do until the next segment of the WAL must not.
+    // Keeps PostgreSQL from living on the rest of the current WAL segment.
     if let Ok(session) = stage.postgres.session().await {
         let _ = session.client.batch_execute("select pg_switch_wal()").await;
     }
@@ -233,16 +233,16 @@ async fn fill_disk(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     stage.disk.free();
     revive_postgres(stage).await?;
     let what =
-        if survived { "postgres and spools without room" } else { "postgres gave up and was started again" };
+        if survived { "postgres and spools without room" } else { "postgres exited and was restarted" };
     Done::to("disk", what)
 }
 
-/// PostgreSQL and the brokers that are hit end at once, and whatever none of them had synced is lost.
+/// PostgreSQL and the affected brokers end at once, and unsynced data is lost.
 async fn lose_power(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     if let Some(why) = stage.disk.whole() {
         return Done::nothing("all processes", format!("cannot mount a disk of our own ({why})"));
     }
-    // The disk is one: a broker that lived on would meet a spool without what it has not synced.
+    // They share the disk: a broker that kept running would find its spool without unsynced data.
     for broker in &mut stage.brokers {
         broker.kill().await?;
     }
@@ -259,7 +259,7 @@ async fn lose_power(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     )
 }
 
-/// It may be about to end, or busy recovering by itself.
+/// It may be exiting, or recovering by itself.
 async fn revive_postgres(stage: &mut Stage) -> Result<()> {
     for _ in 0..100 {
         if !stage.postgres.is_running() {
@@ -270,7 +270,7 @@ async fn revive_postgres(stage: &mut Stage) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // Stuck between the two.
+    // Held back between the two.
     stage.postgres.kill().await?;
     stage.postgres.start().await
 }
@@ -287,7 +287,7 @@ async fn jump_clock(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     Done::to(format!("broker {}", fault.broker), format!("its clock jumps by {seconds:+} s and back"))
 }
 
-/// Forwards, so that leases end early, or backwards, so that they last longer.
+/// Forward, so that leases end early, or backward, so that they last longer.
 async fn jump_database_clock(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     if !stage.postgres.clock.is_available() {
         return Done::nothing("postgres", "libfaketime is not installed");
@@ -299,7 +299,7 @@ async fn jump_database_clock(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     Done::to("postgres", format!("its clock jumps by {seconds:+} s and back"))
 }
 
-/// All that is free, and then what the brokers had as well.
+/// All free connections, and then those of the brokers.
 async fn exhaust_pool(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     let session = stage.postgres.session().await?;
     let mut taken = Vec::new();
@@ -308,7 +308,7 @@ async fn exhaust_pool(stage: &mut Stage, fault: &Fault) -> Result<Done> {
             taken.push(link);
         }
         if round == 0 {
-            // Ours have no name.
+            // Our sessions have no name.
             let query = "select count(pg_terminate_backend(pid)) from pg_stat_activity
                 where usename = 'queen' and application_name = 'queen'";
             session.client.query_one(query, &[]).await.context("cannot end the brokers' sessions")?;
@@ -326,10 +326,10 @@ async fn lock_storm(stage: &mut Stage, fault: &Fault) -> Result<Done> {
         false => format!("select count(*) from (select 1 from queen.{table} for update) l"),
     };
     link.client.batch_execute("begin; set local statement_timeout = 0").await?;
-    // A lock that is not to be had in time is a storm as well.
+    // A lock that cannot be taken in time is a storm as well.
     let had = link.client.batch_execute(&lock).await.is_ok();
     tokio::time::sleep(fault.hold).await;
     let _ = link.client.batch_execute("rollback").await;
-    let remark = if had { "locked" } else { "waited for the lock in vain" };
+    let remark = if had { "locked" } else { "timed out waiting for the lock" };
     Done::to(format!("queen.{table}"), format!("{remark}: {}", lock.split(' ').next().unwrap_or("")))
 }

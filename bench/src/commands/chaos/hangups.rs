@@ -1,9 +1,9 @@
-//! A client that asks for everything the broker offers and never waits for the answer.
+//! A client that calls everything the broker offers and never waits for the response.
 //!
-//! Every route of the broker's own OpenAPI document is called, and given up after some milliseconds. What it asks for
-//! concerns a queue of its own, so nothing that is judged is lost by it; but a connection, a lock, a lease or a
-//! transaction that such a call leaves behind hits everybody. Before each call that changes something a client with
-//! patience lays out new bait: a message, a lease that holds it, and a dead letter.
+//! Every route of the broker's own OpenAPI document is called, and canceled after some milliseconds. The calls use a queue of their own,
+//! so they lose nothing that is checked; but a connection, a lock, a lease or a transaction that such a call leaves behind would affect
+//! all clients. Before each call that changes something, a patient client creates new bait: a message, a lease on it, and a dead
+//! letter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use crate::client::Client;
 
 const QUEUE: &str = "bait";
 const GROUP: &str = "bait-group";
-/// From before the request has arrived to after the answer has left.
+/// From before the request has arrived to after the response was sent.
 const PATIENCE_MS: u32 = 25;
-/// Of the client that lays out the bait.
+/// Of the client that creates the bait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A method and a path as the document has it.
+/// A method and a path, as in the document.
 #[derive(Clone, Debug, PartialEq)]
 struct Route {
     method: String,
     path: String,
 }
 
-/// What there is to ask for. What could not be laid out, because of a fault, has ids of nothing.
+/// The bait. What could not be created because of a fault has made-up ids.
 #[derive(Clone, Debug, Default)]
 struct Bait {
     partition: String,
@@ -98,7 +98,7 @@ impl HangUps {
             ..Bait::default()
         };
         let mut client = self.patient();
-        // A fault came first, or the last call that was given up: the queue may be gone, or delivery stopped.
+        // A fault came first, or the last canceled call: the queue may be deleted, or delivery stopped.
         let _ = fill(&mut client, &mut bait).await;
         self.bait = bait;
     }
@@ -122,7 +122,7 @@ impl HangUps {
     }
 }
 
-/// Two messages are pushed; the first fails and is given up, the second stays under a lease.
+/// Pushes two messages; the first fails and is dead-lettered, the second stays under a lease.
 async fn fill(client: &mut Client, bait: &mut Bait) -> Result<()> {
     let options = json!({"leaseTime": 1, "retryLimit": 0, "dedupWindowSeconds": 0});
     post(client, "/api/v1/configure", json!({"queue": QUEUE, "options": options})).await?;
@@ -140,7 +140,7 @@ async fn fill(client: &mut Client, bait: &mut Bait) -> Result<()> {
             post(client, "/api/v1/ack", bait.ack(transaction, "failed")).await?;
         }
     }
-    // Of another message than the one that is left.
+    // Of another message than the remaining one.
     let started = post(client, "/api/v1/dlq/redrive", json!({"queue": QUEUE, "partition": "0"})).await?;
     if let Some(redrive) = started["id"].as_str() {
         bait.redrive = redrive.parse()?;
@@ -173,7 +173,7 @@ impl Bait {
     }
 
     fn path(&self, path: &str) -> String {
-        // In a path with a queue a partition is named, in others it is an id.
+        // In a path with a queue, a partition is a name, in others an id.
         let partition_id = self.partition_id.to_string();
         let partition = if path.contains("{queue}") { &self.partition } else { &partition_id };
         let is_of_letter = path.ends_with("/retry") || path.ends_with("{transaction}");
@@ -185,7 +185,7 @@ impl Bait {
             .replace("{transaction}", if is_of_letter { &self.dead } else { &self.held })
             .replace("{lease}", &self.lease.to_string())
             .replace("{redrive}", &self.redrive.to_string())
-            // There are none as long as no fault comes.
+            // There are none unless a fault comes.
             .replace("{wait}", &nothing)
             .replace("{operation}", &nothing)
             .replace("{name}", "bait-trace");
@@ -223,7 +223,7 @@ impl Bait {
                 "transactionId": self.held, "partitionId": self.partition_id, "traceNames": ["bait-trace"],
                 "data": {"text": "bait"},
             }),
-            // It is off, and stays so.
+            // It is off, and stays off.
             _ if path.contains("/system/maintenance") => json!({"enabled": false}),
             _ if path.ends_with("/extend") => json!({"seconds": 1}),
             _ if path.ends_with("/seek") => json!({"timestamp": "1970-01-01T00:00:00Z", "create": true}),

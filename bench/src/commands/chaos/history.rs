@@ -1,8 +1,8 @@
-//! What was sent to the brokers and what they answered, with the times of both. Judges nothing.
+//! The requests sent to the brokers and their responses, with times. Judges nothing.
 //!
-//! Times are those of one monotonic clock. `sent` is taken before the first byte leaves, `ended` after the last byte of
-//! the answer came or the caller gave up: whatever the broker did, it did not do it before `sent`, and what an answer
-//! tells was done by `ended`.
+//! Times are those of one monotonic clock. `sent` is taken before the first byte is sent, `ended` after the last byte of the response
+//! arrived or the caller gave up: whatever the broker did, it did not do it before `sent`, and what a response reports was done by
+//! `ended`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -15,11 +15,11 @@ pub type Time = Duration;
 pub const SOURCE: u8 = 0;
 /// Transactors write to it.
 pub const SINK: u8 = 1;
-/// Without deduplication: three transaction ids, used again and again.
+/// Without deduplication: three transaction ids, used repeatedly.
 pub const REPEATS: u8 = 2;
 /// Messages that fail twice become dead letters.
 pub const FRAIL: u8 = 3;
-/// Deleted and made again while it is in use.
+/// Deleted and recreated while it is in use.
 pub const FLEETING: u8 = 4;
 pub const QUEUES: [&str; 5] = ["source", "sink", "repeats", "frail", "fleeting"];
 
@@ -30,7 +30,7 @@ pub struct Lane {
     pub number: u16,
 }
 
-/// A message: what its payload carries. `seq` counts up in the order in which the writer of the lane sent them first.
+/// A message: the contents of its payload. `seq` counts in the order in which the lane's writer first sent them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub lane: Lane,
@@ -40,26 +40,26 @@ pub struct Key {
 /// A consumer group, as a position in [`GROUPS`].
 pub type Group = usize;
 
-/// How the consumers of a group behave.
+/// The behavior of a group's consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Complete, fail, forget, renew, and come too late.
+    /// Complete, fail, forget, renew, and are late.
     Mixed,
     /// Acknowledge in transactions that write to the sink.
     Moves,
-    /// Wait for minutes: a wake-up that is lost shows.
+    /// Wait for minutes, so that a lost wake-up shows.
     Waits,
-    /// Wait for minutes as well, and handle messages like `Mixed`: what they wait for may come while its partition is leased.
+    /// Wait for minutes as well, and handle messages like `Mixed`: a message may arrive while its partition is leased.
     Dozes,
     /// Pop once at the start, and come back when the faults are over.
     Away,
     /// Take messages without a lease.
     AutoAck,
-    /// Sent back to the beginning every now and then; wait for minutes as well.
+    /// Moved back to the beginning every now and then; wait for minutes as well.
     Rewound,
     /// Complete or fail, so that some messages become dead letters.
     GivesUp,
-    /// Complete what comes, from a queue that is deleted at times.
+    /// Complete messages of a queue that is deleted at times.
     Fleeting,
 }
 
@@ -88,27 +88,27 @@ pub const GIVES_UP: Group = 10;
 pub const FLEETERS: Group = 11;
 
 impl Manner {
-    /// Whether every accepted message must come to the group.
+    /// Whether every accepted message must be delivered to the group.
     pub fn is_owed_all(self) -> bool {
         !matches!(self, Manner::AutoAck | Manner::Fleeting)
     }
 
-    /// Whether a partition has one holder at a time and its cursor only moves forward by what that holder says.
+    /// Whether a partition has one holder at a time, whose reports alone move its cursor forward.
     pub fn has_plain_leases(self) -> bool {
         !matches!(self, Manner::AutoAck | Manner::Rewound | Manner::Fleeting)
     }
 
-    /// Whether a message comes only after everything before it was completed.
+    /// Whether a message is only delivered after everything before it was completed.
     pub fn is_in_order(self) -> bool {
         self.has_plain_leases() && self != Manner::GivesUp
     }
 }
 
-/// What a caller knows about what it asked for.
+/// What a caller knows about its request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome<T> {
     Answered(T),
-    /// It may have been done, may be done any time from now, or never.
+    /// It may have been executed, may be executed later, or never.
     Unknown,
 }
 
@@ -121,19 +121,19 @@ pub struct Push {
     pub outcome: Outcome<Vec<Receipt>>,
 }
 
-/// What a 2xx says about an item.
+/// What a 2xx reports about an item.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Receipt {
-    /// Queued, or a duplicate of what was queued before.
+    /// Queued, or a duplicate of a queued one.
     Stored(Uuid),
-    /// Put aside in the database, to be stored in order.
+    /// Deferred in the database, to be stored in order.
     Deferred(Uuid),
     /// In the spool of the broker.
     Buffered(Uuid),
     Failed,
 }
 
-/// A pop that delivered something. The messages of a lane are in the order of the answer.
+/// A pop that delivered messages. Those of a lane are in the order of the response.
 #[derive(Clone, Debug)]
 pub struct Pop {
     pub sent: Time,
@@ -150,7 +150,7 @@ pub struct Pop {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     Completed,
-    /// `retry` or `failed`: the lease ends, and the message comes again.
+    /// `retry` or `failed`: the lease ends, and the message is redelivered.
     Again,
 }
 
@@ -169,7 +169,7 @@ pub struct Settle {
 pub struct Settled {
     pub success: bool,
     pub noop: bool,
-    /// A 202: accepted under a live lease, which is held until it has landed.
+    /// A 202: accepted under a live lease, which is held until it is executed.
     pub deferred: bool,
 }
 
@@ -183,12 +183,12 @@ pub struct Renewal {
     pub outcome: Outcome<u32>,
 }
 
-/// One try of a transaction that acknowledges everything of one lane in a lease and pushes `outputs`.
+/// One attempt of a transaction that acknowledges everything of one lane in a lease and pushes `outputs`.
 #[derive(Clone, Debug)]
 pub struct Transaction {
     pub sent: Time,
     pub ended: Time,
-    /// The same for all tries.
+    /// The same for all attempts.
     pub number: u32,
     pub broker: usize,
     pub lease: String,
@@ -197,14 +197,14 @@ pub struct Transaction {
     pub outcome: Outcome<bool>,
 }
 
-/// A group was sent back to the beginning.
+/// A group was moved back to the beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct Seek {
     pub sent: Time,
     pub outcome: Outcome<()>,
 }
 
-/// A time in which nothing is judged that depends on how long things take.
+/// A time in which nothing is checked that depends on durations.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub from: Time,
@@ -215,32 +215,32 @@ pub struct Span {
 pub struct History {
     pub pushes: Vec<Push>,
     pub pops: Vec<Pop>,
-    /// Pops whose answer was lost: they may hold a lease that no consumer knows.
+    /// Pops with a lost response: they may hold a lease that no consumer knows.
     pub lost_pops: u64,
-    /// Messages that such a pop may have taken for good.
+    /// Messages that such a pop may have completed.
     pub lost_auto_acks: u64,
     pub settles: Vec<Settle>,
     pub renewals: Vec<Renewal>,
     pub transactions: Vec<Transaction>,
     pub seeks: Vec<Seek>,
-    /// Every try to delete the fleeting queue, from its request to the time by which it must have happened.
+    /// Every attempt to delete the fleeting queue, from its request to the time by which it must have happened.
     pub deletes: Vec<Span>,
     pub faults: Vec<Span>,
     /// While the clock of PostgreSQL was wrong.
     pub clock_jumps: Vec<Span>,
-    /// What the dead-letter queue held at the end, with the ids under which it had been stored.
+    /// The contents of the dead-letter queue at the end, with the ids under which messages had been stored.
     pub dead: Vec<(Key, Uuid)>,
-    /// Calls that were given up on purpose, by method and path, and how many of them got no answer.
+    /// Calls that were canceled on purpose, by method and path, and how many of them got no response.
     pub hang_ups: BTreeMap<String, u64>,
     open: Open,
 }
 
-/// What is still to be delivered, kept up to date so that the end can be waited for.
+/// What is still to be delivered, kept up to date to wait for the end.
 #[derive(Debug, Default)]
 struct Open {
     missing: HashSet<(Group, Key)>,
     delivered: HashSet<(Group, Key)>,
-    /// Missing, but for those of groups that are away.
+    /// Missing, except for groups that are away.
     backlog: usize,
     last_delivery: Time,
 }
@@ -276,7 +276,7 @@ impl History {
         self.transactions.push(transaction);
     }
 
-    /// What was asked and answered, a line for each call, in the order of the answers.
+    /// Requests and responses, a line per call, in the order of the responses.
     pub fn lines(&self) -> String {
         let mut lines: Vec<(Time, String)> = Vec::new();
         lines.extend(self.pushes.iter().map(|push| (push.ended, format!("{push:?}"))));
@@ -321,7 +321,7 @@ fn is_away(group: Group) -> bool {
     GROUPS[group].2 == Manner::Away
 }
 
-/// The groups to which every accepted message of a queue is owed.
+/// The groups to which every accepted message of a queue must be delivered.
 pub fn groups_of(queue: u8) -> impl Iterator<Item = Group> {
     (0..GROUPS.len()).filter(move |&group| GROUPS[group].1 == queue && GROUPS[group].2.is_owed_all())
 }

@@ -1,4 +1,4 @@
-//! A pop, and what it delivered.
+//! A pop, and its messages.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use uuid::Uuid;
 use super::caller::{Caller, parse};
 use super::history::{GROUPS, Group, Key, Lane, Pop, QUEUES};
 
-/// Short, so that many run out.
+/// Short, so that many expire.
 pub const LEASE: Duration = Duration::from_secs(2);
 
-/// What a pop asks for.
+/// The parameters of a pop.
 pub struct Wish {
     pub group: Group,
     /// None: any lane.
     pub lane: Option<u16>,
     pub batch: u32,
     pub lanes: u32,
-    /// Zero: at once or nothing.
+    /// Zero: no wait.
     pub wait: Duration,
-    /// Without a lease: what comes is taken.
+    /// Auto-ack, without a lease.
     pub auto_ack: bool,
 }
 
@@ -63,7 +63,7 @@ struct Stamp {
     seq: u32,
 }
 
-/// None when there was nothing, or no answer.
+/// None without messages, or without a response.
 pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
     let (group, queue, _) = GROUPS[wish.group];
     let queue = QUEUES[usize::from(queue)];
@@ -104,7 +104,7 @@ pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
         let Delivered { id, transaction_id, partition_id, .. } = one;
         messages.push(Message { key, id, transaction_id, partition_id });
     }
-    // Without a lease the answer is its own.
+    // Without a lease, the response stands for it.
     let lease = popped.lease_id.unwrap_or_else(|| format!("none-{}", messages[0].id));
     caller.run.history().pop(Pop {
         sent: answer.sent,

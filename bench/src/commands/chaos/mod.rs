@@ -1,5 +1,5 @@
-//! `queen-bench chaos`: producers, consumers and transactors over two brokers, while a nemesis breaks what it can. Then
-//! everything that was promised is accounted for. A seed decides on all that is ours to decide.
+//! `queen-bench chaos`: runs producers, consumers and transactors on two brokers while faults are injected, and then checks all
+//! guarantees. A seed determines everything that is ours to decide.
 
 mod admin;
 mod broker;

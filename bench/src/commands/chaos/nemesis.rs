@@ -1,4 +1,4 @@
-//! Which faults come, and when: decided by the seed alone. Pure.
+//! Decides which faults come, and when, from the seed alone. Pure.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// How long it lasts, in milliseconds: from, to. A short run has the first. Pauses outlast a lease of 2 s.
+    /// Its duration in milliseconds: from, to. A short run uses the first. Pauses outlast a lease of 2 s.
     fn hold(self) -> (u32, u32) {
         match self {
             Kind::KillBroker => (100, 1_500),
@@ -83,7 +83,7 @@ impl Kind {
             Kind::ExhaustPool => (700, 3_000),
             // Longer than the brokers wait for a lock.
             Kind::LockStorm => (1_700, 3_000),
-            // Longer than the brokers wait for an answer: the statement comes after it was given up.
+            // Longer than the brokers wait for a response: the statement arrives after it was abandoned.
             Kind::LateStatements => (7_300, 7_600),
             Kind::JumpDatabaseClock => (500, 2_000),
             Kind::LosePower => (100, 1_000),
@@ -91,7 +91,7 @@ impl Kind {
     }
 }
 
-/// Who is cut off from whom.
+/// Which connections are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Postgres,
@@ -110,7 +110,7 @@ impl Side {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     pub kind: Kind,
-    /// The broker it hits, if it hits one.
+    /// The broker it affects, if any.
     pub broker: usize,
     /// Both brokers instead, where that makes sense.
     pub both: bool,
@@ -120,11 +120,11 @@ pub struct Fault {
     pub choice: u32,
     /// Quiet time before it.
     pub gap: Duration,
-    /// A fault of the network that comes at the same time.
+    /// A network fault at the same time.
     pub beside: Option<Kind>,
 }
 
-/// Goes on for ever. Every kind comes once before any comes again.
+/// Endless. Every kind comes once before any comes again.
 pub struct Plan {
     random: Random,
     short: bool,

@@ -1,4 +1,4 @@
-//! A transaction that is held open: what others make garbage of must stay, from the first moment to the last.
+//! A transaction that is held open, so that dead rows cannot be removed during the whole run.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio_postgres::{Config, NoTls};
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// For ever. A crash of PostgreSQL ends it too, and then the next one begins.
+/// Runs forever. A crash of PostgreSQL ends the transaction too, and then the next one begins.
 pub async fn hold(port: u16) -> Result<()> {
     let mut config = Config::new();
     config.host("127.0.0.1").port(port).user("postgres").dbname("queen").application_name("pin");

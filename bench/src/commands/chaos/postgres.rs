@@ -1,4 +1,4 @@
-//! A PostgreSQL that can be killed, stopped, started again and promoted.
+//! A PostgreSQL that can be killed, stopped, restarted and promoted.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -15,17 +15,17 @@ use super::clock::Clock;
 use crate::direct::Link;
 use crate::environment::{Account, free_port, programs};
 
-/// Superuser, for us.
+/// Our superuser.
 const OBSERVER: &str = "postgres";
 /// Role and database of the brokers.
 pub const BROKER: &str = "queen";
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-/// Until a process that was stopped has noticed.
+/// Until a stopped process has noticed.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Few connections, so that they can be used up. As durable as by default.
+/// Few connections, so that they can be used up. Durability as by default.
 const SETTINGS: [&str; 9] = [
     "listen_addresses=127.0.0.1",
     "unix_socket_directories=",
@@ -47,12 +47,12 @@ pub struct Postgres {
     account: Account,
     programs: PathBuf,
     child: Option<Child>,
-    /// Processes of a postmaster that was ended: they may outlive it for a moment.
+    /// Processes of a postmaster that ended: they may outlive it briefly.
     orphans: Vec<Process>,
 }
 
 impl Postgres {
-    /// A new cluster in `data`, whose parent exists. It is not started.
+    /// A new cluster in `data`, whose parent exists. Not started yet.
     pub async fn create(folder: &Path, data: PathBuf) -> Result<Postgres> {
         let postgres = Postgres::at(folder, data)?;
         let mut initdb = postgres.command("initdb");
@@ -62,7 +62,7 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// A standby of the server behind this port, made from a copy of it. It is not started.
+    /// A standby of the server behind this port, made from a copy of it. Not started yet.
     pub async fn standby(folder: &Path, data: PathBuf, primary_port: u16, name: &str) -> Result<Postgres> {
         let standby = Postgres::at(folder, data)?;
         let mut copy = standby.command("pg_basebackup");
@@ -87,7 +87,7 @@ impl Postgres {
         fs::set_permissions(&data, fs::Permissions::from_mode(0o700))?;
         account.own(&data)?;
         let settings = SETTINGS.map(str::to_owned).to_vec();
-        // Links to some of its programs may be on the PATH; the others are where these lead to.
+        // The PATH may contain links to some of its programs; the others are where these lead to.
         let server = programs()?.join("postgres").canonicalize()?;
         let programs = server.parent().context("postgres is in no folder")?.to_owned();
         let port = free_port()?;
@@ -123,7 +123,7 @@ impl Postgres {
             postgres.args(["-c", setting]);
         }
         self.clock.preload(&mut postgres);
-        // In a group of its own: Ctrl-C in a terminal is for us.
+        // In its own process group: Ctrl-C in a terminal goes to us.
         postgres.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         self.child = Some(postgres.spawn().context("cannot start postgres")?);
         Ok(())
@@ -133,7 +133,7 @@ impl Postgres {
         let deadline = Instant::now() + START_PATIENCE;
         loop {
             if !self.is_running() {
-                bail!("postgres ended while starting; see its log in {}", self.folder.display());
+                bail!("postgres exited during startup; see its log in {}", self.folder.display());
             }
             match self.session().await {
                 Ok(_) => return Ok(()),
@@ -154,7 +154,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// As superuser, beside the brokers' database and not in it.
+    /// As superuser, in a database other than the brokers'.
     pub async fn session(&self) -> Result<Link> {
         Link::open(&self.config(OBSERVER, OBSERVER)).await
     }
@@ -183,7 +183,7 @@ impl Postgres {
         self.gone().await
     }
 
-    /// The postmaster and all its processes at once, as when the power fails.
+    /// Kills the postmaster and all its processes at once, as in a power failure.
     pub async fn kill(&mut self) -> Result<()> {
         self.orphans = self.signal_all(Signal::KILL);
         self.gone().await
@@ -214,10 +214,10 @@ impl Postgres {
         session.client.batch_execute("select pg_promote(true, 30)").await.context("cannot promote")
     }
 
-    /// To the postmaster and every process of it. Returns these.
+    /// Signals the postmaster and all its processes. Returns these.
     pub fn signal_all(&self, signal: Signal) -> Vec<Process> {
         let Some(postmaster) = self.pid() else { return Vec::new() };
-        // Stopped, so that it starts no others; and last, since its processes cannot be told from any others without it.
+        // Stopped first, so that it starts no others; and signaled last, because its processes are identified by it.
         send(postmaster, Signal::STOP);
         let deadline = Instant::now() + FREEZE_PATIENCE;
         while Stat::of(postmaster).is_some_and(|stat| stat.runs()) && Instant::now() < deadline {
@@ -252,14 +252,14 @@ impl Drop for Postgres {
     }
 }
 
-/// It may just have ended by itself.
+/// It may have exited already.
 pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// One process and no later one with the same number.
+/// One process, and no later one with the same pid.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -267,13 +267,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// One that has ended and waits to be reaped holds nothing any more.
+    /// A process that has exited and was not reaped holds nothing anymore.
     fn is_alive(&self) -> bool {
         Stat::of(self.pid).is_some_and(|stat| stat.started == self.started && !stat.has_ended())
     }
 }
 
-/// What the kernel tells about a process.
+/// What the kernel reports about a process.
 struct Stat {
     state: char,
     parent: u32,
@@ -283,7 +283,7 @@ struct Stat {
 impl Stat {
     fn of(pid: u32) -> Option<Stat> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name before it is in brackets and may hold anything.
+        // The name before it is in parentheses and may contain anything.
         let (_, fields) = stat.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split(' ').collect();
         let state = fields.first()?.chars().next()?;
@@ -323,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn a_pause_and_a_kill_spare_no_process_and_it_starts_again() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        // PostgreSQL runs as somebody else if we are root.
+        // PostgreSQL runs as another user if we are root.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let mut postgres = Postgres::create(folder.path(), folder.path().join("data")).await?;
         postgres.start().await?;
@@ -341,7 +341,7 @@ mod tests {
         postgres.signal_all(Signal::CONT);
         sessions.push(postgres.session().await?);
 
-        // Who is stopped does not notice by itself that the postmaster is gone.
+        // A stopped process does not notice by itself that the postmaster is gone.
         let processes = postgres.signal_all(Signal::STOP);
         postgres.kill().await?;
         let left: Vec<&Process> = processes.iter().filter(|one| one.is_alive()).collect();

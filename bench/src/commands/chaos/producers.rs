@@ -1,4 +1,4 @@
-//! Writers. Each owns its lanes, and sends the next message of a lane when it knows that the last one is accepted.
+//! Producers. Each owns its lanes, and sends the next message of a lane once the last one is accepted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::caller::{Caller, Run, parse};
 use super::history::{Key, Lane, Outcome, Push, QUEUES, REPEATS, Receipt};
 
-/// Without ids of their own: never sent again, stored at most once.
+/// Without ids of their own: never retried, stored at most once.
 const ANONYMOUS_PERCENT: u32 = 12;
 /// Over several lanes at once.
 const SPREAD_PERCENT: u32 = 25;
@@ -20,11 +20,11 @@ const ITEMS_MAX: u32 = 6;
 const LARGE_PERCENT: u32 = 2;
 const LARGE_ITEMS: u32 = 40;
 const LARGE_BYTES: usize = 20_000;
-/// What a queue without deduplication is sent, over and over.
+/// The ids for a queue without deduplication, used repeatedly.
 const REPEATED_IDS: u32 = 3;
 const NEW_LANE_PERCENT: u32 = 2;
 const PAUSE_MS: u32 = 60;
-/// Deliveries that are owed. Consumers that have to catch up on a slow machine are no part of the test.
+/// Limit of owed deliveries, because slow consumers on a slow machine are not part of the test.
 const BACKLOG_MAX: usize = 5_000;
 
 pub struct Producer {
@@ -32,7 +32,7 @@ pub struct Producer {
     lanes: Vec<Lane>,
     /// Of each lane.
     next: Vec<u32>,
-    /// How many of the lanes are in use: the rest come into being during the run.
+    /// Number of lanes in use: the rest is created during the run.
     open: usize,
 }
 
@@ -130,7 +130,7 @@ impl Producer {
 /// The transaction ids of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// One for each message, so that it can be sent again.
+    /// One per message, so that it can be retried.
     Own,
     /// The broker chooses.
     None,

@@ -1,4 +1,4 @@
-//! One run: a stage, workers, faults, a quiet end, and the judgement.
+//! One run: setup, workers, faults, a quiet end, and the checks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,24 +28,24 @@ const PRODUCERS: u16 = 6;
 const LANES_EACH: u16 = 4;
 const CONSUMERS: u64 = 4;
 const TRANSACTORS: u16 = 4;
-/// Of each of the smaller queues, with one producer for all of them.
+/// Lanes of each of the smaller queues, with one producer for all of them.
 const LANES_SMALL: u16 = 3;
-/// Nothing was delivered for this long: longer than a lease lasts, and then some.
+/// Without deliveries for this long: longer than a lease lasts.
 const QUIET: Duration = Duration::from_millis(3_000);
-/// Without any delivery that was owed. Deferred operations and spools have to land first.
+/// Limit without any owed delivery. Deferred operations and spools have to be executed first.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(45);
-/// Of everything after the last fault, on a slow machine.
+/// Limit of everything after the last fault, on a slow machine.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(50);
-/// How long pushes go into the spools in a failover.
+/// How long pushes are spooled in a failover.
 const SPOOLING: Duration = Duration::from_secs(2);
 
-/// What a run is like, apart from its seed.
+/// The parameters of a run, apart from its seed.
 pub struct Shape {
     pub load: Duration,
     pub short: bool,
     pub failover: bool,
-    /// The release before.
+    /// The previous release.
     pub upgrade_from: Option<PathBuf>,
     pub keep_logs: bool,
 }
@@ -78,7 +78,7 @@ impl Shape {
         self.failover && !self.short
     }
 
-    /// Only what the last release does right as well.
+    /// Only features that the previous release implements correctly as well.
     fn is_plain(&self) -> bool {
         self.upgrade_from.is_some()
     }
@@ -109,7 +109,7 @@ impl Shape {
 
 pub struct RunResult {
     pub seed: u64,
-    /// Long enough, and with enough faults, to put every rule to the test.
+    /// Long enough, and with enough faults, to exercise every rule.
     pub thorough: bool,
     /// Without a database for so long that producers have to use the spools.
     pub must_spool: bool,
@@ -117,12 +117,12 @@ pub struct RunResult {
     pub faults: Vec<&'static str>,
     pub failover: Option<Took>,
     pub counts: Counts,
-    /// Calls that got no answer, by route.
+    /// Calls that got no response, by route.
     pub hang_ups: BTreeMap<String, u64>,
     pub statuses: Statuses,
 }
 
-/// What there was to judge.
+/// What was checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub accepted: u64,
@@ -131,7 +131,7 @@ pub struct Counts {
     pub unknown: u64,
     pub lost_pops: u64,
     pub transactions: u64,
-    /// By retention, while the faults came.
+    /// Messages removed by retention during the faults.
     pub removed: u64,
 }
 
@@ -182,7 +182,7 @@ pub async fn run(queen: &Path, seed: u64, shape: &Shape) -> Result<RunResult> {
     let history = run.history();
     result.findings = checker::check(&history);
     if let Some(open) = open {
-        let text = format!("after the last fault it does not come to rest: {open}");
+        let text = format!("it does not settle after the last fault: {open}");
         result.findings.violations.push(Violation { rule: Rule::Lost, text });
     }
     result.counts = count(&history, result.counts);
@@ -216,7 +216,7 @@ fn start(run: &Arc<Run>, seed: u64, plain: bool) -> JoinSet<Result<()>> {
     }
     for (group, (_, queue, manner)) in GROUPS.iter().enumerate() {
         let manner = match manner {
-            // The last release is not held to this.
+            // The previous release does not guarantee this.
             Manner::Dozes if plain => Manner::Mixed,
             &manner => manner,
         };
@@ -242,12 +242,12 @@ fn start(run: &Arc<Run>, seed: u64, plain: bool) -> JoinSet<Result<()>> {
     workers
 }
 
-/// Pending while all goes well.
+/// Pending while there is no error.
 async fn first_failure(workers: &mut JoinSet<Result<()>>) -> anyhow::Error {
     while let Some(ended) = workers.join_next().await {
         match ended {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return error.context("an answer that makes no sense"),
+            Ok(Err(error)) => return error.context("an invalid response"),
             Err(error) => return anyhow::Error::new(error).context("a worker panicked"),
         }
     }
@@ -277,7 +277,7 @@ async fn tear(
     }
 }
 
-/// One broker after the other, with a while in which both releases serve.
+/// One broker after the other, with a while in which both releases run.
 async fn upgrade(
     stage: &mut Stage,
     run: &Run,
@@ -335,7 +335,7 @@ async fn fail_over(stage: &mut Stage, run: &Run, shape: &Shape, result: &mut Run
     let began = run.now();
     // Producers that wait for consumers would have nothing to spool.
     run.hurry(true);
-    // A push that was sent before is not spooled. Its producer gives it up, and then sends it to the other broker.
+    // A push that was sent before is not spooled. Its producer abandons it, and then sends it to the other broker.
     let pause = if shape.short { shape.load / 5 } else { PATIENCE + SPOOLING };
     let took = failover::fail_over(stage, pause).await?;
     run.hurry(false);
@@ -357,13 +357,13 @@ fn say(run: &Run, what: &str, whom: &str, long: Duration, remark: &str) {
     say_at(run.now(), what, whom, long, remark);
 }
 
-/// One line for each fault.
+/// One line per fault.
 fn say_at(at: Duration, what: &str, whom: &str, long: Duration, remark: &str) {
     println!("{:6.1} s  {what:<14}  {whom:<24}  {:4.1} s  {remark}", at.as_secs_f64(), long.as_secs_f64());
 }
 
-/// Waits until everything came to rest: nobody writes, nothing is owed, nothing comes any more, and the database has nothing
-/// that a group has not read. Otherwise returns what is open.
+/// Waits until everything has settled: no active writers, no owed deliveries, no further deliveries, and no unread messages in the
+/// database. Otherwise returns what is open.
 async fn drain(stage: &Stage, run: &Run) -> Option<String> {
     run.enter(Phase::Drain);
     let began = run.now();
@@ -371,7 +371,7 @@ async fn drain(stage: &Stage, run: &Run) -> Option<String> {
     let mut progress = began;
     loop {
         let now = run.now();
-        // Asked first: who writes no more has told the history.
+        // Checked first: a finished writer has recorded its results.
         let writers = run.writers();
         let (missing, last) = {
             let history = run.history();
@@ -411,7 +411,7 @@ async fn removed(stage: &Stage) -> Result<u64> {
     }
 }
 
-/// What the database knows about messages that some group has not read, for whoever has to find out why.
+/// Information about unread messages in the database, for debugging.
 async fn unread(stage: &Stage) -> Result<Vec<String>> {
     let link = stage.postgres.inside().await?;
     let query = "select format('%s %s: head %s, %s at %s, lease %s for %s, deferred %s and %s', q.name, p.name, h.head,

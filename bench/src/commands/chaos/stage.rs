@@ -1,4 +1,4 @@
-//! Everything a run stands on: PostgreSQL, two brokers, and a network between all of them that can break.
+//! The environment of a run: PostgreSQL, two brokers, and a network between them that can break.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +28,7 @@ pub struct Stage {
     /// Between clients and each broker.
     pub to_brokers: Vec<Arc<Proxy>>,
     pub postgres: Postgres,
-    /// Of a run with a failover.
+    /// For a run with a failover.
     pub standby: Option<Standby>,
     pub disk: Disk,
     folder: Option<TempDir>,
@@ -38,7 +38,7 @@ impl Stage {
     pub async fn open(program: &Path, failover: bool, plain: bool) -> Result<Stage> {
         let folder = tempfile::Builder::new().prefix("queen-chaos-").tempdir()?;
         let path = folder.path().to_owned();
-        // PostgreSQL runs as somebody else, who must be able to pass through here.
+        // PostgreSQL runs as another user, who must be able to enter this folder.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         let disk = Disk::mount(path.join("disk"))?;
         let mut postgres = Postgres::create(&path, disk.folder().join("data")).await?;
@@ -66,12 +66,12 @@ impl Stage {
             stage.brokers.push(broker);
         }
         stage.configure(plain).await?;
-        // The cluster was made without waiting for the disk.
+        // The cluster was created without waiting for the disk.
         stage.disk.sync();
         Ok(stage)
     }
 
-    /// For the next broker: through a proxy of its own, or to both servers.
+    /// For the next broker: through its own proxy, or to both servers.
     async fn database(&mut self) -> String {
         let of =
             |hosts: &str, ports: &str| format!("host={hosts} port={ports} user={BROKER} dbname={BROKER}");
@@ -115,7 +115,7 @@ impl Stage {
     }
 }
 
-/// Where it listens.
+/// Its port.
 pub fn port(proxy: &Proxy) -> Result<u16> {
     let config: Config = proxy.url().parse()?;
     config.get_ports().first().copied().context("a proxy has a port")

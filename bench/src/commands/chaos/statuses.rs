@@ -1,4 +1,4 @@
-//! How often each route answered with what.
+//! Counts the responses of each route by status.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::report::Table;
 pub struct Statuses(BTreeMap<(String, Option<u16>), u64>);
 
 impl Statuses {
-    /// None when no answer came.
+    /// None if no response arrived.
     pub fn add(&mut self, route: &str, status: Option<u16>) {
         *self.0.entry((route.to_owned(), status)).or_default() += 1;
     }

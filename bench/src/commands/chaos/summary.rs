@@ -1,4 +1,4 @@
-//! What all runs came to, as tables and as numbers.
+//! The results of all runs, as tables and as numbers.
 
 use std::collections::BTreeMap;
 
@@ -114,7 +114,7 @@ impl Summary {
         let unused = Rule::ALL.into_iter().filter(|&rule| cases(&self.runs, rule) == 0);
         let unused: Vec<&str> = unused.map(Rule::words).collect();
         if !unused.is_empty() {
-            text += &format!(" Never put to the test: {}.", unused.join("; "));
+            text += &format!(" Never exercised: {}.", unused.join("; "));
         }
         let waited_for = self.answered_in_time();
         if !waited_for.is_empty() {
@@ -127,7 +127,7 @@ impl Summary {
         text
     }
 
-    /// Routes that were called in vain: the answer always came in time.
+    /// Routes that always responded before the call was canceled.
     fn answered_in_time(&self) -> Vec<&str> {
         let mut times: BTreeMap<&str, u64> = BTreeMap::new();
         for (route, hang_ups) in self.runs.iter().flat_map(|run| &run.hang_ups) {
@@ -152,7 +152,7 @@ impl Summary {
     }
 }
 
-/// What a run leaves open although it should have shown it. A run in which nothing happens violates nothing.
+/// What a run should have exercised and did not. A run in which nothing happens violates nothing.
 pub fn untested(run: &RunResult) -> Vec<String> {
     let mut untested = Vec::new();
     if run.counts.accepted == 0 {
@@ -166,7 +166,7 @@ pub fn untested(run: &RunResult) -> Vec<String> {
     }
     if run.thorough {
         let unused = Rule::ALL.into_iter().filter(|&rule| run.findings.cases(rule) == 0);
-        untested.extend(unused.map(|rule| format!("never put to the test: {}", rule.words())));
+        untested.extend(unused.map(|rule| format!("never exercised: {}", rule.words())));
         if run.counts.removed == 0 {
             untested.push("retention removed nothing".to_owned());
         }

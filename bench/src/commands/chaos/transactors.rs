@@ -1,4 +1,4 @@
-//! Readers of the source that write to the sink: acknowledge what they took and push two messages, both or neither.
+//! Consumers of the source that write to the sink: they acknowledge and push two messages, atomically.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,11 +13,11 @@ use super::history::{GROUPS, Key, Lane, MOVERS, Outcome, SINK, Transaction};
 use super::leased::{LEASE, Leased, Wish, pop};
 use super::producers::{Ids, item};
 
-/// One whose answer is lost is sent again so many times. It is refused if it was done, since its lease is over then.
+/// How often a transaction with a lost response is retried. A repeated one is refused, because its lease has ended.
 const TRIES: u32 = 3;
-/// What is left goes quickly.
+/// Processing what is left is quick.
 const DRAIN_BATCH: u32 = 200;
-/// Sent after the lease has run out.
+/// Sent after the lease has expired.
 const LATE_PERCENT: u32 = 6;
 
 pub struct Transactor {
@@ -68,7 +68,7 @@ impl Transactor {
                 key
             })
             .collect();
-        // Without ids it is safe to send again only because it ends the lease it requires.
+        // Without ids, a retry is safe only because it ends the lease that it requires.
         let ids = if self.caller.percent(70) { Ids::Own } else { Ids::None };
         let ack = json!({
             "type": "ack", "transactionId": last.transaction_id, "messageId": last.id, "partitionId": last.partition_id,

@@ -1,4 +1,4 @@
-//! What the client is made to do, as programs do it. Each load handles so many messages and returns how many that were.
+//! Loads for the client, as programs would use it. Each handles a number of messages and returns how many it handled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,11 +11,11 @@ use tokio::task::JoinSet;
 const PARTITIONS: u64 = 100;
 /// Tasks that push, and workers of a consumer.
 const TASKS: u64 = 16;
-/// Single requests are some ten times as slow.
+/// Single requests are about ten times as slow, so there are fewer.
 const SINGLE_PART: u64 = 10;
 const BATCH: u64 = 100;
 const LARGE_BATCH: u32 = 1_000;
-/// Of which a worker takes at once.
+/// Messages that a worker takes at once.
 const POP_PARTITIONS: u32 = 10;
 
 #[derive(Clone, Copy)]
@@ -29,11 +29,11 @@ pub enum Load {
     EndToEnd,
 }
 
-/// Those that push come before those that consume what was pushed.
+/// Pushes come before consumers of the same messages.
 pub const LOADS: [Load; 7] =
     [Load::PushOne, Load::PushAll, Load::Buffer, Load::EachOne, Load::Each, Load::Batches, Load::EndToEnd];
 
-/// An order as a shop would push it, 256 bytes as JSON.
+/// An order as a shop would push it, 256 bytes of JSON.
 #[derive(Clone, Serialize, Deserialize)]
 struct Order {
     customer: String,
@@ -58,13 +58,13 @@ pub async fn warm_up(queen: &Queen, messages: u64) -> Result<()> {
 impl Load {
     pub fn name(self) -> &'static str {
         match self {
-            Load::PushOne => "push, one a request",
+            Load::PushOne => "push, one per request",
             Load::PushAll => "push_all, 100 a request",
             Load::Buffer => "buffer, one at a time",
-            Load::EachOne => "consume each, one a request",
-            Load::Each => "consume each, 100 a request",
+            Load::EachOne => "consume each, one per request",
+            Load::Each => "consume each, 100 per request",
             Load::Batches => "consume batches of 1000",
-            Load::EndToEnd => "buffer and consume each at once",
+            Load::EndToEnd => "buffer and consume each, concurrently",
         }
     }
 
@@ -89,7 +89,7 @@ impl Load {
     }
 }
 
-/// So many requests of every task.
+/// Requests of every task.
 async fn push(queue: &Queue, requests: u64, batch: u64) -> Result<u64> {
     let orders = vec![Order::new(); usize::try_from(batch)?];
     let mut tasks = JoinSet::new();
@@ -117,7 +117,7 @@ async fn through_buffer(queue: &Queue, messages: u64) -> Result<()> {
     let order = Order::new();
     let partitions: Vec<String> = (0..PARTITIONS).map(|number| format!("p{number}")).collect();
     for partition in partitions.iter().cycle().take(usize::try_from(messages)?) {
-        // Who wants to know what became of one waits at its receipt; we wait for all of them.
+        // Receipts could be awaited individually; this waits for all of them.
         _ = buffer.partition(partition).push(&order).await?;
     }
     Ok(buffer.close().await?)
@@ -127,7 +127,7 @@ async fn consume(queue: &Queue, group: &str, messages: u64, load: Load) -> Resul
     let got = Arc::new(AtomicU64::new(0));
     let summary = consuming(queue, group, load, got.clone(), messages).await?;
     let got = got.load(Relaxed);
-    ensure!(got >= messages && summary.failed == 0, "{got} of {messages} messages came: {summary:?}");
+    ensure!(got >= messages && summary.failed == 0, "{got} of {messages} messages arrived: {summary:?}");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! `queen-bench client`: what a message costs the Rust client, beside what it costs the broker, both at full speed in one run.
-//! The client is used as its users do; all that this process does besides is counting. A goal that was missed does not fail.
+//! `queen-bench client`: CPU cost per message of the Rust client compared with the broker, both at full speed in one run. The client
+//! is used as a program would use it; this process only counts besides. A missed goal is not a failure.
 
 mod load;
 
@@ -13,7 +13,7 @@ use crate::environment::{Machine, Site, Source};
 use crate::options::ClientOptions;
 use crate::report::{Table, section, significant, thousands};
 
-/// Of what the broker needs for the same messages.
+/// Share of the broker's CPU time for the same messages.
 const GOAL: f64 = 0.5;
 
 #[derive(Serialize)]
@@ -22,7 +22,7 @@ struct Results {
     goal: f64,
 }
 
-/// What one load cost, in microseconds of processor time for each message.
+/// Cost of a load, in microseconds of CPU time per message.
 #[derive(Serialize)]
 struct Row {
     load: &'static str,
@@ -42,7 +42,7 @@ pub async fn run(options: ClientOptions) -> Result<bool> {
     let messages = options.messages.unwrap_or(if options.quick { 2_000 } else { 400_000 });
     let site = Site::open(&Source::queen(&options.queen)).await?;
     let queen = Queen::connect(site.target.url())?;
-    // Whatever is done once is done before anything is measured.
+    // One-time work happens before the measurement.
     load::warm_up(&queen, messages / 10).await?;
     let mut rows = Vec::new();
     for load in LOADS {
@@ -56,7 +56,7 @@ pub async fn run(options: ClientOptions) -> Result<bool> {
     println!("{}\n{verdict}", table.text());
     let machine = Machine::here();
     if let Some(file) = &options.markdown {
-        let words = format!("Microseconds of processor time for each message. {verdict}");
+        let words = format!("Microseconds of CPU time per message. {verdict}");
         write(file, section(&machine, &words, &[table]).as_bytes())?;
     }
     write_json(options.json.as_deref(), machine, Results { rows, goal: GOAL })?;
@@ -96,7 +96,7 @@ fn table(rows: &[Row]) -> Table {
 fn verdict(rows: &[Row]) -> String {
     let over: Vec<&str> = rows.iter().filter(|row| row.ratio() >= GOAL).map(|row| row.load).collect();
     match over.is_empty() {
-        true => format!("The client costs less than {GOAL} of the broker everywhere."),
+        true => format!("The client costs less than {GOAL} of the broker in all loads."),
         false => format!("The goal of less than {GOAL} of the broker is missed by: {}.", over.join(", ")),
     }
 }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn who_misses_the_goal_is_named() {
-        assert!(verdict(&[row("a", 0.99)]).ends_with("everywhere."));
+        assert!(verdict(&[row("a", 0.99)]).ends_with("in all loads."));
         assert!(verdict(&[row("a", 0.99), row("b", 1.0)]).ends_with("by: b."));
         assert!(table(&[row("a", 1.0)]).text().ends_with("3.00            0.500\n"));
     }

@@ -1,4 +1,4 @@
-//! What an operation costs at each point, and how many times what it costs at the first. Pure.
+//! Cost of an operation at each point, and its ratio to the first point. Pure.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::point::Point;
 use crate::measure::Memory;
 use crate::report::{Row, Table, millis, significant, thousands, times};
 
-/// Worse by more than a quarter is worth a flag.
+/// A ratio that is worse by more than a quarter is flagged.
 const TOLERANCE: f64 = 1.25;
 
 /// One operation at one point.
@@ -15,22 +15,22 @@ pub struct Line {
     pub point: Point,
     pub operation: &'static str,
     pub figures: Figures,
-    /// Each to that of the axis' first point.
+    /// Ratios to the first point of the axis.
     pub ratios: Figures,
-    /// What is worse than at the first point by more than a quarter.
+    /// Figures that are worse than at the first point by more than a quarter.
     pub beyond: Vec<&'static str>,
 }
 
-/// Everything but the rate and the memory for each message, or each delivery of one.
+/// Per message or delivery, except for the rate and the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     pub messages_per_second: Option<f64>,
     pub p50_us: Option<f64>,
-    /// Of broker and PostgreSQL.
+    /// CPU time of broker and PostgreSQL.
     pub cpu_us: Option<f64>,
     pub statements: Option<f64>,
     pub wal_bytes: Option<f64>,
-    /// Of the broker, at the end.
+    /// Memory of the broker at the end.
     pub resident_mb: Option<f64>,
 }
 
@@ -61,7 +61,7 @@ impl Figures {
         }
     }
 
-    /// Of ratios. Memory is not for each operation, so it may grow.
+    /// For ratios. Memory is not per operation, so it may grow.
     fn beyond(&self) -> Vec<&'static str> {
         let slower = self.messages_per_second.map(|ratio| 1.0 / ratio);
         let named = [
@@ -76,7 +76,7 @@ impl Figures {
     }
 }
 
-/// The points of one axis in order, with what was measured of each operation there.
+/// The points of one axis in order, with the figures of each operation.
 pub fn lines(measured: &[(Point, Vec<(&'static str, Figures)>)]) -> Vec<Line> {
     let mut lines = Vec::new();
     for (point, operations) in measured {

@@ -1,4 +1,4 @@
-//! Puts a dimension into a fresh database before anything is measured, through the broker's own procedures.
+//! Fills a fresh database along one dimension before the measurement, through the broker's own procedures.
 
 use anyhow::Result;
 
@@ -8,12 +8,12 @@ use crate::environment::Site;
 use crate::options::{Axis, Options};
 use crate::wire::partition_name;
 
-/// The reader of a queue without groups, as the protocol names it.
+/// The group of consumers without a group, in the protocol.
 const QUEUE_MODE: &str = "__QUEUE_MODE__";
-/// Partitions or messages of one call: more make its arrays slow to look into.
+/// Partitions or messages per call; more make searching its arrays slow.
 const PAGE: usize = 1_000;
 
-/// What must be in the database. The broker must be stopped: it would take up all that is written beside it.
+/// The contents of the database. The broker must be stopped, because it would read everything that is written.
 pub async fn fill(site: &Site, queue: &str, point: Point, options: &Options) -> Result<()> {
     let mut connection = Connection::open(&site.database()?).await?;
     match point.axis {
@@ -34,7 +34,7 @@ pub async fn fill(site: &Site, queue: &str, point: Point, options: &Options) -> 
     Link::open(&site.database()?).await?.settle().await
 }
 
-/// Each has had a message that its reader has got, as a partition has that was in use once.
+/// Each has had a message that was read, like a partition that was in use once.
 async fn add_idle_partitions(
     connection: &mut Connection,
     queue: &str,

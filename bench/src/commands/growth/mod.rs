@@ -1,6 +1,6 @@
-//! `queen-bench growth`: what an operation costs as one dimension grows and the work for each message does not.
-//! A point is a fresh PostgreSQL, the dimension, a new broker, then batches of one: pops and acks, and pushes,
-//! always of the same 64 partitions.
+//! `queen-bench growth`: cost of an operation as one dimension grows while the work per message stays the same. Each point uses a
+//! fresh PostgreSQL, the loaded dimension and a new broker; then batches of one, pops and acks, and pushes, always of the same 64
+//! partitions.
 
 mod lines;
 mod load;
@@ -52,7 +52,7 @@ pub async fn run(growth: GrowthOptions) -> Result<bool> {
                 measured.push((point, operations));
                 violations.extend(broken.into_iter().map(|text| format!("{point}: {text}")));
             }
-            // The others may still tell something.
+            // The other points may still be useful.
             Err(error) => violations.push(format!("{point}: not finished: {error:#}")),
         }
     }
@@ -65,7 +65,7 @@ pub async fn run(growth: GrowthOptions) -> Result<bool> {
     let machine = Machine::here();
     if let Some(file) = &growth.markdown {
         let words =
-            "For each message, of groups for each delivery; in brackets to the first point of the same kind.";
+            "Per message, for groups per delivery; in brackets the ratio to the first point of the axis.";
         write(file, section(&machine, words, &[table]).as_bytes())?;
     }
     write_json(growth.json.as_deref(), machine, Results { growth: &lines, violations: &violations })?;
@@ -74,7 +74,7 @@ pub async fn run(growth: GrowthOptions) -> Result<bool> {
 
 type Operations = Vec<(&'static str, Figures)>;
 
-/// The figures of each operation, and what the broker did wrong.
+/// The figures of each operation, and violations.
 async fn measure(source: &Source, point: Point, base: &Options) -> Result<(Operations, Vec<String>)> {
     let options = point.options(base);
     let mut site = Site::open(source).await?;

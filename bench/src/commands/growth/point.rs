@@ -18,7 +18,7 @@ pub struct Point {
 impl Axis {
     pub const ALL: [Axis; 5] = [Axis::Partitions, Axis::Groups, Axis::Backlog, Axis::Parked, Axis::Payload];
 
-    /// The first is what the others are held against. A smoke test only sees each way to load.
+    /// The first is the reference. A smoke test only tries each way to load.
     pub fn points(self, quick: bool) -> Vec<Point> {
         let sizes: &[u32] = match (self, quick) {
             (Axis::Partitions, false) => &[100, 10_000, 100_000, 1_000_000],
@@ -40,16 +40,16 @@ impl Axis {
     }
 }
 
-/// The payloads of a backlog: small, to fit many. The pushes beside it are of the same size.
+/// The payloads of a backlog: small, to fit many. Pushes use the same size.
 const BACKLOG_PAYLOAD_BYTES: usize = 102;
 /// Payload bytes loaded ahead of the pops.
 const PRELOAD_BYTES_MAX: u32 = 512 << 20;
 
-/// Of the open files of a process, what is left to all but long polls.
+/// Open files of a process that are reserved for everything but long polls.
 const OTHER_FILES: u32 = 500;
 
 impl Point {
-    /// As many long polls as broker and load generator may have open files for.
+    /// As many long polls as the open file limit of broker and load generator allows.
     pub fn within(self, open_files: u64) -> Point {
         let most = u32::try_from(open_files).unwrap_or(u32::MAX).saturating_sub(OTHER_FILES).max(1);
         match self.axis {
@@ -58,7 +58,7 @@ impl Point {
         }
     }
 
-    /// The load is the same at every point of an axis but for what grows.
+    /// The load is the same at every point of an axis, except for what grows.
     pub fn options(self, base: &Options) -> Options {
         let payload = match self.axis {
             Axis::Payload => self.size as usize,
@@ -69,7 +69,7 @@ impl Point {
         Options { payload, preload_max: base.preload_max.min(fit), ..base.clone() }
     }
 
-    /// None: the queue's own reader.
+    /// None: queue mode.
     pub fn groups(self) -> Vec<String> {
         let groups = if self.axis == Axis::Groups { self.size } else { 0 };
         (0..groups).map(|group| format!("group-{group}")).collect()

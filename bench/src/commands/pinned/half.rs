@@ -1,4 +1,4 @@
-//! One end-to-end run, and what it left in the tables. With a transaction held open or without.
+//! One end-to-end run and its effect on the tables, with or without an open transaction.
 
 use std::time::Duration;
 
@@ -21,23 +21,23 @@ pub struct Half {
     pub p50_us: f64,
     pub p99_us: f64,
     pub messages_per_second_by_tenth: [f64; TENTHS],
-    /// Of the whole run, with its warm-up and its end.
+    /// Of the whole run, including warm-up and end.
     pub messages: i64,
-    /// By size, the largest first.
+    /// By size, largest first.
     pub tables: Vec<TableState>,
     pub notes: Vec<String>,
     pub violations: Vec<String>,
 }
 
-/// A table of the broker's, or the whole log.
+/// A table of the broker, or the whole log.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TableState {
     pub name: String,
     /// With its indexes.
     pub megabytes: f64,
-    /// Row versions that became garbage.
+    /// Row versions that became dead.
     pub died: i64,
-    /// Those of them that are still there.
+    /// Dead row versions that were not removed.
     pub dead: i64,
 }
 
@@ -70,7 +70,7 @@ pub async fn run(source: &Source, options: &Options, held: bool) -> Result<Half>
     Ok(half)
 }
 
-/// A transaction that has written and read and does nothing more: what others make garbage of must stay.
+/// A transaction that has written and read and is idle: dead rows of others must stay.
 pub struct Holder {
     link: Link,
     transaction: i64,

@@ -1,6 +1,6 @@
-//! `queen-bench pinned`: end-to-end without and beside a transaction that stays open for the whole time, as a
-//! forgotten session or a long report would. Garbage stays while it does, so what was fast may become slow.
-//! Each on a fresh PostgreSQL. A goal that was missed does not fail.
+//! `queen-bench pinned`: end-to-end throughput without and with a transaction that stays open the whole time, like a forgotten
+//! session or a long report. Dead rows cannot be removed meanwhile, which may slow things down. Each on a fresh PostgreSQL. A
+//! missed goal is not a failure.
 
 mod half;
 mod tables;
@@ -18,7 +18,7 @@ use crate::environment::{Machine, Source};
 use crate::options::{Options, PinnedOptions};
 use crate::report::section;
 
-/// Of what it reaches without the transaction.
+/// Share of the throughput without the transaction.
 const GOAL_PERCENT: f64 = 80.0;
 
 #[derive(Serialize)]
@@ -66,7 +66,7 @@ pub async fn run(pinned_options: PinnedOptions) -> Result<bool> {
     if let Some(file) = &pinned_options.markdown {
         let seconds = seconds.as_secs_f64();
         let words = format!(
-            "End-to-end for {seconds} s without and beside a transaction held open all the time. {verdict}"
+            "End-to-end for {seconds} s without and with a transaction held open all the time. {verdict}"
         );
         write(file, section(&machine, &words, &both).as_bytes())?;
     }

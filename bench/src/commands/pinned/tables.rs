@@ -4,10 +4,10 @@ use super::half::{Half, TableState};
 use crate::report::{Table, millis, significant, thousands};
 
 const HEADINGS: [&str; 3] = ["", "free", "pinned"];
-/// Tables that are smaller and in which nothing changes are of no interest.
+/// Smaller tables without changes are omitted.
 const MEGABYTES_MIN: f64 = 0.5;
 
-/// Messages a second of the second to those of the first, in percent.
+/// Throughput of the second run in percent of the first.
 pub fn percent(free: &Half, pinned: &Half) -> Option<f64> {
     let measured = free.messages_per_second > 0.0;
     measured.then(|| pinned.messages_per_second / free.messages_per_second * 100.0)
@@ -39,7 +39,7 @@ pub fn summary(free: &Half, pinned: &Half) -> Table {
     table
 }
 
-/// Messages a second in each tenth of the time.
+/// Messages per second in each tenth of the time.
 pub fn tenths(free: &Half, pinned: &Half) -> Table {
     let mut table = Table::new(1, ["tenth", "free msg/s", "pinned msg/s"]);
     let both = free.messages_per_second_by_tenth.iter().zip(pinned.messages_per_second_by_tenth);

@@ -1,6 +1,6 @@
-//! `queen-bench soak`: a broker at a share of its peak for long, while retention removes what is old. Memory, dead
-//! tuples, tables and latency must not grow; and beside a transaction that stays open all the time it must carry at
-//! least most of the same load. Each on a fresh PostgreSQL.
+//! `queen-bench soak`: runs a broker below its peak for a long time, while retention removes old messages. Memory, dead tuples,
+//! tables and latency must not grow; and with a transaction that stays open all the time it must sustain most of the same load.
+//! Each on a fresh PostgreSQL.
 
 mod part;
 mod tables;
@@ -22,12 +22,12 @@ use crate::scenarios::{Pace, end_to_end};
 use crate::setup::Setup;
 use crate::wire::expect_status;
 
-/// Of what it carries without the transaction.
+/// Share of the load without the transaction.
 const GOAL_PERCENT: f64 = 80.0;
 const PARTS: u32 = 10;
-/// Messages of a push.
+/// Messages per push.
 const BATCH: u32 = 10;
-/// The time in which the peak is found, of the whole.
+/// Share of the time for finding the peak.
 const PEAK_SHARE: f64 = 0.03;
 
 #[derive(Serialize)]
@@ -66,7 +66,7 @@ pub async fn run(soak: SoakOptions) -> Result<bool> {
     let met = (!soak.quick).then_some(flat && carried);
     let all = [tables::parts(&free), tables::trends(&trends), tables::parts(&pinned)];
     let words = format!(
-        "Peak {} msg/s, load {} msg/s for {} s, messages removed after {keep} s. {} Beside a transaction held open for \
+        "Peak {} msg/s, load {} msg/s for {} s, messages removed after {keep} s. {} With a transaction held open for \
          {} s it carried {} % of that; the goal is {GOAL_PERCENT:.0} %.",
         thousands(peak),
         thousands(pace.per_second.into()),
@@ -102,7 +102,7 @@ pub async fn run(soak: SoakOptions) -> Result<bool> {
     Ok(violations.is_empty() && met != Some(false))
 }
 
-/// Messages delivered a second when nothing but the broker slows them down, and as many are removed as are pushed.
+/// Messages delivered per second in a closed loop, while as many are removed as are pushed.
 async fn peak(soak: &SoakOptions, options: &Options, keep: u32, time: Duration) -> Result<f64> {
     let steady = Duration::from_secs(u64::from(keep)) * 3 / 2;
     let options = Options { seconds: Some(time), warmup: Some(steady), ..options.clone() };
@@ -114,7 +114,7 @@ async fn peak(soak: &SoakOptions, options: &Options, keep: u32, time: Duration) 
     Ok(outcome.rows.first().context("nothing was measured")?.messages_per_second)
 }
 
-/// The same load again and again, on the same queue of the same broker.
+/// The same load repeatedly, on the same queue of the same broker.
 async fn parts(
     soak: &SoakOptions,
     options: &Options,
@@ -143,7 +143,7 @@ async fn parts(
     Ok((parts, violations))
 }
 
-/// Retention runs often enough to be at work in every part.
+/// Retention runs often enough to be active in every part.
 fn source(soak: &SoakOptions) -> Source {
     let interval = if soak.quick { "200ms" } else { "5s" };
     let program = soak.queen.display().to_string();

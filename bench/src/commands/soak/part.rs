@@ -1,4 +1,4 @@
-//! One part of the time: the load, and what the broker and its tables looked like meanwhile.
+//! One part of the time: the load, and samples of the broker and its tables.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::report::{millis, significant, thousands};
 use crate::scenarios::{Pace, end_to_end};
 use crate::setup::Setup;
 
-/// Looks at the tables in one part.
+/// Samples of the tables per part.
 const LOOKS: u32 = 30;
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -22,12 +22,12 @@ pub struct Part {
     pub messages_per_second: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    // What follows is the middle of all looks: caches forget in steps, and vacuum comes when it comes.
+    // The following are medians of all samples, because caches shrink in steps and vacuum runs at irregular times.
     /// Of the broker.
     pub resident_mb: f64,
-    /// All tables of the broker's with their indexes.
+    /// All tables of the broker with their indexes.
     pub tables_mb: f64,
-    /// The same without the log, whose size follows the load.
+    /// Without the log, whose size follows the load.
     pub state_mb: f64,
     pub dead_tuples: f64,
 }
@@ -40,7 +40,7 @@ struct Look {
     dead_tuples: f64,
 }
 
-/// With the promises that were broken and the answers nobody expected.
+/// With violations and unexpected responses.
 pub async fn run(
     site: &Site,
     setup: &Setup,
@@ -70,7 +70,7 @@ pub async fn run(
     Ok((part, outcome.violations.into_iter().chain(outcome.error_texts).collect()))
 }
 
-/// Until dropped. It has nothing to answer but a failure.
+/// Runs until dropped. Only returns after a failure.
 async fn watch<T>(site: &Site, observer: &Link, interval: Duration, looks: &mut Vec<Look>) -> Result<T> {
     loop {
         tokio::time::sleep(interval).await;

@@ -1,4 +1,4 @@
-//! The parts and the trends as tables. Pure.
+//! Tables of the parts and the trends. Pure.
 
 use super::part::Part;
 use super::verdict::Trend;

@@ -1,10 +1,10 @@
-//! Whether anything grew. Pure.
+//! Decides whether anything grew. Pure.
 
 use serde::Serialize;
 
 use super::part::Part;
 
-/// Until then caches fill up; these are the beginning.
+/// Caches fill up until then; the next parts are the beginning.
 const BEGINNING: std::ops::Range<usize> = 4..7;
 const END_PARTS: usize = 3;
 
@@ -14,7 +14,7 @@ pub struct Trend {
     pub name: &'static str,
     pub beginning: f64,
     pub end: f64,
-    /// The end may be so many times the beginning, and so much more.
+    /// The end may exceed the beginning by this factor, plus this amount.
     pub factor: f64,
     pub allowance: f64,
 }
@@ -25,9 +25,9 @@ impl Trend {
     }
 }
 
-/// Each leaves room for the noise of its figure, and so for a slow leak. From the middle of the beginning to the middle of the
-/// end are three parts of ten: a broker of 60 MB that gains more than 3.5 MB in them is noticed. In half an hour that is a leak
-/// of some 23 MB an hour, in a day half a megabyte an hour; `--seconds` makes it longer.
+/// The tolerances leave room for noise, and so for a slow leak. From the middle of the beginning to the middle of the end are three
+/// parts of ten: a broker of 60 MB that gains more than 3.5 MB in them is noticed. In half an hour that is a leak of about 23 MB an
+/// hour, in a day half a megabyte an hour; `--seconds` sets the duration.
 pub fn trends(parts: &[Part]) -> Vec<Trend> {
     let trend = |name, value: fn(&Part) -> f64, factor, allowance| {
         let (beginning, end) = ends(parts, value);
@@ -38,7 +38,7 @@ pub fn trends(parts: &[Part]) -> Vec<Trend> {
         trend("broker MB", |part| part.resident_mb, 1.025, 2.0),
         trend("tables MB", |part| part.tables_mb, 1.1, 4.0),
         trend("tables without the log MB", |part| part.state_mb, 1.1, 2.0),
-        // Between two vacuums there are many or few.
+        // Their number varies between vacuums.
         trend("dead tuples", |part| part.dead_tuples, 1.3, 3_000.0),
         trend("p50 µs", |part| part.p50_us, 1.25, 1_000.0),
         trend("p99 µs", |part| part.p99_us, 1.4, 5_000.0),
@@ -57,7 +57,7 @@ fn ends(parts: &[Part], value: fn(&Part) -> f64) -> (f64, f64) {
     (beginning, middle(&parts[parts.len().saturating_sub(END_PARTS)..], value))
 }
 
-/// What was carried with the transaction, of what was carried without.
+/// Load sustained with the transaction relative to that without.
 pub fn percent(free: &[Part], pinned: &[Part]) -> Option<f64> {
     let mean = |parts: &[Part]| {
         parts.iter().map(|part| part.messages_per_second).sum::<f64>() / parts.len().max(1) as f64
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Names of what grew when each part differs by what `change` does to it.
+    /// Names of the figures that grow when `change` is applied to each part.
     fn grown(change: fn(&mut Part)) -> Vec<&'static str> {
         let mut parts: Vec<Part> = (1..=10).map(part).collect();
         parts.iter_mut().for_each(change);

@@ -1,4 +1,4 @@
-/** A broker as users run it: its own process, with a PostgreSQL of its own. */
+/** A broker as users run it: in its own process, with its own PostgreSQL. */
 
 import { spawn } from 'node:child_process';
 import { chmod, mkdtemp, open, readFile, rm } from 'node:fs/promises';
@@ -19,17 +19,17 @@ export interface Broker {
   stop(): Promise<void>;
 }
 
-/** `QUEEN_URL` names one that runs already, which has settings of its own. */
+/** `QUEEN_URL` is the address of a running broker with its own settings. */
 export async function startBroker(settings: Record<string, string> = {}): Promise<Broker> {
   if (process.env.QUEEN_URL) {
     return { url: process.env.QUEEN_URL, stop: async () => {} };
   }
   const folder = await mkdtemp(join(tmpdir(), 'queen-js-'));
-  // Root's PostgreSQL runs as somebody else, who has to get in.
+  // As root, PostgreSQL runs as another user, who needs access to the folder.
   await chmod(folder, 0o755);
   const log = join(folder, 'log');
   const output = await open(log, 'w');
-  // Not the rest: a stray PG_HOST would send the broker to another database.
+  // Not all variables: a stray PG_HOST would send the broker to another database.
   const kept = Object.fromEntries(KEPT.flatMap((name) => (process.env[name] ? [[name, process.env[name]]] : [])));
   const broker = spawn(BINARY, ['serve', '--data-dir', join(folder, 'data')], {
     env: { ...kept, HOST: '127.0.0.1', PORT: '0', ...settings },

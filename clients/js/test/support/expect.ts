@@ -1,11 +1,11 @@
-/** What several tests need to say. */
+/** Helpers shared by several tests. */
 
 import assert from 'node:assert/strict';
 
 import { QueenError } from 'queen-client';
 import type { ErrorKind } from 'queen-client';
 
-/** Retries that take no time. */
+/** Retries without pauses. */
 export const QUICK = { retryDelay: 1, maxRetryDelay: 5 };
 
 /** For `assert.rejects`: a QueenError of this kind, with these fields. */
@@ -23,14 +23,14 @@ export function failing(kind: ErrorKind, more: Partial<QueenError> = {}, text?: 
   };
 }
 
-/** Looks until it is so; the test's time limit is its limit. */
+/** Polls until the condition is true; the test's time limit applies. */
 export async function until(condition: () => boolean): Promise<void> {
   while (!condition()) {
     await new Promise((resolve) => setTimeout(resolve, 2));
   }
 }
 
-/** Something to wait for, and to let happen. */
+/** A promise that can be resolved from outside. */
 export function gate() {
   let open = () => {};
   const opened = new Promise<void>((resolve) => (open = resolve));

@@ -1,4 +1,4 @@
-/** A server that answers as it is told, and remembers what it was asked. */
+/** A server with scripted responses that records its requests. */
 
 import { createServer } from 'node:http';
 import type { IncomingMessage, Server } from 'node:http';
@@ -12,7 +12,7 @@ export interface Asked {
   readonly body: any;
 }
 
-/** A status and a body, or a broken connection, or nothing at all. */
+/** A status and a body, a broken connection, or no response at all. */
 export type Reply =
   | { status: number; body?: unknown; headers?: Record<string, string> }
   | 'close'
@@ -67,7 +67,7 @@ export class Fake implements AsyncDisposable {
   }
 }
 
-/** As a broker answers a push. */
+/** A broker's response to a push. */
 export function pushed(asked: Asked): Reply {
   const results = asked.body.items.map((item: any, index: number) => ({
     index,
@@ -81,7 +81,7 @@ export function pushed(asked: Asked): Reply {
   return { status: 201, body: results };
 }
 
-/** As a broker answers a pop: payloads by partition. */
+/** A broker's response to a pop: payloads by partition. */
 export function popped(partitions: Record<string, unknown[]>, leaseSeconds = 60): Reply {
   const messages = Object.entries(partitions).flatMap(([partition, payloads]) =>
     payloads.map((data, index) => ({
@@ -102,7 +102,7 @@ export function popped(partitions: Record<string, unknown[]>, leaseSeconds = 60)
   return { status: 200, body: { success: true, leaseId: 'lease', leaseSeconds, messages } };
 }
 
-/** As a broker answers an acknowledgement that it accepts. */
+/** A broker's response to an accepted acknowledgement. */
 export function acked(asked: Asked): Reply {
   const acks = asked.body.acknowledgments ?? [asked.body];
   const results = acks.map((ack: any, index: number) => ({

@@ -1,4 +1,4 @@
-/** The verbs of the behaviour suite, performed with the public API. */
+/** The verbs of the scenario suite, performed with the public API. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -8,7 +8,7 @@ import type { BufferOptions, ConsumeOptions, Message, PushResult, Queen, Queue, 
 /** JSON of a scenario file. */
 export type Json = any;
 
-/** What a step has to say for itself. What is not here cannot be expected of it. */
+/** What a step has observed. Other expectations are errors. */
 export interface Outcome {
   error?: unknown;
   statuses?: (string | number | null)[];
@@ -233,7 +233,7 @@ const consume: Verb = async (fields, { queen }) => {
   let stopAsked: number | undefined;
   const stop = () => {
     stopAsked ??= performance.now();
-    // Whoever awaits the consumer hears of it.
+    // The caller that awaits the consumer gets the error.
     consumer.stop().catch(() => {});
   };
 
@@ -384,7 +384,7 @@ export const VERBS: Record<string, Verb> = {
   },
 };
 
-/** What the client found wrong; anything else is a fault of the runner. */
+/** An error of the client; anything else is an error of the runner. */
 export function isTold(error: unknown): error is QueenError {
   return error instanceof QueenError;
 }

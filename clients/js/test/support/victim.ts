@@ -1,4 +1,4 @@
-/** A consumer to be killed: handles two messages of its batch, says so, and never comes back from the third. */
+/** A consumer to be killed: handles two messages of its batch, prints them, and hangs in the third. */
 
 import { Queen } from 'queen-client';
 

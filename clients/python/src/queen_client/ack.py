@@ -1,4 +1,4 @@
-"""Acknowledges messages and keeps their leases."""
+"""Acknowledges messages and renews their leases."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .errors import BadUse, DecodeError, OutcomeUnknown, QueenError, Refused
 from .http import Http, Request
 from .operations import Operation, completed, read_operation, unfolded
 
-#: `completed` is done, with everything delivered before it; `failed` comes again while retries last; `retry` comes
-#: again at no cost; `dlq` is a dead letter now.
+#: `completed`: done, with everything delivered before it. `failed`: redelivered until the retries are exhausted. `retry`:
+#: redelivered, without counting a failure. `dlq`: a dead letter now.
 AckStatus = Literal["completed", "failed", "retry", "dlq"]
 
 
@@ -33,29 +33,29 @@ class AckResult:
     error: str | None
     queue: str | None
     partition: str | None
-    #: Whether the lease on the partition ended with it.
+    #: Whether this ended the lease on the partition.
     lease_released: bool
-    #: Whether the message is a dead letter now.
+    #: Whether the message became a dead letter.
     dead_letter: bool
     #: Whether it was completed before.
     noop: bool
-    #: If the broker does it later.
+    #: Set if the broker deferred it.
     operation: Operation | None
 
 
 class Acked(NamedTuple):
-    #: One for each, in the order of the request.
+    #: One per message, in the order of the request.
     results: list[AckResult]
     attempts: int
-    #: Whether an attempt before the last one may have been carried out.
+    #: Whether an earlier attempt may have been executed.
     repeated: bool
 
     def refusal(self, ack: Ack, result: AckResult) -> QueenError:
-        """What to say about one that was not successful."""
+        """The error for a result without success."""
         text = f"message {result.transaction_id} was not acknowledged: {result.error}"
-        # The first attempt of a nack ends the lease, and the second is refused for that.
+        # The first attempt of a nack ends the lease, which is why a later one is refused.
         if self.repeated and ack.status != "completed":
-            return OutcomeUnknown(f"an answer was lost, and then {text}", status=200, attempts=self.attempts)
+            return OutcomeUnknown(f"a response was lost, and then {text}", status=200, attempts=self.attempts)
         return Refused(text, [result], status=200, attempts=self.attempts)
 
 
@@ -67,9 +67,9 @@ async def acknowledge(http: Http, acks: Sequence[Ack], deadline: float | None = 
     for ack in acks:
         check_ackable(ack.delivery)
         if ack.delivery.group != first.group:
-            raise BadUse("messages of one request have one consumer group; acknowledge each group by itself")
+            raise BadUse("the messages of a request must belong to one consumer group; acknowledge each group separately")
         if ack.status not in ("completed", "failed", "retry", "dlq"):
-            raise BadUse(f'a status is "completed", "failed", "retry" or "dlq", not {ack.status!r}')
+            raise BadUse(f'status must be "completed", "failed", "retry" or "dlq", not {ack.status!r}')
     items = [ack_item(ack) for ack in acks]
     if len(items) == 1:
         where, body = wire.path("ack"), {**items[0], "consumerGroup": first.group}
@@ -82,7 +82,7 @@ async def acknowledge(http: Http, acks: Sequence[Ack], deadline: float | None = 
     accepted = [{"transactionId": ack.delivery.transaction_id, "success": True} for ack in acks]
     elements = unfolded(answer.body, lanes, accepted)
     if not isinstance(elements, list) or len(elements) != len(acks):
-        raise DecodeError("the broker's answer to an acknowledgement has not one result for each message")
+        raise DecodeError("the broker's response to an acknowledgement does not have one result per message")
     elements, failure = await completed(http, answer, elements, ends)
     results = [_read_result(element) for element in elements]
     for ack, result in zip(acks, results):
@@ -95,7 +95,7 @@ async def acknowledge(http: Http, acks: Sequence[Ack], deadline: float | None = 
 
 
 async def tell_ahead(acks: Sequence[Ack]) -> None:
-    """A nack ends the lease. What is done before it, and a consumer has not told yet, would be refused afterwards."""
+    """A nack ends the lease, so a consumer's pending completions of earlier messages have to be sent first."""
     leases = {ack.delivery.lease for ack in acks if ack.status in ("failed", "retry")}
     for lease in leases:
         if lease is not None and lease.ahead is not None:
@@ -103,7 +103,7 @@ async def tell_ahead(acks: Sequence[Ack]) -> None:
 
 
 async def acknowledge_one(http: Http, ack: Ack, deadline: float | None = None) -> AckResult:
-    """Here a refusal is an error."""
+    """Acknowledges one message; a refusal is an error."""
     await tell_ahead([ack])
     acked = await acknowledge(http, [ack], deadline)
     (result,) = acked.results
@@ -114,14 +114,14 @@ async def acknowledge_one(http: Http, ack: Ack, deadline: float | None = None) -
 
 def check_ackable(delivery: Delivery) -> None:
     if delivery.lease is None:
-        raise BadUse("the message was popped with auto_ack: it was acknowledged when it was delivered")
+        raise BadUse("the message was popped with auto_ack and is already acknowledged")
 
 
 def ack_item(ack: Ack) -> dict[str, Any]:
     lease = ack.delivery.lease
     return wire.given(
         transactionId=ack.delivery.transaction_id,
-        # Decides between several messages of one transaction.
+        # Selects one of several messages with the same transaction id.
         messageId=ack.delivery.id,
         partitionId=ack.delivery.partition_id,
         leaseId=lease.id if lease else None,
@@ -144,23 +144,23 @@ def _read_result(element: dict[str, Any]) -> AckResult:
             operation=read_operation(element),
         )
     except (KeyError, TypeError) as error:
-        raise DecodeError(f"the broker's answer to an acknowledgement has no {error}") from error
+        raise DecodeError(f"the broker's response to an acknowledgement has no {error}") from error
 
 
 async def renew(
     http: Http, lease: Lease, seconds: float, deadline: float | None = None, timeout: float | None = None
 ) -> datetime:
-    """Until when the lease is held now. It covers all messages that were delivered with it."""
+    """Returns when the lease now ends. It covers all messages that were delivered with it."""
     where = wire.path("lease", lease.id, "extend")
     body = wire.body({"seconds": math.ceil(seconds)})
     route = Route(broker=lease.broker)
     answer = await http.call(Request("POST", where, body=body, route=route, deadline=deadline, timeout=timeout))
     if not isinstance(answer.body, dict):
-        raise DecodeError("the broker's answer to a renewal is no object")
+        raise DecodeError("the broker's response to a renewal is not an object")
     if not answer.body.get("success"):
         text = answer.body.get("error") or "it has ended"
         raise Refused(f"the lease {lease.id} was not renewed: {text}", status=answer.status, attempts=answer.attempts)
     try:
         return wire.parse_time(answer.body["expiresAt"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DecodeError("the broker's answer to a renewal does not say until when") from error
+        raise DecodeError("the broker's response to a renewal has no expiry time") from error

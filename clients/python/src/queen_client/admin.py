@@ -1,6 +1,6 @@
-"""The admin plane. Answers come as the broker sends them; docs/http-api.md tells what the fields mean.
+"""The admin API. Responses are returned as the broker sends them; docs/http-api.md describes their fields.
 
-What is not `repeatable` would do more the second time: it would take along what has come since the first.
+Calls that are not `repeatable` could do more the second time, because of what was added since the first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .settings import check_name
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: Before everything that was ever stored.
+#: Earlier than any message.
 _BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -32,22 +32,22 @@ class AsyncQueues(Part):
         limit: int | None = None,
         offset: int | None = None,
     ) -> shapes.Queues:
-        """Queues, the newest first."""
+        """Lists queues, newest first."""
         chosen = wire.query(namespace=namespace, task=task, search=search, limit=limit, offset=offset)
         return await self._get(shapes.Queues, wire.path("resources", "queues"), chosen)
 
     async def get(self, queue: str, *, limit: int | None = None, after: str | None = None) -> shapes.QueueDetail:
-        """One queue with a page of its partitions; `after` is the partition the last page ended with."""
+        """Gets a queue with a page of its partitions; `after` is the last partition of the previous page."""
         where = wire.path("resources", "queues", check_name("queue", queue))
         return await self._get(shapes.QueueDetail, where, wire.query(limit=limit, after=after))
 
     async def configure(
         self, queue: str, *, replace: bool = False, **options: Unpack[QueueOptions]
     ) -> shapes.Configured:
-        """Creates a queue or changes options. Others stay as they are, or with `replace` return to their defaults."""
+        """Creates a queue or changes options. Other options stay as they are, or are reset to their defaults with `replace`."""
         unknown = set(options) - set(QueueOptions.__annotations__)
         if unknown:
-            raise BadUse(f"a queue has no option {', '.join(sorted(unknown))}")
+            raise BadUse(f"unknown queue option {', '.join(sorted(unknown))}")
         fields = {wire.camel(name): value for name, value in options.items()}
         body = wire.given(queue=check_name("queue", queue), options=fields, mode="replace" if replace else None)
         return await self._post(shapes.Configured, wire.path("configure"), body)
@@ -57,17 +57,17 @@ class AsyncQueues(Part):
         return await self._delete(shapes.QueueDeleted, where, repeatable=False)
 
     async def clear(self, queue: str, *, partition: str | None = None) -> shapes.QueueCleared:
-        """Removes the messages, and keeps the queue, its options and its groups."""
+        """Deletes the messages, and keeps the queue, its options and its groups."""
         where = wire.path("queues", check_name("queue", queue), "clear")
         return await self._delete(shapes.QueueCleared, where, wire.query(partition=partition), repeatable=False)
 
     async def depth(self, queue: str, group: str | None = None, *, limit: int | None = None) -> shapes.Depth:
-        """What a group has still to read, with what it holds under a lease. Made to be asked often."""
+        """Gets a group's backlog, including leased messages. Cheap enough to poll frequently."""
         where = wire.path("resources", "queues", check_name("queue", queue), "depth")
         return await self._get(shapes.Depth, where, wire.query(group=group, limit=limit))
 
     async def partitions(self, queue: str | None = None, *, limit: int | None = None) -> shapes.BusyPartitions:
-        """The partitions with the most unread messages."""
+        """Lists the partitions with the most unread messages."""
         where = wire.path("resources", "partitions")
         return await self._get(shapes.BusyPartitions, where, wire.query(queue=queue, limit=limit))
 
@@ -80,26 +80,26 @@ class AsyncQueues(Part):
 
 class AsyncGroups(Part):
     async def list(self, *, limit: int | None = None, offset: int | None = None) -> List[shapes.ConsumerGroup]:
-        """Groups, an entry for each queue they read."""
+        """Lists groups, one entry per group and queue."""
         chosen = wire.query(limit=limit, offset=offset)
         return await self._get(List[shapes.ConsumerGroup], wire.path("consumer-groups"), chosen)
 
     async def get(self, group: str, *, limit: int | None = None) -> Dict[str, shapes.GroupInQueue]:
-        """Where a group stands, by queue and partition."""
+        """Gets a group's position in each queue and partition."""
         where = wire.path("consumer-groups", check_name("consumer group", group))
         return await self._get(Dict[str, shapes.GroupInQueue], where, wire.query(limit=limit))
 
     async def lagging(
         self, *, min_lag_seconds: int | None = None, limit: int | None = None
     ) -> List[shapes.LaggingPartition]:
-        """What has waited longest."""
+        """Lists the partitions that have waited longest."""
         chosen = wire.query(minLagSeconds=min_lag_seconds, limit=limit)
         return await self._get(List[shapes.LaggingPartition], wire.path("consumer-groups", "lagging"), chosen)
 
     async def delete(
         self, group: str, queue: str | None = None, *, delete_metadata: bool = True
     ) -> shapes.GroupDeleted:
-        """Forgets a group, in one queue or everywhere: a group of the same name starts afresh."""
+        """Deletes a group, in one queue or in all. A new group of the same name starts over."""
         where = ["consumer-groups", check_name("consumer group", group)]
         if queue is not None:
             where += ["queues", check_name("queue", queue)]
@@ -115,13 +115,13 @@ class AsyncGroups(Part):
         create: bool = False,
         dry_run: bool = False,
     ) -> shapes.Sought:
-        """Sends a group to the beginning, to the end, or behind a time, in every partition. Its leases there end.
+        """Moves a group to the beginning, to the end, or to a time, in every partition. Its leases there end.
 
-        A group that does not read the queue is an error, unless `create` is set. With `dry_run` nothing moves:
-        `messagesReplayed` and `messagesSkipped` say what would.
+        Fails if the group does not read the queue, unless `create` is set. With `dry_run` nothing moves:
+        `messagesReplayed` and `messagesSkipped` show the effect.
         """
         if not isinstance(to, datetime) and to not in ("beginning", "end"):
-            raise BadUse(f'a group seeks "beginning", "end" or a datetime, not {to!r}')
+            raise BadUse(f'to must be "beginning", "end" or a datetime, not {to!r}')
         where = wire.path("consumer-groups", check_name("consumer group", group), "queues", check_name("queue", queue))
         time = _BEGINNING if to == "beginning" else to
         fields = wire.given(timestamp=time) if isinstance(time, datetime) else {"toEnd": True}
@@ -133,14 +133,14 @@ class AsyncGroups(Part):
         try:
             return await self._post(shapes.Sought, f"{where}/seek", fields, repeatable=dry_run)
         except NotFound as error:
-            # The broker names the field of its request.
+            # The broker's message uses the field names of its API.
             error.message = error.message.replace('send "create": true', "pass create=True")
             raise
 
     async def skip_partition(
         self, group: str, queue: str, partition: str, *, dry_run: bool = False
     ) -> shapes.PartitionSought:
-        """Sends a group to the end of one partition. With `dry_run` it only says how many messages that would skip."""
+        """Moves a group to the end of one partition. With `dry_run`, only returns how many messages that would skip."""
         where = wire.path(
             "consumer-groups", check_name("consumer group", group), "queues", check_name("queue", queue),
             "partitions", check_name("partition", partition), "seek",
@@ -151,13 +151,13 @@ class AsyncGroups(Part):
         return await self._post(shapes.PartitionSought, where, {}, repeatable=False)
 
     async def _check_forecasts(self) -> None:
-        """A broker of the release before does not know `dryRun`, and would move the group."""
+        """Brokers of the previous release do not know `dryRun` and would move the group."""
         health = await self._get(shapes.Health, "/health")
         if health["version"].startswith("0.1."):
             raise BadUse(f"broker version {health['version']} does not support dryRun for seeks")
 
     async def subscription(self, group: str, since: datetime) -> shapes.Subscribed:
-        """Changes where the group starts in partitions it has not met yet."""
+        """Changes where the group starts in partitions that are new to it."""
         where = wire.path("consumer-groups", check_name("consumer group", group), "subscription")
         return await self._post(shapes.Subscribed, where, wire.given(subscriptionTimestamp=since))
 
@@ -176,7 +176,7 @@ class AsyncMessages(Part):
         limit: int | None = None,
         offset: int | None = None,
     ) -> shapes.Messages:
-        """Messages, the newest first; those of the last hour if no time is given."""
+        """Lists messages, newest first; by default those of the last hour."""
         chosen = wire.query(
             queue=queue, partition=partition, namespace=namespace, task=task, status=status, from_=since, to=until,
             limit=limit, offset=offset,
@@ -187,30 +187,30 @@ class AsyncMessages(Part):
         return await self._get(shapes.MessageDetail, wire.path("messages", partition_id, transaction_id))
 
     async def life(self, partition_id: str, transaction_id: str) -> shapes.MessageLife:
-        """What happened to it; events only if it carried a trace."""
+        """Gets the history of a message; it has events only if the message is traced."""
         return await self._get(shapes.MessageLife, wire.path("messages", partition_id, transaction_id, "life"))
 
     async def delete(self, partition_id: str, transaction_id: str) -> shapes.MessageDeleted:
-        """Never delivers it again, to nobody."""
+        """Deletes a message, so that it is not delivered to any group."""
         where = wire.path("messages", partition_id, transaction_id)
         return await self._delete(shapes.MessageDeleted, where, repeatable=False)
 
     async def dead_letter(
         self, partition_id: str, transaction_id: str, *, group: str | None = None, error: str | None = None
     ) -> shapes.MessageBuried:
-        """Makes it a dead letter of a group that has not read it yet."""
+        """Dead-letters a message for a group that has not read it yet."""
         where = wire.path("messages", partition_id, transaction_id, "dlq")
         return await self._post(shapes.MessageBuried, where, wire.given(consumerGroup=group, error=error))
 
     async def replay(self, partition_id: str, transaction_id: str) -> shapes.MessageReplayed:
-        """Pushes a dead letter again, under a new transaction id."""
+        """Pushes a dead letter again, with a new transaction id."""
         where = wire.path("messages", partition_id, transaction_id, "retry")
-        # Sent twice it would be two messages.
+        # Executed twice, it would push two messages.
         return await self._post(shapes.MessageReplayed, where, {}, repeatable=False)
 
 
 class AsyncOperations(Part):
-    """What was accepted with a 202."""
+    """Deferred operations."""
 
     async def list(
         self,
@@ -221,7 +221,7 @@ class AsyncOperations(Part):
         limit: int | None = None,
         offset: int | None = None,
     ) -> shapes.Operations:
-        """The oldest first."""
+        """Lists operations, oldest first."""
         chosen = wire.query(
             status=status, queue=queue, olderThanSeconds=older_than_seconds, limit=limit, offset=offset
         )
@@ -234,26 +234,26 @@ class AsyncOperations(Part):
         return await self._get(shapes.OperationsStats, wire.path("operations", "stats"))
 
     async def retry(self, operation_id: str) -> shapes.OperationChanged:
-        """Tries a failed one again, behind all that was accepted since."""
+        """Retries a failed operation, behind everything accepted since."""
         return await self._post(shapes.OperationChanged, wire.path("operations", operation_id, "retry"), {})
 
     async def cancel(self, operation_id: str) -> shapes.OperationChanged:
-        """Takes back a pending one, or gives up a failed one."""
+        """Cancels an operation that is pending or has failed."""
         return await self._delete(shapes.OperationChanged, wire.path("operations", operation_id))
 
 
 class AsyncMaintenance(Part):
-    """Switches for all brokers: pushes that go to their disks, and pops that find nothing."""
+    """Maintenance switches of all brokers: spooling pushes to disk, and returning no messages from pops."""
 
     async def push(self, enabled: bool | None = None) -> shapes.Maintenance:
-        """How it is, or with an argument how it shall be."""
+        """Gets the state, or sets it."""
         where = wire.path("system", "maintenance")
         if enabled is None:
             return await self._get(shapes.Maintenance, where)
         return await self._post(shapes.Maintenance, where, {"enabled": enabled})
 
     async def pop(self, enabled: bool | None = None) -> shapes.PopMaintenance:
-        """How it is, or with an argument how it shall be."""
+        """Gets the state, or sets it."""
         where = wire.path("system", "maintenance", "pop")
         if enabled is None:
             return await self._get(shapes.PopMaintenance, where)
@@ -276,16 +276,16 @@ class AsyncAdmin(Part):
         return await self._get(shapes.StatusPage, wire.path("status"), wire.query(from_=since, to=until))
 
     async def doctor(self, *, fresh: bool = False) -> shapes.DoctorReport:
-        """What is wrong, in words."""
+        """Examines the database for problems."""
         chosen = wire.query(fresh=True if fresh else None)
         return await self._get(shapes.DoctorReport, wire.path("system", "doctor"), chosen)
 
     async def refresh_statistics(self) -> shapes.StatisticsRefreshed:
-        """Measures now what has changed."""
+        """Updates the counts now."""
         return await self._post(shapes.StatisticsRefreshed, wire.path("stats", "refresh"), {})
 
     async def health(self, *, deadline: float | None = None) -> shapes.Health:
-        """Of one broker. One that is not well answers 503, which is retried until the deadline and then raised."""
+        """Gets the health of a broker. An unhealthy one returns 503, which is retried until the deadline and then raised."""
         return await self._get(shapes.Health, "/health", deadline=deadline)
 
     async def metrics(self) -> shapes.Metrics:

@@ -1,4 +1,4 @@
-"""One batch of a consumer: its handler runs, its lease is kept, and the broker is told what became of it."""
+"""A batch of a consumer: runs its handler, renews its lease, and acknowledges its messages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .message import text_of
 from .pop import Popped
 from .tasks import leave
 
-#: A batch that takes longer is acknowledged bit by bit, so that a crash repeats little.
+#: A batch that takes longer is acknowledged in parts, so that a crash repeats little.
 _SLOW = 1.0
 
-#: The shortest time for a renewal, when it is nearly too late.
+#: Minimum time for a renewal, when the lease has nearly ended.
 _RENEWAL_MIN = 0.1
 
-#: Handles messages that can be decoded: one, or for a handler of batches all of them.
+#: Handles decoded messages: one, or all of a batch.
 Handle = Callable[[Sequence[Delivery]], Awaitable[object]]
 
 
@@ -40,7 +40,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Rules:
-    """How the batches of one consumer are handled."""
+    """How the batches of a consumer are handled."""
 
     http: Http
     handle: Handle
@@ -50,11 +50,11 @@ class Rules:
     renew: bool
     #: Set when no further message is to be handled.
     stop: asyncio.Event
-    #: Done when handlers are not waited for any longer.
+    #: Done when running handlers are no longer awaited.
     aborted: asyncio.Future[Any]
-    #: The handlers that run.
+    #: The running handlers.
     handlers: set[asyncio.Future[object]]
-    #: Takes what went wrong, what with (`handler`, `acknowledgement`, `renewal`, `lease`), and the messages it is about.
+    #: Called with an error, its context (`handler`, `acknowledgement`, `renewal`, `lease`), and its messages.
     tell: Callable[[Exception, str, Sequence[Delivery]], None]
 
 
@@ -66,11 +66,11 @@ class Batch:
         self._ends = time.monotonic() + (popped.lease.seconds if popped.lease else 0.0)
         self._ledger = Ledger(popped.messages, rules.auto_ack)
         self._did = Summary()
-        #: The handler, while it runs.
+        #: The handler while it runs.
         self._running: asyncio.Future[object] | None = None
 
     async def handle(self) -> Summary:
-        """Handles what it may, and gives the rest back. Nothing of it is leased afterwards, if it can be helped."""
+        """Handles messages, and gives the rest back. Afterwards nothing of the batch is leased, if possible."""
         if self._rules.stop.is_set():
             await self.give_back()
             return self._did
@@ -91,14 +91,14 @@ class Batch:
         return self._did
 
     async def give_back(self) -> None:
-        """Tells what is due, and leaves to others what was not handled."""
+        """Sends due acknowledgements, and gives back unhandled messages."""
         if self._is_lost():
             return
         self._ledger.give_back()
         try:
             await self._settle()
         except asyncio.CancelledError:
-            # Otherwise it would be leased for nobody. A second cancellation ends this, too.
+            # Otherwise the messages would stay leased. A second cancellation interrupts this, too.
             await self._settle()
             raise
 
@@ -110,7 +110,7 @@ class Batch:
             if not self._ledger.is_open(message) or not self._is_decoded(message):
                 continue
             finished, error = await self._call([message])
-            # What is lost comes again, so it was neither handled nor did it fail.
+            # A lost message is redelivered, so it counts neither as handled nor as failed.
             if self._is_lost() or not finished:
                 return
             if error is None:
@@ -127,7 +127,7 @@ class Batch:
     async def _handle_together(self) -> None:
         messages = []
         for message in self._messages:
-            # One that cannot be decoded closes its partition for those behind it.
+            # A message that cannot be decoded blocks those behind it in its partition.
             if self._ledger.is_open(message) and self._is_decoded(message):
                 messages.append(message)
         if not messages:
@@ -156,7 +156,7 @@ class Batch:
             return False
 
     async def _call(self, messages: Sequence[Delivery]) -> tuple[bool, Exception | None]:
-        """Whether the handler came to its end, and the error it ended with."""
+        """Returns whether the handler finished, and its error."""
         task = self._running = asyncio.ensure_future(self._rules.handle(messages))
         self._rules.handlers.add(task)
         try:
@@ -178,7 +178,7 @@ class Batch:
         return True, error if error is None or isinstance(error, Exception) else RuntimeError(repr(error))
 
     async def _renew(self) -> None:
-        """Keeps the lease. If it is gone the handler is cancelled, and nothing of the batch is acknowledged."""
+        """Renews the lease. If it is lost, the handler is cancelled and nothing of the batch is acknowledged."""
         lease = self._lease
         if lease is None or not self._rules.renew:
             return
@@ -188,7 +188,7 @@ class Batch:
             sent = time.monotonic()
             left = max(self._ends - sent, _RENEWAL_MIN)
             try:
-                # One that is not answered leaves time for others.
+                # A renewal without a response must leave time for another one.
                 await renew(self._rules.http, lease, lease.seconds, deadline=left, timeout=lease.seconds / 6)
                 self._ends, due = sent + lease.seconds, sent + lease.seconds / 3
                 continue
@@ -210,7 +210,7 @@ class Batch:
         return self._lease is not None and self._lease.lost.is_set()
 
     async def _settle(self) -> None:
-        """Tells the broker what is due. If it cannot be told it stays due, and in the end comes again."""
+        """Sends due acknowledgements. If that fails they stay due; eventually the messages are redelivered."""
         acks = self._ledger.take()
         if not acks:
             return
@@ -225,6 +225,6 @@ class Batch:
         for ack, result in zip(acks, acked.results):
             if not result.success:
                 self._ledger.refused(ack.delivery)
-                # What is given back may be free already.
+                # The lease of a message to give back may have ended already.
                 if ack.status != "retry":
                     self._rules.tell(acked.refusal(ack, result), "acknowledgement", [ack.delivery])

@@ -1,4 +1,4 @@
-"""Which of several brokers a request goes to. Pure: the time comes in as an argument."""
+"""Chooses the broker for a request. Pure: the time is an argument."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DOWN_MAX = 30.0
 
 @dataclass(frozen=True)
 class Route:
-    """What a request concerns: the broker that delivered its messages, or a key that stays on one broker."""
+    """The affinity of a request: the broker that delivered its messages, or a key that maps to one broker."""
 
     key: tuple[str, ...] | None = None
     broker: int | None = None
@@ -21,10 +21,10 @@ ANYWHERE = Route()
 
 
 class Brokers:
-    """The addresses, and which of them are down.
+    """The brokers' URLs, and which brokers are down.
 
-    - A broker is down for 1 s after a failure, and twice as long after each further one, up to 30 s.
-    - While one is healthy no other is asked.
+    - A broker is down for 1 s after a failure, doubling with each further one, up to 30 s.
+    - Brokers that are down are only used if none is healthy.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -34,7 +34,7 @@ class Brokers:
         self._hashes = [key_hash((url,)) for url in self.urls]
 
     def choose(self, route: Route, now: float) -> int:
-        """The first healthy one in the order of preference, or the one that is due first."""
+        """The first healthy broker in order of preference, or the one that is due first."""
         for broker in self._preferred(route):
             if self.healthy(broker, now):
                 return broker
@@ -47,8 +47,8 @@ class Brokers:
         return any(self.healthy(broker, now) for broker in range(len(self.urls)))
 
     def failed(self, broker: int, now: float) -> None:
-        # Requests that were under way together fail together, and are one failure. Whoever failed last is due last, so that
-        # brokers take turns while all are down.
+        # Concurrent requests fail together and count as one failure. The broker that failed last is due last, so that brokers
+        # take turns while all are down.
         if self.healthy(broker, now):
             self._pauses[broker] = min(max(DOWN_FIRST, self._pauses[broker] * 2), DOWN_MAX)
         self._down_until[broker] = now + self._pauses[broker]
@@ -62,7 +62,7 @@ class Brokers:
         if len(order) == 1:
             return order
         if route.key is not None:
-            # Rendezvous hashing: a broker that leaves moves its own keys only.
+            # Rendezvous hashing: losing a broker moves only its own keys.
             key = key_hash(route.key)
             order.sort(key=lambda broker: mix(self._hashes[broker] ^ key), reverse=True)
         if route.broker is not None:
@@ -72,8 +72,8 @@ class Brokers:
 
 
 def key_hash(parts: Sequence[str]) -> int:
-    """FNV-1a over the parts, with line breaks between them. The same in Queen's other clients, so that the producers and
-    consumers of a partition meet at one broker whatever they are written in."""
+    """FNV-1a over the parts, separated by line breaks. All Queen clients use it, so that the producers and consumers of a
+    partition use the same broker whatever language they are written in."""
     value = 0x811C9DC5
     for byte in "\n".join(parts).encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -81,7 +81,7 @@ def key_hash(parts: Sequence[str]) -> int:
 
 
 def mix(value: int) -> int:
-    """The end of MurmurHash3: FNV alone would favour brokers by the last character of their address."""
+    """The finalizer of MurmurHash3: FNV alone would favor brokers by the last character of their address."""
     value = (value ^ value >> 16) * 0x85EBCA6B & 0xFFFFFFFF
     value = (value ^ value >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
     return value ^ value >> 16

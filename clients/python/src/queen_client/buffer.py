@@ -1,4 +1,4 @@
-"""A buffer in front of a queue: many single pushes become few requests. Bounded, in order, and never silent."""
+"""A buffer in front of a queue: combines many pushes into few requests. Bounded, ordered, and loses nothing silently."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ T = TypeVar("T")
 
 
 class BufferOptions(TypedDict, total=False):
-    #: How much it may hold.
+    #: Limits of the buffer.
     max_messages: int
     max_bytes: int
     #: Seconds a message waits for others.
     linger: float
-    #: How much one request carries. A larger message travels alone.
+    #: Limits of one request. A larger message is sent alone.
     batch_messages: int
     batch_bytes: int
-    #: Requests at the same time. Messages of one partition share a lane, and a lane has one request at a time.
+    #: Concurrent requests. Messages of one partition use the same lane, and a lane sends one request at a time.
     lanes: int
-    #: What a push does if there is no room: wait for it, or raise BufferFull.
+    #: What a push does without room: wait, or raise BufferFull.
     when_full: Literal["wait", "reject"]
-    #: Is told of messages that could not be delivered and whose receipt nobody awaits; otherwise it is logged.
+    #: Called for undelivered messages whose receipt is not awaited. By default they are logged.
     on_error: Callable[[Exception], object] | None
-    #: Seconds for a request with its retries; the client's if None.
+    #: Time limit of a request including retries, in seconds; the client's if None.
     deadline: float | None
 
 
@@ -83,18 +83,18 @@ class Limits:
         check_time("linger", self.linger)
         check_time("deadline", self.deadline, zero=False)
         if self.when_full not in ("wait", "reject"):
-            raise BadUse(f'when_full is "wait" or "reject", not {self.when_full!r}')
+            raise BadUse(f'when_full must be "wait" or "reject", not {self.when_full!r}')
 
 
 class AsyncReceipt:
-    """Stands for a message in a buffer. Awaited, it is the result of its push."""
+    """The receipt of a message in a buffer. Await it for the result of its push."""
 
     def __init__(self, message: Outgoing, buffer: AsyncBuffer[Any]) -> None:
         self._message = message
         self._buffer = buffer
         self._arrived = time.monotonic()
         self._result: asyncio.Future[PushResult] = asyncio.get_running_loop().create_future()
-        #: How many wait for the result.
+        #: How many callers wait for the result.
         self._waiting = 0
 
     @property
@@ -120,12 +120,12 @@ class AsyncReceipt:
 
 
 class _Lane:
-    """Messages on their way out, in order."""
+    """Messages to be sent, in order."""
 
     def __init__(self) -> None:
         self.waiting: Deque[AsyncReceipt] = deque()
         self.bytes = 0
-        #: Set when there is no point in waiting for more.
+        #: Set when waiting for more messages is useless.
         self.hurry = asyncio.Event()
         self.task: asyncio.Future[None] | None = None
 
@@ -158,13 +158,13 @@ class AsyncBuffer(Generic[T]):
         http.running.check_open()
         self._http, self._queue, self._partition, self._limits = http, queue, partition, limits
         self._lanes = [_Lane() for _ in range(limits.lanes)]
-        #: Everything that takes room: on its way, or failed while nobody knows.
+        #: Everything that takes up room: not delivered yet, or failed and not reported.
         self._open: dict[AsyncReceipt, None] = {}
         self._failed: dict[AsyncReceipt, QueenError] = {}
         self._bytes = 0
         self._door = asyncio.Lock()
         self._changed = asyncio.Event()
-        #: How many wait until something has left, so that nothing is to linger.
+        #: How many callers wait for a flush, during which nothing lingers.
         self._hurried = 0
         self._closed = False
         http.running.buffers.add(self)
@@ -176,8 +176,8 @@ class AsyncBuffer(Generic[T]):
         self._check_open()
         message = outgoing(self._queue, self._partition, new_message(payload, partition, options))
         if len(message.item) > self._limits.max_bytes:
-            raise BadUse(f"the message has {len(message.item)} bytes, more than the buffer may hold")
-        # Who waits for room is overtaken by nobody.
+            raise BadUse(f"the message has {len(message.item)} bytes, which exceeds the limit of the buffer")
+        # Pushes that wait for room keep their order.
         async with self._door:
             await self._room(len(message.item))
             self._check_open()
@@ -193,13 +193,13 @@ class AsyncBuffer(Generic[T]):
         return receipt
 
     async def flush(self) -> None:
-        """Waits until everything that is in is delivered or has failed. Raises Undelivered if nobody else was told."""
+        """Waits until all messages are delivered or have failed. Raises Undelivered for failures that were not reported."""
         if self._open:
             await self._hurry(asyncio.wait([receipt._result for receipt in self._open]))
         self._report()
 
     async def close(self) -> None:
-        """Flushes, and takes no more messages."""
+        """Flushes, and accepts no more messages."""
         self._closed = True
         self._tell_changed()
         await self.flush()
@@ -211,14 +211,14 @@ class AsyncBuffer(Generic[T]):
         await self.close()
 
     def __del__(self) -> None:
-        # Not all of it is there if the constructor raised.
+        # Attributes may be missing if the constructor raised.
         left = len(getattr(self, "_open", ())) + len(getattr(self, "_failed", ()))
         if left:
             warnings.warn(f"a buffer with {left} messages was not closed", ResourceWarning, stacklevel=2)
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("this buffer was closed")
+            raise Closed("this buffer is closed")
 
     async def _room(self, size: int) -> None:
         while not self._closed and not self._fits(size):
@@ -226,7 +226,7 @@ class AsyncBuffer(Generic[T]):
             if self._limits.when_full == "reject":
                 raise BufferFull(f"the buffer holds {held} messages of {self._bytes} bytes")
             if not self._open:
-                raise BufferFull("the buffer is full of messages that were not delivered; flush() hands them out")
+                raise BufferFull("the buffer is full of undelivered messages; flush() returns them")
             await self._hurry(self._changed.wait())
 
     async def _hurry(self, until: Awaitable[object]) -> None:
@@ -284,7 +284,7 @@ class AsyncBuffer(Generic[T]):
         except (Refused, OperationFailed) as error:
             results = error.results
         except BadRequest as error:
-            # One that is refused must not take the others along.
+            # A refused message must not fail the others.
             if len(batch) > 1 and error.status in (400, 413):
                 middle = len(batch) // 2
                 await self._deliver(batch[:middle])
@@ -296,7 +296,7 @@ class AsyncBuffer(Generic[T]):
             self._fail(batch, error)
             return
         except Exception as error:
-            # Ours to mend, but not a reason to be silent.
+            # A bug of the client, which still must be reported.
             self._fail(batch, ServerError(f"the push ended with {error!r}"))
             return
         for receipt, result in zip(batch, results):
@@ -312,7 +312,7 @@ class AsyncBuffer(Generic[T]):
             if receipt._result.done():
                 continue
             receipt._result.set_exception(error)
-            # asyncio is not to complain that nobody asked: that is what follows.
+            # Keeps asyncio from complaining about an unobserved exception; it is reported below.
             receipt._result.exception()
             self._open.pop(receipt, None)
             self._failed[receipt] = error
@@ -322,7 +322,7 @@ class AsyncBuffer(Generic[T]):
         self._tell(untold)
 
     def _left(self, receipt: AsyncReceipt, heard: bool) -> None:
-        """Somebody waits no longer for a receipt. Who has heard of its failure knows."""
+        """A caller stops waiting for a receipt. If it has seen the failure, the failure counts as reported."""
         if receipt not in self._failed:
             return
         if heard:
@@ -340,7 +340,7 @@ class AsyncBuffer(Generic[T]):
             log.error("%s (queue %s)", error, self._queue)
 
     def _report(self) -> None:
-        # Who waits for a receipt is about to hear of it.
+        # A waiting caller is about to see the failure.
         failed = [(receipt, error) for receipt, error in self._failed.items() if not receipt._waiting]
         for receipt, _ in failed:
             self._release(receipt)

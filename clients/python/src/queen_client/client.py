@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class AsyncQueen:
-    """A connection to one broker or several that share a database.
+    """A client of one broker, or of several on one database.
 
-    Belongs to one event loop. Use it with `async with`, or call `close()`.
+    It belongs to one event loop. Use it with `async with`, or call `close()`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AsyncQueen:
     @overload
     def queue(self, name: str, type: Callable[[Any], T]) -> AsyncQueue[T]: ...
     def queue(self, name: str, type: Any = None) -> AsyncQueue[Any]:
-        """A queue with payloads of this type: a pydantic model, a dataclass, a TypedDict, or what a function makes."""
+        """A queue with payloads of this type: a pydantic model, a dataclass, a TypedDict, or the result of a function."""
         return AsyncQueue(self._http, Source(queue=check_name("queue", name)), decoder(type))
 
     @overload
@@ -60,7 +60,7 @@ class AsyncQueen:
         self, namespace: str | None = None, task: str | None = None, *, type: Callable[[Any], T]
     ) -> AsyncReader[T]: ...
     def discover(self, namespace: str | None = None, task: str | None = None, *, type: Any = None) -> AsyncReader[Any]:
-        """All queues with these labels, also those that come later."""
+        """All queues with these labels, including ones created later."""
         if namespace is None and task is None:
             raise BadUse("discover needs a namespace, a task or both")
         if namespace is not None:
@@ -77,17 +77,17 @@ class AsyncQueen:
         *,
         deadline: float | None = None,
     ) -> list[AckResult]:
-        """Acknowledges messages of one group with one request. A refusal is a result, not an error."""
+        """Acknowledges messages of one group in one request. A refusal is a result, not an error."""
         return await acknowledge_all(self._http, messages, status, error, deadline)
 
     def transaction(self) -> AsyncTransaction:
-        """Acknowledges and pushes together: all of it or nothing."""
+        """A transaction: acknowledgements and pushes, all or nothing."""
         return AsyncTransaction(self._http)
 
     async def close(self) -> None:
-        """Stops its consumers, delivers what its buffers hold, and closes its connections.
+        """Stops consumers, flushes buffers, and closes connections.
 
-        Raises Undelivered if a buffer could not deliver all of it.
+        Raises Undelivered if a buffer could not deliver all of its messages.
         """
         self._http.running.check_outside()
         try:

@@ -1,4 +1,4 @@
-"""Consumers: pop, handle, acknowledge, again and again, until they are stopped."""
+"""Consumers: pop, handle and acknowledge in a loop until stopped."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from .pop import NOTHING, Pop, Popped, Source, Subscription, Wait, pop
 from .settings import check_count, check_time
 from .tasks import Owned, leave
 
-#: How long the answer to a pop that is ended may take, and when the broker is asked again to end it.
+#: Time limit of the response to a pop whose wait was ended, and when to repeat that request.
 _END_PATIENCE = 5.0
 _END_AGAIN = 0.1
-#: The longest pause after an empty answer that came before its time, as from a broker in maintenance.
+#: Maximum pause after an empty response that came too early, as during maintenance.
 _EMPTY_PAUSE_MAX = 1.0
-WAITS_FOR_ITSELF = "a handler cannot wait for the end of its own consumer; call consumer.request_stop() instead"
-#: How long workers that are cancelled may take to give back what they hold.
+WAITS_FOR_ITSELF = "a handler cannot wait for its own consumer to stop; call consumer.request_stop() instead"
+#: How long cancelled workers may take to give back messages.
 _CLEAN_UP = 10.0
 
 
 class ConsumeOptions(TypedDict, total=False):
     """Times are seconds."""
 
-    #: Most messages of one pop: 1, or 100 for a handler of batches.
+    #: Maximum messages per pop: 1, or 100 for a handler of batches.
     batch: int
     partitions: int
-    #: How many batches are handled at the same time.
+    #: Number of batches handled concurrently.
     concurrency: int
-    #: Ends by itself after so many messages.
+    #: Stop after this many messages.
     limit: int | None
-    #: Ends by itself after so long without a message.
+    #: Stop after this long without a message.
     idle_timeout: float | None
-    #: How long one pop waits.
+    #: How long a pop waits.
     wait: float
-    #: The queue's `leaseTime` if None.
+    #: Lease time; the queue's `leaseTime` if None.
     lease: float | None
-    #: Completed when the handler returns; if not, the handler does it. When it raises, the message is failed with the
-    #: error's text in any case, unless the handler has told the broker something else.
+    #: Acknowledge a message when its handler returns; otherwise the handler does it. If it raises, the message fails with
+    #: the error's text in any case, unless the handler has reported another outcome.
     auto_ack: bool
-    #: Keep the lease while the handler runs.
+    #: Renew the lease while the handler runs.
     renew: bool
     subscription: Subscription | None
     #: How long `stop()` waits for handlers before it cancels them.
     stop_timeout: float
-    #: Is told of everything that goes wrong, also what is tried again; otherwise it is logged.
+    #: Called for all errors, including those that are retried. By default they are logged.
     on_error: Callable[[Exception], object] | None
 
 
@@ -85,7 +85,7 @@ class Consume:
 
 
 class AsyncConsumer:
-    """A running consumer. Ends by its limit, its idle timeout, a pop that is refused for good, or `stop()`."""
+    """A running consumer. Ends by its limit, its idle timeout, a permanent error of a pop, or `stop()`."""
 
     def __init__(
         self, http: Http, source: Source, decode: Callable[[Any], Any], handle: Handle, together: bool, options: Consume
@@ -96,14 +96,14 @@ class AsyncConsumer:
         self._http, self._source, self._decode, self._options = http, source, decode, options
         self._summary = Summary()
         self._log = ConsumerLog(source)
-        #: Messages that workers may still ask for.
+        #: How many messages workers may still pop.
         self._room = math.inf if options.limit is None else options.limit
         self._reserved = 0
         self._busy = 0
         self._last_message = time.monotonic()
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
-        #: The handlers that run.
+        #: The running handlers.
         self._handlers: set[asyncio.Future[object]] = set()
         self._stop, self._abort = asyncio.Event(), asyncio.Event()
         self._stopped = asyncio.ensure_future(self._stop.wait())
@@ -123,13 +123,13 @@ class AsyncConsumer:
         self._task = asyncio.ensure_future(self._run())
 
     async def wait(self) -> Summary:
-        """Waits until it ends by itself. Raises what it ended with."""
+        """Waits until it ends. Raises the error that it ended with."""
         return await asyncio.shield(self._task)
 
     async def stop(self, timeout: float | None = None) -> Summary:
-        """Takes no more messages, waits for handlers, and gives back what they have not begun.
+        """Pops no more messages, waits for handlers, and gives back unhandled messages.
 
-        Handlers that take longer than the timeout are cancelled. Afterwards nothing is leased any more.
+        Handlers that exceed the timeout are cancelled. Afterwards nothing is leased.
         """
         check_time("timeout", timeout)
         self._check_outside()
@@ -139,7 +139,7 @@ class AsyncConsumer:
         return await asyncio.shield(self._task)
 
     def request_stop(self) -> None:
-        """The same without waiting for its end, so that a handler may do it."""
+        """Stops without waiting, so that a handler may call it."""
         self._stop.set()
         self._tell_workers()
 
@@ -207,13 +207,13 @@ class AsyncConsumer:
                 self._tell_workers()
 
     async def _reserve(self) -> int:
-        """How many messages a worker may ask for; 0 if it is to end."""
+        """How many messages a worker may pop; 0 if it should end."""
         while not self._stop.is_set() and self._room > 0:
             free = min(self._options.batch, self._room - self._reserved)
             if free > 0:
                 self._reserved += int(free)
                 return int(free)
-            # What others have asked for may not come.
+            # Other workers may not receive what they have reserved.
             await self._changed.wait()
         return 0
 
@@ -222,7 +222,7 @@ class AsyncConsumer:
         self._changed = asyncio.Event()
 
     def _next_wait(self) -> float | None:
-        """How long the next pop waits; None if there was nothing for too long."""
+        """How long the next pop waits; None if the idle timeout has passed."""
         idle = self._options.idle_timeout
         if idle is None or self._busy > 0:
             return min(self._options.wait, idle or math.inf)
@@ -245,7 +245,7 @@ class AsyncConsumer:
                 return call.result()
             return NOTHING
         except asyncio.CancelledError:
-            # Its answer may be on its way, and other workers are giving messages back, which it may still receive.
+            # Its response may be in transit, and may contain messages that other workers are giving back.
             await self._end(call, wait)
             if call.done() and not call.cancelled() and call.exception() is None:
                 await Batch(self._rules, call.result()).give_back()
@@ -254,7 +254,7 @@ class AsyncConsumer:
             await leave(call)
 
     async def _end(self, call: asyncio.Future[Popped], wait: Wait) -> None:
-        """Has the broker answer a waiting pop now. If it does not, the connection is dropped, and it takes nothing."""
+        """Asks the broker to end a waiting pop. If it does not respond, the connection is dropped."""
         ends = time.monotonic() + _END_PATIENCE
         while not call.done() and wait.broker is not None and (left := ends - time.monotonic()) > 0:
             where, route = wire.path("pop", "waits", wait.id), Route(broker=wait.broker)
@@ -263,12 +263,12 @@ class AsyncConsumer:
                 ended = isinstance(answer.body, dict) and answer.body.get("ended") is True
             except QueenError:
                 ended = False
-            # It may not have met the pop yet.
+            # The broker may not have received the pop yet.
             left = ends - time.monotonic()
             await asyncio.wait({call}, timeout=max(0.0, left if ended else min(left, _END_AGAIN)))
 
     async def _handle_popped(self, popped: Popped) -> int:
-        """Tells how many messages were handled, in whichever way."""
+        """Counts handled messages, whatever their outcome."""
         self._last_message = time.monotonic()
         self._busy += 1
         try:

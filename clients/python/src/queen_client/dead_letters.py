@@ -1,4 +1,4 @@
-"""What consumer groups gave up on: look at it, replay it, remove it."""
+"""Dead letters, the messages that a group gave up on: list, redrive and purge."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class AsyncDeadLetters(Part):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> shapes.DeadLetters:
-        """A page, the newest failure first. `error` is a part of the text; times are those of the failure."""
+        """A page, newest failure first. `error` is a part of the text; times are those of the failure."""
         chosen = self._chosen(error, since, until)
         return await self._get(shapes.DeadLetters, wire.path("dlq"), wire.query(**chosen, limit=limit, offset=offset))
 
     async def count(
         self, *, error: str | None = None, since: datetime | None = None, until: datetime | None = None
     ) -> int:
-        """How many a redrive would take."""
+        """How many dead letters a redrive would push."""
         fields = wire.given(**self._chosen(error, since, until), dryRun=True)
         counted = await self._post(shapes.RedriveCount, wire.path("dlq", "redrive"), fields)
         return counted["total"]
@@ -52,18 +52,18 @@ class AsyncDeadLetters(Part):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> shapes.Redrive:
-        """Begins to push them again, in order. A broker does it; ask for `progress` or wait until it is `finished`."""
+        """Starts pushing them again, in order. It runs in a broker; query its `progress`, or wait with `finished`."""
         check_count("per_second", per_second)
         chosen = self._chosen(error, since, until)
         fields = wire.given(**chosen, targetQueue=target_queue, perSecond=per_second)
-        # Sent twice it would be two redrives.
+        # Executed twice, it would start two redrives.
         return await self._post(shapes.Redrive, wire.path("dlq", "redrive"), fields, repeatable=False)
 
     async def progress(self, redrive: str | shapes.Redrive) -> shapes.Redrive:
         return await self._get(shapes.Redrive, wire.path("dlq", "redrives", _id(redrive)))
 
     async def finished(self, redrive: str | shapes.Redrive, *, pause: float = _PAUSE) -> shapes.Redrive:
-        """Waits until a redrive has come to its end, whichever."""
+        """Waits until a redrive has ended, in whatever way."""
         check_time("pause", pause, zero=False)
         while True:
             state = await self.progress(redrive)
@@ -72,19 +72,19 @@ class AsyncDeadLetters(Part):
             await asyncio.sleep(pause)
 
     async def cancel(self, redrive: str | shapes.Redrive) -> shapes.Redrive:
-        """Stops a redrive; what was pushed stays pushed."""
+        """Cancels a redrive; what was pushed stays pushed."""
         return await self._delete(shapes.Redrive, wire.path("dlq", "redrives", _id(redrive)))
 
     async def redrives(self, *, limit: int | None = None, offset: int | None = None) -> shapes.Redrives:
-        """All redrives there are, of any queue."""
+        """All redrives, of any queue."""
         return await self._get(shapes.Redrives, wire.path("dlq", "redrives"), wire.query(limit=limit, offset=offset))
 
     async def purge(
         self, *, error: str | None = None, since: datetime | None = None, until: datetime | None = None
     ) -> int:
-        """Removes them for good. Tells how many."""
+        """Deletes them permanently. Returns their number."""
         chosen = wire.query(**self._chosen(error, since, until))
-        # A second time it would take those along that have come meanwhile.
+        # Executed twice, it would delete dead letters that arrived in between.
         purged = await self._delete(shapes.Purged, wire.path("dlq"), chosen, repeatable=False)
         return purged["purged"]
 

@@ -1,4 +1,4 @@
-"""What a broker delivered: the record behind a message, whichever client shows it."""
+"""The record of a delivered message, shared by the asyncio and the synchronous client."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _NOT_YET: Any = object()
 
 
 class Lease:
-    """All messages of one pop share one."""
+    """The lease of a pop, shared by its messages."""
 
     def __init__(self, id: str, seconds: float, broker: int) -> None:
         self.id = id
         self.seconds = seconds
-        #: Who gave it.
+        #: The broker that granted it.
         self.broker = broker
-        #: Set when it is gone, by the words of the broker or by the clock.
+        #: Set when it is lost, according to the broker or the clock.
         self.lost = threading.Event()
-        #: Set when its consumer does not wait any longer for the handler of its messages.
+        #: Set when its consumer no longer waits for the handler.
         self.given_up = threading.Event()
-        #: Set when that consumer was told to stop.
+        #: Set when its consumer is stopping.
         self.stop: asyncio.Event | None = None
-        #: Tells the broker what that consumer has not told yet.
+        #: Sends pending acknowledgements of its consumer.
         self.ahead: Callable[[], Awaitable[None]] | None = None
 
 
 class Delivery:
-    """A delivered message, and what became of it. Raises KeyError if the broker left something out."""
+    """A delivered message and its outcome. Raises KeyError if the broker omitted a field."""
 
     def __init__(
         self, fields: Mapping[str, Any], decode: Callable[[Any], Any], broker: int, lease: Lease | None
@@ -51,7 +51,7 @@ class Delivery:
         self.lease = lease
         #: The status it was acknowledged with.
         self.settled: str | None = None
-        #: Whether that has ended the lease on its partition as far as anybody can tell, and whether the broker said so.
+        #: Whether that ended the lease on its partition, as far as known, and whether the broker said so.
         self.ended = self.released = False
         self._decode = decode
         self._decoded = _NOT_YET
@@ -62,13 +62,13 @@ class Delivery:
         return self._decoded
 
     def settle(self, status: str, *, dead_letter: bool = False, released: bool = False) -> None:
-        """It was acknowledged. A nack whose retries are spent makes a dead letter, and the lease stays."""
+        """Records an acknowledgement. When a nack exhausts the retries, it makes a dead letter and the lease stays."""
         self.settled, self.released = status, released
         self.ended = released or (status in ("failed", "retry") and not dead_letter)
 
 
 class Delivered(Generic[T]):
-    """What can be read from a message."""
+    """The properties of a message."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -79,7 +79,7 @@ class Delivered(Generic[T]):
 
     @property
     def transaction_id(self) -> str:
-        """The producer's id for it."""
+        """Transaction id, chosen by the producer."""
         return self._delivery.transaction_id
 
     @property
@@ -101,13 +101,13 @@ class Delivered(Generic[T]):
 
     @property
     def data(self) -> T:
-        """The payload as the type of the queue. Raises DecodeError if it is something else."""
+        """The payload as the type of the queue. Raises DecodeError if it does not fit."""
         data: T = self._delivery.data()
         return data
 
     @property
     def raw(self) -> Any:
-        """The payload as JSON has it."""
+        """The payload as plain JSON values."""
         return self._delivery.raw
 
     @property
@@ -133,12 +133,12 @@ class Delivered(Generic[T]):
 
     @property
     def original_transaction_id(self) -> str | None:
-        """The producer's id of a message that was replayed from a dead letter and has a new `transaction_id`."""
+        """The original transaction id of a dead letter that was replayed with a new `transaction_id`."""
         return self._delivery.fields.get("originalTransactionId")
 
     @property
     def producer(self) -> str | None:
-        """Who pushed it, if the broker has access control."""
+        """The authenticated producer, with access control."""
         return self._delivery.fields.get("producerSub")
 
     @property
@@ -148,17 +148,17 @@ class Delivered(Generic[T]):
 
     @property
     def lease_lost(self) -> bool:
-        """Whether the message is not its own any more: a consumer has lost its lease, or has given it back because its
-        handler took too long to stop. What the handler does now is done twice."""
+        """Whether the message is no longer held: its lease is lost, or was given back because the handler took too long to
+        stop. Work that the handler does now will be repeated."""
         lease = self._delivery.lease
         return lease is not None and (lease.lost.is_set() or lease.given_up.is_set())
 
     @property
     def stopping(self) -> bool:
-        """Whether its consumer was told to stop. It waits for this handler, and begins no other."""
+        """Whether its consumer is stopping. It waits for this handler and starts no other."""
         lease = self._delivery.lease
         return lease is not None and lease.stop is not None and lease.stop.is_set()
 
     def __repr__(self) -> str:
-        # Without the payload: messages end up in logs.
+        # Without the payload, because messages end up in logs.
         return f"<{type(self).__name__} {self.transaction_id} of {self.queue}/{self.partition}>"

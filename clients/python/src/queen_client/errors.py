@@ -1,4 +1,4 @@
-"""Everything that can go wrong, in one tree. `kind` is the same word in the clients of all languages."""
+"""All errors, as one class hierarchy. `kind` has the same values in all Queen clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class QueenError(Exception):
-    """What every error of this package is."""
+    """Base class of all errors of this package."""
 
     kind: str = "server"
 
@@ -24,17 +24,17 @@ class QueenError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        #: The HTTP status, if a broker answered.
+        #: The HTTP status, if a broker responded.
         self.status = status
-        #: The broker's word for programs, such as `rate_limited`.
+        #: The broker's error code, such as `rate_limited`.
         self.code = code
-        #: Seconds after which the broker wants to be asked again.
+        #: Seconds after which the broker suggests to retry.
         self.retry_after = retry_after
-        #: How often the request was sent.
+        #: Number of attempts.
         self.attempts = attempts
-        #: Of what was accepted with a 202 and is not known to be done.
+        #: Id of the deferred operation whose outcome is unknown or failed.
         self.operation_id: str | None = None
-        #: Whether an attempt may have been carried out all the same.
+        #: Whether an attempt may have been executed nevertheless.
         self._uncertain = False
 
     def __str__(self) -> str:
@@ -47,13 +47,13 @@ class QueenError(Exception):
 
 
 class BadUse(QueenError, ValueError):
-    """The call makes no sense; nothing was sent."""
+    """The call is invalid; nothing was sent."""
 
     kind = "bad_use"
 
 
 class BadRequest(QueenError):
-    """The broker cannot understand it, or it is too large."""
+    """The broker rejected the request, for example as malformed or too large."""
 
     kind = "bad_request"
 
@@ -75,7 +75,7 @@ class Conflict(QueenError):
 
 
 class RateLimited(QueenError):
-    """Nothing was done; `retry_after` says when to come back."""
+    """Nothing was executed; `retry_after` says when to retry."""
 
     kind = "rate_limited"
 
@@ -99,7 +99,7 @@ class TimedOut(QueenError):
 class Refused(QueenError):
     """The broker refused an acknowledgement, a renewal or some of the messages.
 
-    `results` has what was told about each of them.
+    `results` has the results of all of them.
     """
 
     kind = "refused"
@@ -110,21 +110,21 @@ class Refused(QueenError):
 
 
 class RolledBack(QueenError):
-    """Nothing of the transaction happened."""
+    """The transaction was rolled back and had no effect."""
 
     kind = "rolled_back"
 
 
 class OutcomeUnknown(QueenError):
-    """An answer was lost, and to ask again would do harm or was refused: it may have happened or not."""
+    """The outcome is unknown: a response was lost, and retrying would do harm or was refused."""
 
     kind = "outcome_unknown"
 
 
 class OperationFailed(QueenError):
-    """What was accepted with a 202 failed later, or was cancelled.
+    """A deferred operation failed or was cancelled.
 
-    `results` has what became of everything that was sent together.
+    `results` has the results of everything that was sent together.
     """
 
     kind = "operation_failed"
@@ -140,19 +140,19 @@ class BufferFull(QueenError):
 
 
 class Closed(QueenError):
-    """The client, the buffer or the transaction was used after its end."""
+    """The client, the buffer or the transaction is closed."""
 
     kind = "closed"
 
 
 class DecodeError(QueenError):
-    """A payload is not what the queue's type says, or an answer is not what the API says."""
+    """A payload does not fit the queue's type, or a response does not conform to the API."""
 
     kind = "decode"
 
 
 class Undelivered(QueenError):
-    """What a buffer could not deliver. `messages` has each message with the reason, so that it can be kept.
+    """Messages that a buffer could not deliver. `messages` has each message with its reason, so that it can be saved.
 
     Its kind is that of the first reason.
     """
@@ -175,6 +175,6 @@ _BY_STATUS: dict[int, type[QueenError]] = {
 
 
 def for_status(status: int, message: str, code: str | None, retry_after: float | None) -> QueenError:
-    """The error of an answer that is no success."""
+    """The error for a response without success."""
     otherwise = BadRequest if 400 <= status < 500 else ServerError
     return _BY_STATUS.get(status, otherwise)(message, status=status, code=code, retry_after=retry_after)

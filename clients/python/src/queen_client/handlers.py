@@ -1,4 +1,4 @@
-"""Handlers: what may be one, and how those of the client without an event loop are run."""
+"""Handlers: validation, and running those of the synchronous client in threads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .errors import BadUse, Closed
 if TYPE_CHECKING:
     from .consume import AsyncConsumer
 
-_GENERATOR = "a handler must not yield: nobody would run it to its end"
-_COROUTINE = "the handlers of Queen are plain functions; coroutines are for AsyncQueen"
+_GENERATOR = "a handler must not be a generator"
+_COROUTINE = "handlers of Queen must be plain functions; coroutine handlers need AsyncQueen"
 
 #: In a thread of `Threads`: the consumer whose handler it runs.
 _current = threading.local()
@@ -25,9 +25,9 @@ class NotBegun(Exception):
 
 
 def check_handler(handler: Any, *, plain: bool = False) -> None:
-    """What is begun and never run would be taken for done."""
+    """Rejects generators and coroutines where they would be created but never run."""
     if not callable(handler):
-        raise BadUse(f"a handler is a function, not {handler!r}")
+        raise BadUse(f"a handler must be a function, not {handler!r}")
     for function in (handler, getattr(handler, "__call__", None)):
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise BadUse(_GENERATOR)
@@ -36,7 +36,7 @@ def check_handler(handler: Any, *, plain: bool = False) -> None:
 
 
 async def finish(result: object) -> None:
-    """A handler may also be a plain function, if it is quick."""
+    """A handler may also be a plain function, if it returns quickly."""
     if inspect.isawaitable(result):
         await result
     else:
@@ -49,21 +49,21 @@ def _check_result(result: Any) -> None:
 
 
 class Threads:
-    """Runs the handlers of one consumer, as many at a time as it has workers."""
+    """Runs the handlers of one consumer, one thread per worker."""
 
     def __init__(self, count: int) -> None:
-        # One that cannot be cancelled keeps its place until it ends.
+        # A handler that cannot be cancelled keeps its thread until it returns.
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="queen-handler")
-        #: Known as soon as it has begun.
+        #: Set once the consumer has started.
         self.consumer: AsyncConsumer | None = None
 
     async def run(self, handler: Callable[[Any], object], argument: Any) -> None:
         try:
             future = self._pool.submit(self._handle, handler, argument)
         except RuntimeError as error:
-            # The program ends. That is no fault of the message.
+            # The interpreter is shutting down, which is not a failure of the message.
             assert self.consumer is not None
-            self.consumer._give_up(Closed(f"handlers cannot be run any more; stop the consumer before: {error}"))
+            self.consumer._give_up(Closed(f"handlers can no longer run; stop the consumer earlier: {error}"))
             raise NotBegun from error
         await asyncio.wrap_future(future)
 
@@ -81,6 +81,6 @@ class Threads:
 
 
 def current_consumer() -> AsyncConsumer | None:
-    """Whose handler this thread runs."""
+    """The consumer whose handler this thread runs."""
     consumer: AsyncConsumer | None = getattr(_current, "consumer", None)
     return consumer

@@ -1,4 +1,4 @@
-"""Sends requests: to which broker, how often, for how long. Knows nothing of what they mean."""
+"""Sends requests: choice of broker, retries and deadlines. Independent of what they mean."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from .tasks import Owned, within
 
 R = TypeVar("R")
 
-#: How long requests that are cut may take to close their connections.
+#: How long cancelled requests may take to close their connections.
 _CUT = 1.0
 
 
 @dataclass
 class Place:
-    """Where a request is at the moment: the number of a broker, or nowhere while it backs off."""
+    """Where a request currently is: the number of a broker, or None while it backs off."""
 
     broker: int | None = None
 
@@ -49,18 +49,18 @@ class Place:
 class Request:
     method: str
     path: str
-    #: Or what gives it for each attempt, told how many seconds the call has left.
+    #: Or a function that builds it for each attempt, from the remaining seconds of the call.
     query: Mapping[str, str] | Callable[[float], Mapping[str, str]] | None = None
     body: bytes | None = None
     route: Route = ANYWHERE
-    #: Seconds for the whole call, and for one attempt; those of the settings if None.
+    #: Time limits of the call and of an attempt in seconds; those of the settings if None.
     deadline: float | None = None
     timeout: float | None = None
-    #: If not, an attempt that may have been carried out is the last one.
+    #: If not, an attempt that may have been executed is the last one.
     repeatable: bool = True
-    #: Whether it is sent again after a 429 whatever the settings say.
+    #: Whether to retry after a 429 regardless of the settings.
     patient: bool = False
-    #: Is told of failures that are followed by another attempt.
+    #: Called for failures that are followed by another attempt.
     on_error: Callable[[QueenError], object] | None = None
     place: Place | None = None
 
@@ -68,28 +68,28 @@ class Request:
 @dataclass(frozen=True)
 class Answer:
     status: int
-    #: The JSON, or None if there was no body.
+    #: The parsed JSON, or None without a body.
     body: Any
-    #: Who answered.
+    #: The broker that responded.
     broker: int
     attempts: int
-    #: Whether an attempt before this one may have been carried out.
+    #: Whether an earlier attempt may have been executed.
     repeated: bool
 
 
 class _Failure(Exception):
-    """One attempt that failed."""
+    """A failed attempt."""
 
     def __init__(
         self, error: QueenError, *, down: bool = False, carried_out: bool = False, cut: bool = False
     ) -> None:
         super().__init__(error)
         self.error = error
-        #: Whether it was the deadline that ended it.
+        #: Whether the deadline ended it.
         self.cut = cut
-        #: Whether the broker is to be left alone for a while.
+        #: Whether to avoid the broker for a while.
         self.down = down
-        #: Whether the broker may have done what it was asked for.
+        #: Whether the broker may have executed the request.
         self.carried_out = carried_out
 
 
@@ -102,11 +102,11 @@ class Http:
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        #: The requests under way.
+        #: Requests in progress.
         self._sending: set[Owned[httpx.Response]] = set()
 
     async def call(self, request: Request) -> Answer:
-        """Sends a request until it is answered, or cannot be, or its deadline would pass."""
+        """Sends a request until there is a final response or error, or the deadline would pass."""
         check_time("deadline", request.deadline, zero=False)
         client, retry = self._open_client(), self.settings.retry
         if request.patient:
@@ -128,10 +128,10 @@ class Http:
             except Exception:
                 self._check_open()
                 raise
-            # Whoever closes the client cuts its connections.
+            # Closing the client cancels its connections.
             self._check_open()
             self._watch(broker, failure)
-            # What went wrong before says more than that there was no time left.
+            # The previous error is more useful than a timeout.
             error = error if failure.cut and error is not None else failure.error
             carried_out = carried_out or failure.carried_out
             error.attempts, error._uncertain = attempts, carried_out
@@ -143,7 +143,7 @@ class Http:
             if not request.repeatable and _may_have_happened(failure):
                 raise _unknown(failure.error, attempts) from failure.error
             wait = 0.0
-            # Another broker may be asked at once; but what all of them say is no matter of one broker.
+            # Another broker is tried at once. If all fail, the problem is not limited to one of them.
             if failure.down and self.brokers.any_healthy(now) and hops + 1 < len(self.brokers.urls):
                 hops += 1
             else:
@@ -157,7 +157,7 @@ class Http:
             await asyncio.sleep(wait)
 
     def _watch(self, broker: int, failure: _Failure | None) -> None:
-        """Notes who has answered and who has not. A caller in a hurry says nothing about either."""
+        """Tracks outages. A caller's short deadline says nothing about the broker."""
         who = f"broker {self.brokers.urls[broker]}"
         if failure is None or not is_unanswered(failure.error):
             self._outages.answered("token function")
@@ -169,9 +169,9 @@ class Http:
             self._outages.silent("token function", failure.error)
 
     async def close(self) -> None:
-        """Cuts the requests under way, whose callers get `Closed`, and closes all connections."""
+        """Cancels requests in progress, whose callers get `Closed`, and closes all connections."""
         self._closed = True
-        # Before the client: a connection that comes about while it closes would stay open.
+        # Before the client: a connection established while it closes would stay open.
         sending = list(self._sending)
         for task in sending:
             task.give_up()
@@ -182,19 +182,19 @@ class Http:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("this client was closed; make another one")
+            raise Closed("this client is closed; create a new one")
 
     def _open_client(self) -> httpx.AsyncClient:
-        """Made with the first request, outside of its time: to read the certificates of the system takes a while."""
+        """Created with the first request, outside of its time limit, because loading the system's certificates takes long."""
         self._check_open()
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
-        # Its connections would never answer.
+        # Its connections would never respond.
         if self._loop is not loop:
-            raise BadUse("this client belongs to the event loop it was first used in; make one for each")
+            raise BadUse("this client belongs to the event loop it was first used in; create one per event loop")
         if self._client is None:
-            # Every waiting pop holds a connection, and how many of them there are the caller decides.
+            # Every waiting pop holds a connection, and the caller decides on their number.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
             self._client = httpx.AsyncClient(verify=self.settings.verify, timeout=None, limits=limits)
         return self._client
@@ -210,16 +210,16 @@ class Http:
         try:
             response = await within(min(usual, left), self._begin(client, broker, request, token, left))
         except asyncio.TimeoutError:
-            error = TimedOut(f"{self.brokers.urls[broker]} did not answer within {min(usual, left):.3g} s")
-            # A caller in a hurry says nothing about the broker.
+            error = TimedOut(f"{self.brokers.urls[broker]} did not respond within {min(usual, left):.3g} s")
+            # A caller's short deadline says nothing about the broker.
             cut = left < usual
             raise _Failure(error, down=not cut, carried_out=True, cut=cut) from None
         except httpx.TransportError as error:
             never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
-            text = f"{self.brokers.urls[broker]} cannot be reached: {str(error) or type(error).__name__}"
+            text = f"cannot reach {self.brokers.urls[broker]}: {str(error) or type(error).__name__}"
             raise _Failure(NetworkError(text), down=True, carried_out=not never_sent) from error
         except httpx.HTTPError as error:
-            text = f"the answer of {self.brokers.urls[broker]} cannot be read: {error}"
+            text = f"cannot read the response of {self.brokers.urls[broker]}: {error}"
             raise _Failure(DecodeError(text), carried_out=True) from error
         finally:
             if request.place is not None:
@@ -228,7 +228,7 @@ class Http:
             self.brokers.answered(broker)
         if response.is_success:
             return response.status_code, _body(response)
-        # A 429 is sent before anything is done, and so are refusals.
+        # A 429 is sent before anything is executed, and so are refusals.
         carried_out = response.status_code >= 500
         raise _Failure(_error(response), down=response.status_code == 503, carried_out=carried_out)
 
@@ -241,15 +241,15 @@ class Http:
             if inspect.isawaitable(given):
                 given = await within(patience, _awaited(given))
         except Exception as error:
-            # Who gives it may be away for a moment, as a broker may be. It is no fault of the broker.
+            # A token provider may be unavailable for a moment, like a broker. The broker is not to blame.
             late = isinstance(error, asyncio.TimeoutError)
-            raise _Failure(NetworkError(f"the token could not be had: {error!r}"), cut=late) from error
+            raise _Failure(NetworkError(f"cannot get a token: {error!r}"), cut=late) from error
         return check_token(given)
 
     def _begin(
         self, client: httpx.AsyncClient, broker: int, request: Request, token: str | None, left: float
     ) -> Owned[httpx.Response]:
-        # While the token was asked for, it may have been closed.
+        # It may have been closed while the token was requested.
         self._check_open()
         task = Owned(self._send(client, broker, request, token, left))
         self._sending.add(task)
@@ -270,12 +270,12 @@ class Http:
 
 
 def _may_have_happened(failure: _Failure) -> bool:
-    # A 503 is nearly always said before anything was done, and a broker that is starting says it often.
+    # A 503 almost always means that nothing was executed, and starting brokers send it often.
     return failure.carried_out and not isinstance(failure.error, Unavailable)
 
 
 def _unknown(error: QueenError, attempts: int) -> OutcomeUnknown:
-    text = f"it may have been done, and is not tried again for that: {error.message}"
+    text = f"it may have been executed, and is therefore not retried: {error.message}"
     unknown = OutcomeUnknown(text, status=error.status, code=error.code, attempts=attempts)
     unknown._uncertain = True
     return unknown
@@ -293,7 +293,7 @@ def _body(response: httpx.Response) -> Any:
 
 
 def _error(response: httpx.Response) -> QueenError:
-    """What an answer that is no success says."""
+    """The error for a response without success."""
     text, code = "", None
     try:
         said = response.json()
@@ -302,7 +302,7 @@ def _error(response: httpx.Response) -> QueenError:
     else:
         if isinstance(said, dict):
             text, code = str(said.get("error") or ""), said.get("code")
-    text = text or f"the broker answered {response.status_code}"
+    text = text or f"the broker responded with status {response.status_code}"
     retry_after = parse_retry_after(response.headers.get("retry-after"), datetime.now(timezone.utc))
     return for_status(response.status_code, text, code if isinstance(code, str) else None, retry_after)
 
@@ -311,7 +311,7 @@ def check_loop(what: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise BadUse(f"{what} belongs to an event loop: begin it inside of a coroutine") from None
+        raise BadUse(f"{what} needs a running event loop: start it inside a coroutine") from None
 
 
 async def _awaited(awaitable: Awaitable[R]) -> R:

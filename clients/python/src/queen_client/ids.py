@@ -1,4 +1,4 @@
-"""UUIDv7, which Python brings along only from 3.14 on."""
+"""UUIDv7, which Python's standard library has only since 3.14."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of the messages of one batch, and what the broker has still to be told. Pure."""
+"""Tracks the outcome of a batch's messages, and computes the acknowledgements to send. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .delivery import Delivery
 
 class Ledger:
     """
-    - Messages of a partition are handled in order, so the last one that is done speaks for all before it.
-    - Behind a message that failed nothing of its partition is handled: the next one is given back together with the
-      failure. If the failure ends the lease, that changes nothing; if it makes a dead letter, the rest is free at once.
-    - What a handler has told the broker itself is not told again. Without `auto_ack` what is done is left to it, and
-      only what failed or was not handled is told.
+    - Messages of a partition are handled in order, so acknowledging the last completed one includes those before it.
+    - Behind a failed message, nothing of its partition is handled: the next message is given back together with the
+      failure. If the failure ends the lease, that has no effect; if it makes a dead letter, the rest becomes free at once.
+    - Outcomes that a handler has reported are not reported again. Without `auto_ack`, completions are up to the handler,
+      and only failed or unhandled messages are reported.
     """
 
     def __init__(self, messages: Sequence[Delivery], auto_ack: bool = True) -> None:
@@ -25,14 +25,14 @@ class Ledger:
             lane = self._lanes.setdefault(message.partition_id, [])
             self._place[message] = len(lane)
             lane.append(message)
-        #: From this place on nothing of a partition is handled.
+        #: From this index on, nothing of a partition is handled.
         self._end = {partition: len(lane) for partition, lane in self._lanes.items()}
         self._handled: set[Delivery] = set()
         self._done: dict[str, Ack] = {}
         self._others: list[Ack] = []
 
     def is_open(self, message: Delivery) -> bool:
-        """Whether it is still to be handled."""
+        """Whether it should still be handled."""
         return message not in self._handled and self._place[message] < self._end[message.partition_id]
 
     def done(self, message: Delivery) -> None:
@@ -47,27 +47,27 @@ class Ledger:
             self._give_back(self._cut(message.partition_id, self._place[message])[1:])
 
     def all_failed(self, messages: Sequence[Delivery], text: str | None) -> None:
-        """Of a batch that failed as a whole: each of them becomes a dead letter when retries are spent."""
+        """Fails a whole batch: each message becomes a dead letter when its retries are exhausted."""
         for message in messages:
             self._close(message)
             if message.settled is None:
                 self._others.append(Ack(message, "failed", text))
 
     def refused(self, message: Delivery) -> None:
-        """The broker does not want to hear of it. The partition is somebody else's, so no more of it is handled."""
+        """The broker refused an acknowledgement. The partition is no longer held, so the rest of it is not handled."""
         partition = message.partition_id
         self._done.pop(partition, None)
-        # If it is not, it is free then.
+        # If the lease still exists, this releases it.
         self._give_back(self._cut(partition, self._place[message] + 1))
 
     def give_back(self) -> None:
-        """Whatever is not handled yet is for somebody else."""
+        """Releases everything that is not handled yet."""
         for partition, lane in self._open_lanes().items():
             self._cut(partition, self._place[lane[0]])
             self._give_back(lane)
 
     def take(self) -> list[Ack]:
-        """What to tell the broker, in one request."""
+        """The acknowledgements to send, in one request."""
         acks, self._done, self._others = [*self._done.values(), *self._others], {}, []
         failing = {ack.delivery for ack in acks if ack.status == "failed"}
         lanes = {ack.delivery.partition_id for ack in acks}
@@ -78,12 +78,12 @@ class Ledger:
             partition, place = ack.delivery.partition_id, self._place[ack.delivery]
             if place < told[partition]:
                 continue
-            # As a dead letter it would take those along that its handler has not acknowledged yet.
+            # As a dead letter it would complete earlier messages that its handler has not acknowledged yet.
             due.append(Ack(ack.delivery, "retry") if ack.delivery in failing and place > held[partition] else ack)
         return due
 
     def put_back(self, acks: Sequence[Ack]) -> None:
-        """They could not be told, and stay due."""
+        """Sending failed; the acknowledgements stay due."""
         for ack in acks:
             if ack.status == "completed":
                 self._done.setdefault(ack.delivery.partition_id, ack)
@@ -91,7 +91,7 @@ class Ledger:
                 self._others.append(ack)
 
     def is_settled(self) -> bool:
-        """Whether handlers have acknowledged all that is open themselves, so that there is no lease left to lose."""
+        """Whether handlers have acknowledged everything themselves, so that there is no lease left to lose."""
         return all(
             any(one.ended for one in lane) or _told(lane) == len(lane) for lane in self._open_lanes().values()
         )
@@ -108,19 +108,19 @@ class Ledger:
                 self._give_back(behind)
 
     def _cut(self, partition: str, place: int) -> list[Delivery]:
-        """Nothing from this place on is to be handled. Returns what is there."""
+        """Nothing from this index on is to be handled. Returns these messages."""
         lane = self._lanes[partition][place : self._end[partition]]
         self._end[partition] = min(place, self._end[partition])
         return lane
 
     def _give_back(self, messages: Sequence[Delivery]) -> None:
-        """By the first of them that no handler has told anything of."""
+        """Released by the first of these messages whose outcome no handler has reported."""
         told = _told(messages)
         if told < len(messages):
             self._others.append(Ack(messages[told], "retry"))
 
     def _first_held(self, partition: str, told: int, failing: set[Delivery]) -> float:
-        """The place of the first message whose handler is to acknowledge it, and has not yet."""
+        """Index of the first message that its handler still has to acknowledge."""
         if self._auto_ack:
             return float("inf")
         lane = self._lanes[partition]
@@ -131,7 +131,7 @@ class Ledger:
 
 
 def _told(lane: Sequence[Delivery]) -> int:
-    """How many of these messages the broker knows about: an acknowledgement speaks for all before it."""
+    """How many of these messages are acknowledged: an acknowledgement includes those before it."""
     if any(message.released for message in lane):
         return len(lane)
     settled = (place for place in reversed(range(len(lane))) if lane[place].settled is not None)

@@ -1,4 +1,4 @@
-"""What the client logs when nobody listens: a record per event, by the logger `queen_client`. Never a payload."""
+"""What the client logs without a callback: one record per event, by the logger `queen_client`. Never a payload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("queen_client")
 
 
 def hear(on_error: Callable[[Exception], object], error: Exception) -> None:
-    """Nobody's callback ends a consumer or a buffer."""
+    """Calls a callback; its exceptions do not end a consumer or a buffer."""
     try:
         on_error(error)
     except Exception:
@@ -24,53 +24,53 @@ def hear(on_error: Callable[[Exception], object], error: Exception) -> None:
 
 
 def is_unanswered(error: Exception) -> bool:
-    """No answer came at all: an outage, which `Outages` logs."""
+    """No response arrived: an outage, which `Outages` logs."""
     return isinstance(error, (NetworkError, TimedOut))
 
 
 class Trouble:
-    """Something that fails again and again, logged when that begins and when it ends."""
+    """A recurring failure, logged when it starts and when it ends."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def begin(self) -> bool:
-        """Whether it begins."""
+        """Whether it starts."""
         begins = self._since is None
         if begins:
             self._since = time.monotonic()
         return begins
 
     def end(self) -> float | None:
-        """How long it took, if it ends."""
+        """Its duration, if it ends."""
         since, self._since = self._since, None
         return None if since is None else time.monotonic() - since
 
 
 class Outages:
-    """Who does not answer: a broker, or the function that gives tokens."""
+    """Tracks outages of brokers and of the token function."""
 
     def __init__(self) -> None:
         self._troubles: dict[str, Trouble] = {}
 
     def silent(self, who: str, error: QueenError) -> None:
         if self._troubles.setdefault(who, Trouble()).begin():
-            log.warning("%s does not answer: %s", who, error)
+            log.warning("%s does not respond: %s", who, error)
 
     def answered(self, who: str) -> None:
         trouble = self._troubles.get(who)
         seconds = trouble.end() if trouble else None
         if seconds is not None:
-            log.warning("%s answers again after %.1f s", who, seconds)
+            log.warning("%s responds again after %.1f s", who, seconds)
 
 
 class ConsumerLog:
-    """What a consumer logs that has no `on_error`."""
+    """Logs the errors of a consumer without `on_error`."""
 
     def __init__(self, source: Source) -> None:
         given = {"queue": source.queue, "namespace": source.namespace, "task": source.task}
         self._where = ", ".join(f"{what} {name}" for what, name in given.items() if name is not None)
-        #: Pops that are answered, and fail.
+        #: Pops that get a response and fail.
         self._refusals = Trouble()
 
     def failed(self, error: Exception, during: str, messages: Sequence[Delivery]) -> None:
@@ -78,7 +78,7 @@ class ConsumerLog:
             return
         if during == "pop":
             if self._refusals.begin():
-                log.warning("pops fail and are tried again (%s): %s", self._where, error)
+                log.warning("pops are failing; retrying (%s): %s", self._where, error)
         elif during == "handler":
             log.error("handler failed %s: %s: %s", _about(messages), type(error).__name__, error, exc_info=error)
         elif messages:
@@ -94,6 +94,6 @@ class ConsumerLog:
 
 
 def _about(messages: Sequence[Delivery]) -> str:
-    """Of a batch the first, and how many there are."""
+    """For a batch the first message, and the count."""
     first, count = messages[0], f", first of {len(messages)}" if len(messages) > 1 else ""
     return f"(queue {first.queue}, partition {first.partition}, transaction id {first.transaction_id}{count})"

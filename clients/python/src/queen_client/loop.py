@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have none."""
+"""An event loop in its own thread, for callers that have none."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ R = TypeVar("R")
 
 
 class LoopThread:
-    """Starts with its first call, so that a client can be made before a fork and used behind it."""
+    """Starts with its first call, so that a client can be created before a fork and used afterwards."""
 
     def __init__(self) -> None:
-        #: Held by who closes, so that others who close wait for it.
+        #: Held while closing, so that concurrent calls of close wait for it.
         self._closing = threading.Lock()
-        #: Held for a moment: nothing is handed to a loop that was told to end.
+        #: Held briefly: nothing is passed to a loop that was told to end.
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -34,7 +34,7 @@ class LoopThread:
         self._closed = False
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Runs it over there and waits for its end."""
+        """Runs a coroutine in the loop and waits for its result."""
         with self._lock:
             try:
                 self._check_thread()
@@ -47,29 +47,29 @@ class LoopThread:
             return future.result()
         except CancelledError:
             if self._closed:
-                raise Closed("this client was closed meanwhile") from None
+                raise Closed("this client was closed in the meantime") from None
             raise
         except BaseException:
-            # Ctrl-C, for one.
+            # For example Ctrl-C.
             future.cancel()
             raise
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Has it called over there, and does not wait for that. Also for callbacks."""
+        """Schedules a call in the loop without waiting. Also allowed in callbacks."""
         with self._lock:
             self._running().call_soon_threadsafe(function)
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Runs a last coroutine, if there was a first one, and ends the thread. Twice is fine."""
+        """Runs a final coroutine if the loop was used, and ends the thread. May be called again."""
         self._check_thread()
         with self._closing:
             with self._lock:
                 loop, thread = self._loop, self._thread
-                # What a fork left behind has no thread to end.
+                # After a fork there is no thread to end.
                 if self._closed or loop is None or thread is None or self._process != os.getpid():
                     self._closed = True
                     return
-            # Handlers that are waited for need the client until then.
+            # Handlers that are awaited need the client until then.
             ending = asyncio.run_coroutine_threadsafe(last(), loop)
             try:
                 ending.result()
@@ -81,26 +81,26 @@ class LoopThread:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._closed:
-            raise Closed("this client was closed; make another one")
+            raise Closed("this client is closed; create a new one")
         if self._loop is None:
             self._process = os.getpid()
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=_turn, args=(self._loop,), name="queen-client", daemon=True)
             self._thread.start()
         if self._process != os.getpid():
-            raise BadUse("this client was used before the process was forked; make one in each process")
+            raise BadUse("this client was used before the process was forked; create one in each process")
         return self._loop
 
     def _check_thread(self) -> None:
         if threading.current_thread() is self._thread:
-            raise BadUse("a callback must not call the client it was called by: it would wait for itself")
+            raise BadUse("a callback must not call its own client, because that would deadlock")
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-        # What is left wants to clean up.
+        # Remaining tasks need to clean up.
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
@@ -111,7 +111,7 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Facade(Generic[A]):
-    """Something of the asyncio client, for callers without an event loop."""
+    """Wraps an object of the asyncio client, for callers without an event loop."""
 
     def __init__(self, inner: A, loop: LoopThread) -> None:
         self._inner = inner
@@ -121,7 +121,7 @@ class Facade(Generic[A]):
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Facade[A], P], R]:
-    """A method of the asyncio client that waits for its answer."""
+    """Wraps a method of the asyncio client and waits for its result."""
 
     @functools.wraps(method)
     def call(self: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> R:

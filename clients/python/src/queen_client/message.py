@@ -1,4 +1,4 @@
-"""A delivered message and what can be done with it."""
+"""A delivered message and its verbs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ T = TypeVar("T")
 
 
 class AsyncMessage(Delivered[T]):
-    """Each verb is one request. If the broker refuses it, because the lease has ended, it raises Refused."""
+    """Each verb is one request. It raises Refused if the broker refuses it because the lease has ended."""
 
     def __init__(self, delivery: Delivery, http: Http) -> None:
         super().__init__(delivery)
         self._http = http
 
     async def ack(self, *, deadline: float | None = None) -> AckResult:
-        """Done, **and with it everything delivered before it** in its partition."""
+        """Marks it as completed, **with everything delivered before it** in its partition."""
         return await acknowledge_one(self._http, Ack(self._delivery, "completed"), deadline)
 
     async def nack(self, error: str | BaseException | None = None, *, deadline: float | None = None) -> AckResult:
-        """Failed: comes again while the queue's retries last, and is a dead letter then."""
+        """Marks it as failed: it is redelivered until the queue's retries are exhausted, then it becomes a dead letter."""
         return await acknowledge_one(self._http, Ack(self._delivery, "failed", text_of(error)), deadline)
 
     async def retry(self, *, deadline: float | None = None) -> AckResult:
-        """Given back: comes again, at no cost, and so does everything behind it."""
+        """Returns it for redelivery, with everything behind it, without counting a failure."""
         return await acknowledge_one(self._http, Ack(self._delivery, "retry"), deadline)
 
     async def dead_letter(
         self, reason: str | BaseException | None = None, *, deadline: float | None = None
     ) -> AckResult:
-        """Given up: a dead letter now. **Everything delivered before it** in its partition is done."""
+        """Makes it a dead letter now. **Everything delivered before it** in its partition is completed."""
         return await acknowledge_one(self._http, Ack(self._delivery, "dlq", text_of(reason)), deadline)
 
     async def renew(self, seconds: float | None = None, *, deadline: float | None = None) -> datetime:
-        """Keeps the message, and all that came with it, for so long from now on. Tells until when."""
+        """Extends the lease of everything delivered with it to this long from now. Returns when it ends."""
         check_ackable(self._delivery)
         check_time("seconds", seconds, zero=False)
         lease = self._delivery.lease
@@ -50,7 +50,7 @@ class AsyncMessage(Delivered[T]):
     async def trace(
         self, data: Any, *, names: str | Sequence[str] | None = None, event_type: str | None = None
     ) -> str:
-        """Notes something about the message. Answers the id of the note. If an answer is lost it may be there twice."""
+        """Attaches a note to the message. Returns the id of the note. After a lost response it may exist twice."""
         delivery = self._delivery
         return await add_trace(
             self._http,
@@ -64,8 +64,8 @@ class AsyncMessage(Delivered[T]):
 
 
 def text_of(error: str | BaseException | None) -> str | None:
-    """The text of an error; many say nothing but what they are."""
+    """The text of an error; for many, only their type is informative."""
     if isinstance(error, BaseException):
         error = str(error) or type(error).__name__
-    # A name of a file may hold half a character, which cannot be sent.
+    # A file name may contain a lone surrogate, which cannot be sent.
     return None if error is None else error.encode("utf-8", "replace").decode()

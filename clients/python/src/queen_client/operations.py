@@ -1,4 +1,4 @@
-"""What a broker accepted with a 202 and does later: who wants to know asks until it is done."""
+"""Deferred operations (202), and waiting until they complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .http import Answer, Http, Request
 _FIRST_PAUSE = 0.1
 _MAX_PAUSE = 1.0
 
-#: Our own word in an element: all operations of its partition, if there are several.
+#: A key of ours in an element: all operations of its partition, if there are several.
 _ALL = "operationIds"
 
 #: A result as the broker sends it.
@@ -25,10 +25,10 @@ Element = Dict[str, Any]
 
 @dataclass(frozen=True)
 class Operation:
-    """A message or an acknowledgement that is durable, in order, and not done yet."""
+    """A message or an acknowledgement that is durable and in order, but not executed yet."""
 
     id: str
-    #: How many are before it, and about how many seconds they take.
+    #: Number of operations ahead of it, and estimated seconds.
     position: int | None
     estimated_wait: float | None
     reason: str | None
@@ -42,19 +42,19 @@ def read_operation(element: Mapping[str, Any]) -> Operation | None:
 
 
 def unfolded(body: Any, lanes: Sequence[tuple[str, str]], elements: Sequence[Element]) -> Any:
-    """A broker may answer a 202 with one object instead of the usual list: the elements, with their operations."""
+    """Converts a 202 with a single object to the usual list: the sent elements, with their operations."""
     if not isinstance(body, dict) or not body.get("operationId"):
         return body
     ids: dict[tuple[str, str], list[str]] = {}
     for one in body.get("operations") or ({"operationId": body["operationId"]},):
         ids.setdefault((one.get("queue") or "", one.get("partition") or ""), []).append(one["operationId"])
     told = {name: body.get(name) for name in ("queuePosition", "estimatedWait", "reason")}
-    # The only one there is may have no name.
+    # A single operation may have no name.
     nameless = ids.get(("", "")) if len(ids) == 1 else None
     unfolded = []
     for lane, element in zip(lanes, elements):
         of_lane = ids.get(lane) or nameless
-        # What has none was done at once.
+        # Without an operation, it was executed at once.
         unfolded.append({**element, **told, "operationId": of_lane[0], _ALL: of_lane} if of_lane else element)
     return unfolded
 
@@ -62,9 +62,9 @@ def unfolded(body: Any, lanes: Sequence[tuple[str, str]], elements: Sequence[Ele
 async def completed(
     http: Http, answer: Answer, elements: list[Element], ends: float
 ) -> tuple[list[Element], OperationFailed | None]:
-    """The elements of an answer, if wanted after the operations they were put aside as are done.
+    """The elements of a response, if requested after their deferred operations have completed.
 
-    An operation that failed is told as well. It says nothing about the others.
+    Failed operations are included. They do not affect the others.
     """
     if answer.status != 202 or http.settings.queued_operation_behavior != "poll":
         return elements, None
@@ -83,7 +83,7 @@ async def completed(
                 for index in members:
                     elements[index].update(status="failed", success=False, error=error.message)
                 break
-            # They are in the order of the request.
+            # In the order of the request.
             for result in results[: len(members)]:
                 elements[members.popleft()].update(result)
     return elements, failure
@@ -98,9 +98,9 @@ async def _result(http: Http, operation: str, broker: int, ends: float) -> list[
                 raise TimedOut("the deadline has passed")
             answer = await http.call(Request("GET", where, route=Route(broker=broker), deadline=left))
             if not isinstance(answer.body, dict):
-                raise DecodeError("the broker's answer about it is no object")
+                raise DecodeError("the broker's response is not an object")
         except QueenError as error:
-            error.message = f"operation {operation} was accepted, but was not seen to be done: {error.message}"
+            error.message = f"operation {operation} was accepted, but its completion could not be confirmed: {error.message}"
             error.operation_id = operation
             raise
         state = answer.body.get("status")

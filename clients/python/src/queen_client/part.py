@@ -1,4 +1,4 @@
-"""What the parts of the admin plane share: one request, one answer."""
+"""Shared by the parts of the admin API: one request, one response."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Part:
 
 
 def checked(shape: type[R], answer: Answer) -> R:
-    """The body of an answer. Its shape is a promise of the API, and not looked at."""
+    """The body of a response. Its shape is guaranteed by the API and not validated."""
     body: R = answer.body
     if body is None or isinstance(body, str) != (shape is str):
-        raise DecodeError(f"the broker answered {answer.status}, but not as the API says")
+        raise DecodeError(f"the broker's response (status {answer.status}) does not conform to the API")
     if isinstance(body, dict) and (body.get("success") is False or body.get("error")):
-        text = body.get("error") or body.get("message") or "the broker refused it"
+        text = body.get("error") or body.get("message") or "the broker refused the request"
         raise Refused(str(text), status=answer.status, attempts=answer.attempts)
     return body

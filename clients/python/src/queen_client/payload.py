@@ -1,4 +1,4 @@
-"""Payloads: from Python to JSON, and from JSON to the type of a queue. Knows pydantic models without pydantic."""
+"""Payloads: from Python to JSON, and from JSON to the type of a queue. Supports pydantic models without importing pydantic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def encode(payload: Any) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(error, BadUse):
             raise
-        raise BadUse(f"the payload cannot be written as JSON: {error}") from error
+        raise BadUse(f"cannot serialize the payload as JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -39,12 +39,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     raise BadUse(
-        f"a {type(value).__name__} is no JSON; push a dict, a dataclass or a pydantic model, or convert it first"
+        f"a {type(value).__name__} is not JSON-serializable; push a dict, a dataclass or a pydantic model, or convert it first"
     )
 
 
 def decoder(wanted: Any) -> Callable[[Any], Any]:
-    """What turns JSON into the wanted type. Every failure of it is a DecodeError."""
+    """The function that converts JSON to the requested type. All of its failures are DecodeError."""
     if wanted is None or wanted is Any or wanted is object or _is_dict(wanted):
         return _as_it_is
     if hasattr(wanted, "model_validate"):
@@ -54,11 +54,11 @@ def decoder(wanted: Any) -> Callable[[Any], Any]:
         try:
             _hints(wanted)
         except Exception as error:
-            raise BadUse(f"the annotations of {wanted.__name__} cannot be read at run time: {error}") from error
+            raise BadUse(f"cannot read the annotations of {wanted.__name__} at run time: {error}") from error
     if is_dataclass or _is_hint(wanted):
         return _guarded(lambda value: _build(wanted, value), wanted)
     if not callable(wanted):
-        raise BadUse(f"type is a pydantic model, a dataclass, a dict or a function, not {wanted!r}")
+        raise BadUse(f"type must be a pydantic model, a dataclass, a dict or a function, not {wanted!r}")
     return _guarded(wanted, wanted)
 
 
@@ -72,9 +72,9 @@ def _guarded(convert: Callable[[Any], Any], wanted: Any) -> Callable[[Any], Any]
     def decode(value: Any) -> Any:
         try:
             return convert(value)
-        # Whatever somebody else's code raises, it means that the payload does not fit.
+        # Any exception of the type's code means that the payload does not fit.
         except Exception as error:
-            raise DecodeError(f"the payload is no {name}: {error}") from error
+            raise DecodeError(f"the payload is not a valid {name}: {error}") from error
 
     return decode
 
@@ -93,9 +93,9 @@ def _is_hint(wanted: Any) -> bool:
 
 
 def _build(hint: Any, value: Any) -> Any:
-    """The value as the hint says. Types it does not know it hands on as they are."""
+    """The value converted according to the type hint. Unknown types are passed through."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    # `int | None` of Python 3.10 has an origin of its own, and is spelled with `__args__` as well.
+    # `int | None` of Python 3.10 has its own origin type, with the same `__args__`.
     if origin is Union or type(hint).__name__ == "UnionType":
         return _build_union(arguments, value)
     if origin in (list, tuple, set, frozenset) or hint in (list, tuple):
@@ -123,13 +123,13 @@ def _build(hint: Any, value: Any) -> Any:
 
 def _build_dataclass(kind: Any, value: Any) -> Any:
     hints, given = _hints(kind), _expect(dict, value)
-    # Fields it does not know are left out, so that producers can add some first.
+    # Unknown fields are ignored, so that producers can add fields first.
     return kind(**{name: _build(hints[name], item) for name, item in given.items() if name in hints})
 
 
 @functools.lru_cache(maxsize=None)
 def _hints(kind: Any) -> dict[str, Any]:
-    """What its constructor takes."""
+    """The parameters of its constructor."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
@@ -163,11 +163,11 @@ def _parse(kind: Any, value: Any) -> Any:
     try:
         return kind(str(_expect((str, int, float), value)))
     except InvalidOperation:
-        raise ValueError(f"{value!r} is no number") from None
+        raise ValueError(f"{value!r} is not a number") from None
 
 
 def _expect(kind: Any, value: Any) -> Any:
-    # True is an int for Python, and not for JSON.
+    # True is an int in Python, but not in JSON.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         name = getattr(kind, "__name__", "number")
         raise TypeError(f"expected {name}, not {value!r}")

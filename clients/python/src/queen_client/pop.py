@@ -16,37 +16,36 @@ from .errors import BadUse, DecodeError, QueenError
 from .http import Http, Place, Request
 from .settings import check_count, check_name, check_time
 
-#: Where a group starts that reads for the first time: with all that is stored, with what comes from now on, or with
-#: what came after a time.
+#: Where a new group starts: at the oldest message, at new messages only, or after a time.
 Subscription = Union[Literal["all", "new"], datetime]
 
 _BATCH_MAX = 10_000
 _PARTITIONS_MAX = 100
-#: The broker ends a longer wait by itself.
+#: The broker's maximum wait.
 _WAIT_MAX = 600.0
 _LEASE_MAX = 86_400.0
 
-#: How long a pop may take beside its wait: an attempt, and all of them.
+#: Time in addition to the wait of a pop: for an attempt, and for the call.
 _ATTEMPT_SPARE = 5.0
 _DEADLINE_SPARE = 30.0
 
-#: If the broker does not tell how long a lease is.
+#: If the broker does not return the lease time.
 _LEASE_SECONDS = 60.0
 
 
 class PopOptions(TypedDict, total=False):
-    #: Most messages, over all partitions.
+    #: Maximum messages over all partitions.
     batch: int
-    #: Most partitions to take from.
+    #: Maximum partitions.
     partitions: int
-    #: Seconds to wait for a message; not at all if None.
+    #: Seconds to wait for a message; None to not wait.
     wait: float | None
-    #: Seconds for which the messages are yours; the queue's `leaseTime` if None.
+    #: Lease time in seconds; the queue's `leaseTime` if None.
     lease: float | None
-    #: Acknowledge at delivery: no lease, at most once.
+    #: Acknowledge at delivery: no lease, at-most-once.
     auto_ack: bool
     subscription: Subscription | None
-    #: Seconds for the whole call.
+    #: Time limit of the whole call in seconds.
     deadline: float | None
 
 
@@ -67,20 +66,20 @@ class Pop:
         check_time("lease", self.lease, zero=False)
         check_time("deadline", self.deadline, zero=False)
         if self.wait is not None and self.wait > _WAIT_MAX:
-            raise BadUse(f"a pop waits {_WAIT_MAX:.0f} s at most, not {self.wait}; ask again instead")
+            raise BadUse(f"a pop waits at most {_WAIT_MAX:.0f} s, not {self.wait}; pop again instead")
         if self.lease is not None and self.lease > _LEASE_MAX:
-            raise BadUse(f"a lease is {_LEASE_MAX:.0f} s at most, not {self.lease}; renew it instead")
+            raise BadUse(f"a lease lasts at most {_LEASE_MAX:.0f} s, not {self.lease}; renew it instead")
         if self.subscription is None:
             return
         if source.group is None:
-            raise BadUse("a subscription says where a consumer group starts: name one with .group(…)")
+            raise BadUse("a subscription needs a consumer group: use .group(…)")
         if not isinstance(self.subscription, datetime) and self.subscription not in ("all", "new"):
-            raise BadUse(f'a subscription is "all", "new" or a datetime, not {self.subscription!r}')
+            raise BadUse(f'subscription must be "all", "new" or a datetime, not {self.subscription!r}')
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where messages come from: a queue, one of its partitions, or all queues with a label."""
+    """A source of messages: a queue, one of its partitions, or all queues with a label."""
 
     queue: str | None = None
     partition: str | None = None
@@ -104,7 +103,7 @@ class Source:
     def route(self, worker: int) -> Route:
         if self.queue is not None and self.partition is not None:
             return Route((self.queue, self.partition))
-        # Workers of one consumer spread over the brokers.
+        # Workers of one consumer are spread over the brokers.
         what = (self.namespace or "", self.task or "") if self.queue is None else (self.queue,)
         return Route((*what, self.group or "", str(worker)))
 
@@ -127,12 +126,12 @@ class Source:
 
 @dataclass
 class Wait(Place):
-    """The wait of a pop, by the name under which the broker can be asked to end it."""
+    """The wait of a pop, with the id by which the broker can end it."""
 
     id: str = ""
 
     def next_id(self) -> str:
-        # Of an attempt that was given up the broker may still believe that it waits.
+        # A new id per attempt: the broker may still hold the wait of an abandoned one.
         self.id = str(uuid.uuid4())
         return self.id
 
@@ -140,7 +139,7 @@ class Wait(Place):
 @dataclass(frozen=True)
 class Popped:
     messages: list[Delivery]
-    #: None if there is nothing, or nothing to acknowledge.
+    #: None without messages, or without anything to acknowledge.
     lease: Lease | None
 
 
@@ -167,7 +166,7 @@ async def pop(
     def query(left: float) -> dict[str, str]:
         if ending is not None:
             return {**source.query(options, wait), "waitId": ending.next_id()}
-        # What is sent again has less time to wait, and wants to be answered before the call ends.
+        # A repeated pop has less time to wait, and should respond before the call ends.
         seconds = min(waits_until - time.monotonic(), left - min(_ATTEMPT_SPARE, left / 2))
         return source.query(options, min(wait, seconds))
 
@@ -178,7 +177,7 @@ async def pop(
         route=source.route(worker),
         deadline=deadline,
         timeout=timeout,
-        # Sent again it would bring the next messages, as if there had been none before.
+        # A retry would return the next messages and hide the loss.
         repeatable=not options.auto_ack,
         patient=ending is not None,
         on_error=on_error,
@@ -190,7 +189,7 @@ async def pop(
     try:
         return _read(answer.body, answer.broker, options, decode)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DecodeError(f"the broker's answer to a pop cannot be read: {error!r}") from error
+        raise DecodeError(f"cannot read the broker's response to a pop: {error!r}") from error
 
 
 def _read(body: Any, broker: int, options: Pop, decode: Callable[[Any], Any]) -> Popped:

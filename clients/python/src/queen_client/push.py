@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 PushStatus = Literal["queued", "duplicate", "buffered", "failed"]
 
-#: The broker takes no more in one request.
+#: The broker's limit per request.
 _ITEMS_MAX = 50_000
 
 DEFAULT_PARTITION = "Default"
@@ -27,14 +27,14 @@ DEFAULT_PARTITION = "Default"
 
 @dataclass(frozen=True)
 class NewMessage(Generic[T]):
-    """A payload with what may be said about it. Where there is nothing to say the payload alone will do."""
+    """A payload with options. Without options, a plain payload is enough."""
 
     payload: T
-    #: That of the handle if None.
+    #: The handle's partition if None.
     partition: str | None = None
-    #: Your id for it; a second message of the same id and partition is a duplicate.
+    #: Your id for deduplication; a second message with the same id and partition is a duplicate.
     transaction_id: str | None = None
-    #: A UUID that travels with it.
+    #: A UUID that is stored with it.
     trace_id: str | None = None
     #: W3C trace context.
     traceparent: str | None = None
@@ -42,7 +42,7 @@ class NewMessage(Generic[T]):
 
 
 class MessageOptions(TypedDict, total=False):
-    """What may be said about one message; see `NewMessage`."""
+    """Options of a message; see `NewMessage`."""
 
     transaction_id: str | None
     trace_id: str | None
@@ -55,18 +55,18 @@ class PushResult:
     id: str
     transaction_id: str
     queue: str
-    #: `duplicate`: was there before, and `id` is that of the first. `buffered`: on the disk of the broker.
+    #: `duplicate`: stored before, and `id` is that of the first message. `buffered`: in the broker's spool.
     status: PushStatus
     partition_id: str
     trace_id: str | None
     error: str | None
-    #: If the broker does it later.
+    #: Set if the broker deferred it.
     operation: Operation | None
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message as it is sent, however often."""
+    """A serialized message, which retries send unchanged."""
 
     queue: str
     partition: str
@@ -79,17 +79,17 @@ class Outgoing:
 def new_message(payload: Any, partition: str | None, options: MessageOptions) -> NewMessage[Any]:
     unknown = set(options) - set(MessageOptions.__annotations__)
     if unknown:
-        hint = "; choose it with .partition(…)" if "partition" in unknown else ""
-        raise BadUse(f"a message has no option {', '.join(sorted(unknown))}{hint}")
+        hint = "; set it with .partition(…)" if "partition" in unknown else ""
+        raise BadUse(f"unknown message option {', '.join(sorted(unknown))}{hint}")
     if not isinstance(payload, NewMessage):
         return NewMessage(payload, partition, **options)
     if partition is not None or options:
-        raise BadUse("a NewMessage says everything about the message itself; give it the partition and the ids")
+        raise BadUse("a NewMessage cannot be combined with options; set the partition and the ids in it")
     return payload
 
 
 def outgoing(queue: str, partition: str | None, message: Any) -> Outgoing:
-    """Checks and writes a message, and gives it an id, once and for all attempts."""
+    """Validates and serializes a message, and assigns its id, once for all attempts."""
     new: NewMessage[Any] = message if isinstance(message, NewMessage) else NewMessage(message)
     lane = new.partition if new.partition is not None else partition
     lane = DEFAULT_PARTITION if lane is None else check_name("partition", lane)
@@ -102,27 +102,27 @@ def outgoing(queue: str, partition: str | None, message: Any) -> Outgoing:
         traceparent=new.traceparent,
         tracestate=new.tracestate,
     )
-    # The payload is spliced in, so that it is written once.
+    # The payload is inserted as text, so that it is serialized only once.
     item = wire.body(fields)[:-1] + b',"payload":' + payloads.encode(new.payload) + b"}"
-    # Who keeps a message that was not delivered can push it again under the same id.
+    # The id is kept, so that an undelivered message can be pushed again with it.
     return Outgoing(queue, lane, transaction_id, item, replace(new, partition=lane, transaction_id=transaction_id))
 
 
 async def push(http: Http, messages: Sequence[Outgoing], deadline: float | None = None) -> list[PushResult]:
-    """Sends messages in one request. If some are refused it is an error that has the results of all."""
+    """Sends messages in one request. If some are refused, the error has the results of all."""
     if not messages:
         return []
     if len(messages) > _ITEMS_MAX:
-        raise BadUse(f"a push takes {_ITEMS_MAX} messages at most, not {len(messages)}; use a buffer")
+        raise BadUse(f"a push takes at most {_ITEMS_MAX} messages, not {len(messages)}; use a buffer")
     ends = time.monotonic() + (http.settings.deadline if deadline is None else deadline)
     body = b'{"items":[' + b",".join(message.item for message in messages) + b"]}"
-    # All at the broker of the first.
+    # All go to the broker of the first.
     route = Route((messages[0].queue, messages[0].partition))
     answer = await http.call(Request("POST", wire.path("push"), body=body, route=route, deadline=deadline))
     lanes = [(message.queue, message.partition) for message in messages]
     elements = unfolded(answer.body, lanes, [_accepted(message) for message in messages])
     if not isinstance(elements, list) or len(elements) != len(messages):
-        raise DecodeError("the broker's answer to a push has not one result for each message")
+        raise DecodeError("the broker's response to a push does not have one result per message")
     elements, failure = await completed(http, answer, elements, ends)
     results = [read_result(element) for element in elements]
     if failure is not None:
@@ -136,7 +136,7 @@ async def push(http: Http, messages: Sequence[Outgoing], deadline: float | None 
 
 
 def _accepted(message: Outgoing) -> dict[str, Any]:
-    """What is known of a message that was put aside if the broker does not tell its id."""
+    """The result of a deferred message if the broker does not return its id."""
     known = {"transaction_id": message.transaction_id, "queueName": message.queue, "status": "queued"}
     return {"message_id": "", "partition_id": "", **known}
 
@@ -154,11 +154,11 @@ def read_result(element: dict[str, Any]) -> PushResult:
             operation=read_operation(element),
         )
     except (KeyError, TypeError) as error:
-        raise DecodeError(f"the broker's answer to a push has no {error}") from error
+        raise DecodeError(f"the broker's response to a push has no {error}") from error
 
 
 def listed(messages: Iterable[Union[T, NewMessage[T]]]) -> list[Union[T, NewMessage[T]]]:
-    # A text or a dict can be iterated, and nobody means its letters or keys.
+    # A str or a dict is iterable too, but its characters or keys are not messages.
     if isinstance(messages, (str, bytes, dict)):
         raise BadUse("push_many takes a list of messages; push takes one")
     return list(messages)

@@ -1,4 +1,4 @@
-"""Handles: a queue, its partitions and groups. Cheap, immutable, reusable; nothing is sent before a verb."""
+"""Handles: a queue, its partitions and groups. Cheap, immutable and reusable; they send nothing, verbs do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: A batch for a handler of batches, if nothing is said.
+#: Default batch size for a handler of batches.
 _BATCH = 100
 
 Handler = Callable[[AsyncMessage[T]], Awaitable[object]]
@@ -31,32 +31,32 @@ BatchHandler = Callable[[List[AsyncMessage[T]]], Awaitable[object]]
 
 
 class AsyncReader(Generic[T]):
-    """Where messages are read: a queue or what is found by labels, with or without a consumer group."""
+    """A source of messages: a queue, a partition or queues by label, with or without a consumer group."""
 
     def __init__(self, http: Http, source: Source, decode: Callable[[Any], Any]) -> None:
         self._http, self._source, self._decode = http, source, decode
 
     def group(self, name: str) -> AsyncReader[T]:
-        """As this consumer group, which has a cursor of its own. All who name none share one."""
+        """The consumer group to read as. Consumers without a group share one cursor."""
         return AsyncReader(self._http, self._source.with_group(name), self._decode)
 
     async def pop(self, **options: Unpack[PopOptions]) -> list[AsyncMessage[T]]:
-        """Messages, as many as there are up to `batch`; none is an empty list."""
+        """Pops up to `batch` messages; an empty list if there are none."""
         wanted = Pop(**options)
         wanted.check(self._source)
         popped = await pop(self._http, self._source, wanted, self._decode)
         return [AsyncMessage(delivery, self._http) for delivery in popped.messages]
 
     async def consume(self, handler: Handler[T], **options: Unpack[ConsumeOptions]) -> Summary:
-        """Handles messages one after the other until the consumer ends. Cancelled, it gives back what it holds."""
+        """Handles messages one at a time until the consumer ends. If cancelled, it gives back what it holds."""
         return await _to_its_end(self.start(handler, **options))
 
     async def consume_batches(self, handler: BatchHandler[T], **options: Unpack[ConsumeOptions]) -> Summary:
-        """Handles whole batches: all of one are done or none."""
+        """Handles whole batches, which succeed or fail together."""
         return await _to_its_end(self.start_batches(handler, **options))
 
     def start(self, handler: Handler[T], **options: Unpack[ConsumeOptions]) -> AsyncConsumer:
-        """Begins to consume, and returns what can be stopped and waited for."""
+        """Starts a consumer in the background."""
         check_handler(handler)
 
         async def handle(deliveries: Sequence[Delivery]) -> None:
@@ -74,9 +74,9 @@ class AsyncReader(Generic[T]):
         return self._start(handle, True, Consume(**options))
 
     def dead_letters(self) -> AsyncDeadLetters:
-        """What was given up here."""
+        """The dead letters of this queue, partition or group."""
         if self._source.queue is None:
-            raise BadUse("dead letters are those of a queue: queen.queue(…).dead_letters()")
+            raise BadUse("dead letters belong to a queue: queen.queue(…).dead_letters()")
         return AsyncDeadLetters(self._http, self._source)
 
     def __repr__(self) -> str:
@@ -90,25 +90,25 @@ class AsyncQueue(AsyncReader[T]):
     """A queue, or one of its partitions."""
 
     def partition(self, name: str) -> AsyncQueue[T]:
-        """One ordered lane of the queue. Lanes never block one another."""
+        """A partition of the queue. Partitions are independent of each other."""
         return AsyncQueue(self._http, self._source.with_partition(name), self._decode)
 
     async def push(
         self, payload: Union[T, NewMessage[T]], *, deadline: float | None = None, **options: Unpack[MessageOptions]
     ) -> PushResult:
-        """Stores one message. Safe to be sent again: it gets its transaction id before the first attempt."""
+        """Pushes one message. Safe to retry: it gets its transaction id before the first attempt."""
         message = outgoing(self._name, self._source.partition, new_message(payload, None, options))
         return (await push(self._http, [message], deadline))[0]
 
     async def push_many(
         self, payloads: Iterable[Union[T, NewMessage[T]]], *, deadline: float | None = None
     ) -> list[PushResult]:
-        """Stores messages with one request, in this order."""
+        """Pushes messages in one request, in this order."""
         messages = [outgoing(self._name, self._source.partition, payload) for payload in listed(payloads)]
         return await push(self._http, messages, deadline)
 
     def buffer(self, **options: Unpack[BufferOptions]) -> AsyncBuffer[T]:
-        """A buffer that turns many single pushes into few requests."""
+        """A buffer that combines many pushes into few requests."""
         return AsyncBuffer(self._http, self._name, self._source.partition, Limits(**options))
 
     @property

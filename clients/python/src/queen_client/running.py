@@ -1,4 +1,4 @@
-"""What goes on by itself until its client is closed: consumers and buffers."""
+"""Background work of a client, which ends when the client is closed: consumers and buffers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 class Running:
     def __init__(self) -> None:
-        #: Also those that nobody else knows any more.
+        #: Including those without other references.
         self.consumers: set[AsyncConsumer] = set()
-        #: One that nobody knows any more has nothing inside, or a task that holds it.
+        #: A buffer without other references is empty, or held by a task.
         self.buffers: WeakSet[AsyncBuffer[Any]] = WeakSet()
         self._ended = False
 
     def check_open(self) -> None:
         if self._ended:
-            raise Closed("this client was closed; make another one")
+            raise Closed("this client is closed; create a new one")
 
     def check_outside(self) -> None:
         for consumer in self.consumers:
             consumer._check_outside()
 
     async def end(self) -> None:
-        """Stops consumers and then closes buffers, which handlers need until then. Raises what was not delivered."""
+        """Stops consumers, then closes buffers, which handlers need until then. Raises errors of undelivered messages."""
         self._ended = True
         try:
             await self._stop(None)
@@ -44,6 +44,6 @@ class Running:
             raise Undelivered(untold)
 
     async def _stop(self, timeout: float | None) -> None:
-        # What a consumer ends with it has told.
+        # A consumer has already reported the error that it ended with.
         stopping = (consumer.stop(timeout) for consumer in list(self.consumers))
         await asyncio.gather(*stopping, return_exceptions=True)

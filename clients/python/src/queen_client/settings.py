@@ -1,4 +1,4 @@
-"""The options of a client, and what may be said in them."""
+"""Options of a client, and their validation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from .errors import BadUse
 from .retry import Retry
 
-#: A token, or what gives one for each attempt.
+#: A token, or a function that provides one for each attempt.
 Token = Union[str, Callable[[], Union[str, Awaitable[str]]]]
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -20,22 +20,22 @@ _HEADER_VALUE = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 
 
 class QueenOptions(TypedDict, total=False):
-    """What `AsyncQueen` and `Queen` take besides their addresses. Times are seconds."""
+    """Options of `AsyncQueen` and `Queen` besides their URLs. Times are seconds."""
 
     token: Token | None
     headers: Mapping[str, str]
-    #: One attempt; a pop that waits has its wait and 5 s more.
+    #: Limit of an attempt; for a waiting pop, its wait plus 5 s.
     request_timeout: float
-    #: A whole call with its retries; a pop that waits has its wait and 30 s more.
+    #: Limit of a call with its retries; for a waiting pop, its wait plus 30 s.
     deadline: float
-    #: The first backoff. It doubles, and its length is drawn between nothing and all of it.
+    #: Maximum of the first backoff. It doubles; the actual pause is random, between nothing and all of it.
     retry_delay: float
     max_retry_delay: float
     retry_on_429: bool
     honor_retry_after: bool
-    #: What to do with a 202: hand it out, or wait until it is done.
+    #: How to treat a 202: return it, or wait until it completes.
     queued_operation_behavior: Literal["return", "poll"]
-    #: Whom to trust with https://, as httpx takes it.
+    #: Certificates to trust for https://, as in httpx.
     verify: bool | ssl.SSLContext
 
 
@@ -57,7 +57,7 @@ class Settings:
         for what in ("request_timeout", "deadline", "retry_delay", "max_retry_delay"):
             check_time(what, getattr(self, what), zero=False)
         if self.queued_operation_behavior not in ("return", "poll"):
-            raise BadUse(f'queued_operation_behavior is "return" or "poll", not {self.queued_operation_behavior!r}')
+            raise BadUse(f'queued_operation_behavior must be "return" or "poll", not {self.queued_operation_behavior!r}')
         if self.token is not None and not callable(self.token):
             check_token(self.token)
         for name, value in self.headers.items():
@@ -76,65 +76,65 @@ def check_urls(url: str | Sequence[str] | None, urls: Sequence[str] | None) -> l
         elif some is not None:
             given.extend(some)
     if not given:
-        raise BadUse('a client needs the address of a broker, such as "http://localhost:6632"')
+        raise BadUse('a client needs a broker URL, such as "http://localhost:6632"')
     return list(dict.fromkeys(check_url(one) for one in given))
 
 
 def check_url(url: str) -> str:
-    # Not with the URL: errors end up in logs.
+    # Without the URL, because errors end up in logs.
     if isinstance(url, str) and "@" in url.split("//", 1)[-1].split("/", 1)[0]:
-        raise BadUse("the URL of a broker names no user and no password; use token=")
+        raise BadUse("a broker URL must not contain user and password; use token=")
     try:
         parts = urlsplit(url)
         port_is_a_number = parts.port is None or parts.port >= 0
     except (ValueError, AttributeError):
-        raise BadUse(f"{url!r} is no URL") from None
+        raise BadUse(f"{url!r} is not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_a_number:
-        raise BadUse(f"the URL of a broker begins with http:// or https:// and a host, unlike {url!r}")
+        raise BadUse(f"a broker URL must start with http:// or https:// and a host, unlike {url!r}")
     if parts.query or parts.fragment:
-        raise BadUse(f"the URL of a broker has no query and no fragment, unlike {url!r}")
+        raise BadUse(f"a broker URL must not have a query or fragment, unlike {url!r}")
     return url.rstrip("/")
 
 
 def check_token(token: object) -> str:
-    # Not with the token: errors end up in logs.
+    # Without the token, because errors end up in logs.
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise BadUse("the token is no text, or empty, or holds characters that no header can, such as a line break")
+        raise BadUse("the token must be a non-empty string without characters that are not allowed in a header, such as line breaks")
     return token
 
 
 def check_header(name: object, value: object) -> None:
     if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-        raise BadUse(f"{name!r} is no name of a header")
+        raise BadUse(f"{name!r} is not a valid header name")
     if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
-        raise BadUse(f"the value of the header {name} is no text that a header can hold")
+        raise BadUse(f"the value of header {name} is not valid in a header")
 
 
 def check_time(what: str, seconds: float | None, *, zero: bool = True) -> None:
-    """None passes: it stands for a default."""
+    """Validates seconds. None passes: it stands for a default."""
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise BadUse(f"{what} is a number of seconds, not {seconds!r}")
-    # Not a number is neither, so it fails both.
+        raise BadUse(f"{what} must be a number of seconds, not {seconds!r}")
+    # NaN fails both comparisons.
     if not (seconds > 0 or (zero and seconds == 0)):
         raise BadUse(f"{what} must not be {'negative' if zero else 'negative or 0'}, but is {seconds}")
 
 
 def check_count(what: str, count: int | None, most: int | None = None) -> None:
-    """None passes: it stands for a default."""
+    """Validates a count. None passes: it stands for a default."""
     if count is None:
         return
     if isinstance(count, bool) or not isinstance(count, int):
-        raise BadUse(f"{what} is a whole number, not {count!r}")
+        raise BadUse(f"{what} must be a whole number, not {count!r}")
     if count < 1 or (most is not None and count > most):
         raise BadUse(f"{what} must be at least 1{f' and at most {most}' if most else ''}, but is {count}")
 
 
 def check_name(what: str, name: str) -> str:
-    """As the broker counts: 255 characters, none of them NUL. The empty name is legal there, and always a slip here."""
+    """The broker's limits: 255 characters, none of them NUL. It accepts an empty name, but here that is always a mistake."""
     if not isinstance(name, str):
-        raise BadUse(f"the name of a {what} is a text, not {name!r}")
+        raise BadUse(f"the name of a {what} must be a string, not {name!r}")
     if not name:
         raise BadUse(f"the name of a {what} must not be empty")
     if len(name) > 255:

@@ -1,4 +1,4 @@
-"""The client for callers without an event loop. Has no behaviour of its own: the asyncio client does everything."""
+"""The synchronous client. It wraps the asyncio client, which does everything."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Message(Facade[AsyncMessage[T]], Delivered[T]):
-    """Each verb is one request. If the broker refuses it, because the lease has ended, it raises Refused."""
+    """Each verb is one request. It raises Refused if the broker refuses it because the lease has ended."""
 
     def __init__(self, inner: AsyncMessage[T], loop: LoopThread) -> None:
         Facade.__init__(self, inner, loop)
@@ -57,22 +57,21 @@ class Message(Facade[AsyncMessage[T]], Delivered[T]):
 
 
 class Consumer(Facade[AsyncConsumer]):
-    """A running consumer. Its handlers run in threads of their own."""
+    """A running consumer. Its handlers run in their own threads."""
 
     wait = blocking(AsyncConsumer.wait)
 
     def stop(self, timeout: float | None = None) -> Summary:
-        """Takes no more messages, waits for handlers, and gives back what they have not begun.
+        """Pops no more messages, waits for handlers, and gives back unhandled messages.
 
-        Handlers that take longer than the timeout are left alone, with `message.lease_lost` true. Afterwards nothing is
-        leased any more.
+        Handlers that exceed the timeout continue, with `message.lease_lost` true. Afterwards nothing is leased.
         """
         if current_consumer() is self._inner:
             raise BadUse(WAITS_FOR_ITSELF)
         return self._loop.run(self._inner.stop(timeout))
 
     def request_stop(self) -> None:
-        """The same without waiting for its end, so that a handler may do it."""
+        """Stops without waiting, so that a handler may call it."""
         self._loop.soon(self._inner.request_stop)
 
     def __enter__(self) -> Consumer:
@@ -83,7 +82,7 @@ class Consumer(Facade[AsyncConsumer]):
 
 
 class Receipt(Facade[AsyncReceipt]):
-    """Stands for a message in a buffer."""
+    """The receipt of a message in a buffer."""
 
     @property
     def transaction_id(self) -> str:
@@ -118,18 +117,18 @@ class Buffer(Facade[AsyncBuffer[T]], Generic[T]):
 
 
 class Transaction(Facade[AsyncTransaction]):
-    """Collects; `commit()` or the end of `with` sends. An exception inside of it sends nothing."""
+    """Collects operations, which `commit()` or the end of `with` sends. After an exception nothing is sent."""
 
     def ack(
         self, message: Delivered[Any], status: AckStatus = "completed", error: str | BaseException | None = None
     ) -> None:
-        """Adds an acknowledgement. If it would be refused, nothing of the transaction happens."""
+        """Adds an acknowledgement. If it is refused, the whole transaction is rolled back."""
         self._inner.ack(message, status, error)
 
     def push(
         self, queue: str, payload: Any, *, partition: str | None = None, **options: Unpack[MessageOptions]
     ) -> str:
-        """Adds a message. Tells its transaction id."""
+        """Adds a message. Returns its transaction id."""
         return self._inner.push(queue, payload, partition=partition, **options)
 
     commit = blocking(AsyncTransaction.commit)
@@ -142,28 +141,28 @@ class Transaction(Facade[AsyncTransaction]):
 
 
 class Reader(Facade[AsyncReader[T]], Generic[T]):
-    """Where messages are read: a queue or what is found by labels, with or without a consumer group."""
+    """A source of messages: a queue, a partition or queues by label, with or without a consumer group."""
 
     def group(self, name: str) -> Reader[T]:
-        """As this consumer group, which has a cursor of its own. All who name none share one."""
+        """The consumer group to read as. Consumers without a group share one cursor."""
         return Reader(self._inner.group(name), self._loop)
 
     def pop(self, **options: Unpack[PopOptions]) -> list[Message[T]]:
-        """Messages, as many as there are up to `batch`; none is an empty list."""
+        """Pops up to `batch` messages; an empty list if there are none."""
         return [Message(message, self._loop) for message in self._loop.run(self._inner.pop(**options))]
 
     def consume(self, handler: Callable[[Message[T]], object], **options: Unpack[ConsumeOptions]) -> Summary:
-        """Handles messages one after the other until the consumer ends. Interrupted, it gives back what it holds."""
+        """Handles messages one at a time until the consumer ends. If interrupted, it gives back what it holds."""
         return _to_its_end(self.start(handler, **options))
 
     def consume_batches(
         self, handler: Callable[[List[Message[T]]], object], **options: Unpack[ConsumeOptions]
     ) -> Summary:
-        """Handles whole batches: all of one are done or none."""
+        """Handles whole batches, which succeed or fail together."""
         return _to_its_end(self.start_batches(handler, **options))
 
     def start(self, handler: Callable[[Message[T]], object], **options: Unpack[ConsumeOptions]) -> Consumer:
-        """Begins to consume, and returns what can be stopped and waited for."""
+        """Starts a consumer in the background."""
         check_handler(handler, plain=True)
 
         async def begin(threads: Threads) -> AsyncConsumer:
@@ -188,7 +187,7 @@ class Reader(Facade[AsyncReader[T]], Generic[T]):
         return self._start(begin, options)
 
     def dead_letters(self) -> DeadLetters:
-        """What was given up here."""
+        """The dead letters of this queue, partition or group."""
         return DeadLetters(self._inner.dead_letters(), self._loop)
 
     def _start(
@@ -205,25 +204,25 @@ class Queue(Reader[T]):
     _inner: AsyncQueue[T]
 
     def partition(self, name: str) -> Queue[T]:
-        """One ordered lane of the queue. Lanes never block one another."""
+        """A partition of the queue. Partitions are independent of each other."""
         return Queue(self._inner.partition(name), self._loop)
 
     def push(
         self, payload: Union[T, NewMessage[T]], *, deadline: float | None = None, **options: Unpack[MessageOptions]
     ) -> PushResult:
-        """Stores one message. Safe to be sent again: it gets its transaction id before the first attempt."""
+        """Pushes one message. Safe to retry: it gets its transaction id before the first attempt."""
         return self._loop.run(self._inner.push(payload, deadline=deadline, **options))
 
     def push_many(
         self, payloads: Iterable[Union[T, NewMessage[T]]], *, deadline: float | None = None
     ) -> list[PushResult]:
-        """Stores messages with one request, in this order."""
-        # Here and not over there, where a slow iterator would hold up everything else.
+        """Pushes messages in one request, in this order."""
+        # Iterated here and not in the loop, where a slow iterator would block everything else.
         messages = listed(payloads)
         return self._loop.run(self._inner.push_many(messages, deadline=deadline))
 
     def buffer(self, **options: Unpack[BufferOptions]) -> Buffer[T]:
-        """A buffer that turns many single pushes into few requests."""
+        """A buffer that combines many pushes into few requests."""
 
         async def begin() -> AsyncBuffer[T]:
             return self._inner.buffer(**options)
@@ -232,9 +231,9 @@ class Queue(Reader[T]):
 
 
 class Queen(Facade[AsyncQueen]):
-    """A connection to one broker or several that share a database.
+    """A client of one broker, or of several on one database.
 
-    May be used by several threads. Use it with `with`, or call `close()`.
+    It may be used by several threads. Use it with `with`, or call `close()`.
     """
 
     def __init__(
@@ -255,7 +254,7 @@ class Queen(Facade[AsyncQueen]):
     @overload
     def queue(self, name: str, type: Callable[[Any], T]) -> Queue[T]: ...
     def queue(self, name: str, type: Any = None) -> Queue[Any]:
-        """A queue with payloads of this type: a pydantic model, a dataclass, a TypedDict, or what a function makes."""
+        """A queue with payloads of this type: a pydantic model, a dataclass, a TypedDict, or the result of a function."""
         return Queue(self._inner.queue(name, type), self._loop)
 
     @overload
@@ -267,7 +266,7 @@ class Queen(Facade[AsyncQueen]):
         self, namespace: str | None = None, task: str | None = None, *, type: Callable[[Any], T]
     ) -> Reader[T]: ...
     def discover(self, namespace: str | None = None, task: str | None = None, *, type: Any = None) -> Reader[Any]:
-        """All queues with these labels, also those that come later."""
+        """All queues with these labels, including ones created later."""
         return Reader(self._inner.discover(namespace, task, type=type), self._loop)
 
     def ack(
@@ -278,17 +277,17 @@ class Queen(Facade[AsyncQueen]):
         *,
         deadline: float | None = None,
     ) -> list[AckResult]:
-        """Acknowledges messages of one group with one request. A refusal is a result, not an error."""
+        """Acknowledges messages of one group in one request. A refusal is a result, not an error."""
         return self._loop.run(self._inner.ack(list(messages), status, error, deadline=deadline))
 
     def transaction(self) -> Transaction:
-        """Acknowledges and pushes together: all of it or nothing."""
+        """A transaction: acknowledgements and pushes, all or nothing."""
         return Transaction(self._inner.transaction(), self._loop)
 
     def close(self) -> None:
-        """Stops its consumers, delivers what its buffers hold, and closes its connections.
+        """Stops consumers, flushes buffers, and closes connections.
 
-        Raises Undelivered if a buffer could not deliver all of it.
+        Raises Undelivered if a buffer could not deliver all of its messages.
         """
         if current_consumer() in self._inner._http.running.consumers:
             raise BadUse(WAITS_FOR_ITSELF)
@@ -307,13 +306,13 @@ def _to_its_end(consumer: Consumer) -> Summary:
     except QueenError:
         raise
     except BaseException:
-        # Ctrl-C, for one.
+        # For example Ctrl-C.
         consumer.stop(0)
         raise
 
 
 async def _begun(begin: Callable[[Threads], Coroutine[Any, Any, AsyncConsumer]], threads: Threads) -> AsyncConsumer:
-    # Its first handler is called later than this.
+    # Its first handler is called after this.
     threads.consumer = await begin(threads)
     return threads.consumer
 

@@ -1,4 +1,4 @@
-"""The admin plane for callers without an event loop."""
+"""The synchronous admin API."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Messages(Facade[AsyncMessages]):
 
 
 class Operations(Facade[AsyncOperations]):
-    """What was accepted with a 202."""
+    """Deferred operations."""
 
     list = blocking(AsyncOperations.list)
     get = blocking(AsyncOperations.get)
@@ -70,7 +70,7 @@ class Operations(Facade[AsyncOperations]):
 
 
 class Maintenance(Facade[AsyncMaintenance]):
-    """Switches for all brokers: pushes that go to their disks, and pops that find nothing."""
+    """Maintenance switches of all brokers: spooling pushes to disk, and returning no messages from pops."""
 
     push = blocking(AsyncMaintenance.push)
     pop = blocking(AsyncMaintenance.pop)

@@ -1,4 +1,4 @@
-"""Tasks that only their owner cancels, and waits that have an end."""
+"""Tasks that only their owner cancels, and waits with a limit."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, Coroutine, TypeVar
 
 R = TypeVar("R")
 
-#: How long a task that was given up may take to clean up, such as to close its connection.
+#: How long an abandoned task may take to clean up, such as to close its connection.
 _LEAVE = 1.0
 
 
 class Cut(Exception):
-    """The task was cancelled, and not by the caller that waits for it."""
+    """The task was cancelled by someone other than the caller that waits for it."""
 
 
 class Owned(asyncio.Task[R]):
     """A task that ignores `cancel()`: it ends by itself, or its owner calls `give_up()`.
 
-    A loop that ends cancels all tasks at once. A request cut off that way may have been carried out, and its answer (the
+    A loop that ends cancels all tasks at once. A request cut off that way may have been executed, and its response (the
     messages of a pop) would be lost. The owner, which is cancelled as well, decides whether to wait for it.
     """
 
@@ -52,5 +52,5 @@ async def leave(task: asyncio.Future[Any]) -> None:
         task.give_up() if isinstance(task, Owned) else task.cancel()
         await asyncio.wait({task}, timeout=_LEAVE)
     if task.done() and not task.cancelled():
-        # Otherwise asyncio complains that nobody asked.
+        # Otherwise asyncio complains about an unobserved exception.
         task.exception()

@@ -1,4 +1,4 @@
-"""Notes about messages: what consumers did with them."""
+"""Traces: notes of consumers about messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def add_trace(
     body = wire.body(fields)[:-1] + b',"data":' + payloads.encode(data) + b"}"
     answer = await http.call(Request("POST", wire.path("traces"), body=body))
     if not isinstance(answer.body, dict) or not isinstance(answer.body.get("traceId"), str):
-        raise DecodeError("the broker's answer to a trace has no traceId")
+        raise DecodeError("the broker's response to a trace has no traceId")
     trace_id: str = answer.body["traceId"]
     return trace_id
 
@@ -47,7 +47,7 @@ class AsyncTraces(Part):
         names: str | Sequence[str] | None = None,
         event_type: str | None = None,
     ) -> str:
-        """Notes something about a message. Answers the id of the note. If an answer is lost it may be there twice."""
+        """Attaches a note to a message. Returns the id of the note. After a lost response it may exist twice."""
         return await add_trace(
             self._http, transaction_id, partition_id, data, group=group, names=names, event_type=event_type
         )

@@ -1,4 +1,4 @@
-"""Acknowledges and pushes in one transaction: all of it or nothing."""
+"""Transactions: acknowledgements and pushes, all or nothing."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ class Committed:
 
 
 class AsyncTransaction:
-    """Collects; `commit()` or the end of `async with` sends. An exception inside of it sends nothing."""
+    """Collects operations, which `commit()` or the end of `async with` sends. After an exception nothing is sent."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
         self._acks: list[Ack] = []
         self._pushes: list[Outgoing] = []
         self._ended = False
-        #: Whether a commit may have been carried out although nobody knows.
+        #: Whether a commit with an unknown outcome may have been executed.
         self._unsure = False
 
     def ack(
         self, message: Delivered[Any], status: AckStatus = "completed", error: str | BaseException | None = None
     ) -> None:
-        """Adds an acknowledgement. If it would be refused, nothing of the transaction happens."""
+        """Adds an acknowledgement. If it is refused, the whole transaction is rolled back."""
         self._check_open()
         check_ackable(message._delivery)
         if status not in ("completed", "failed", "retry", "dlq"):
-            raise BadUse(f'a status is "completed", "failed", "retry" or "dlq", not {status!r}')
+            raise BadUse(f'status must be "completed", "failed", "retry" or "dlq", not {status!r}')
         self._acks.append(Ack(message._delivery, status, text_of(error)))
 
     def push(
         self, queue: str, payload: Any, *, partition: str | None = None, **options: Unpack[MessageOptions]
     ) -> str:
-        """Adds a message. Tells its transaction id."""
+        """Adds a message. Returns its transaction id."""
         self._check_open()
         message = outgoing(check_name("queue", queue), None, new_message(payload, partition, options))
         self._pushes.append(message)
         return message.transaction_id
 
     async def commit(self, *, deadline: float | None = None) -> Committed:
-        """All of it or nothing. If it fails for want of an answer it may be committed again.
+        """Commits all operations or none. After a missing response it may be called again.
 
-        Raises RolledBack if it did not happen, and OutcomeUnknown if an answer was lost and nobody can tell: if it did
-        happen its messages do not come again, if not they do.
+        Raises RolledBack if nothing was executed, and OutcomeUnknown if a response was lost: if it was executed its messages
+        are not redelivered, otherwise they are.
         """
         self._check_open()
         if not self._acks and not self._pushes:
@@ -82,13 +82,13 @@ class AsyncTransaction:
             raise
         self._unsure = before or answer.repeated
         if not isinstance(answer.body, dict):
-            raise DecodeError("the broker's answer to a transaction is no object")
+            raise DecodeError("the broker's response to a transaction is not an object")
         if not answer.body.get("success"):
             raise self._failure(answer)
         try:
             committed = self._read(answer.body)
         except (KeyError, TypeError) as error:
-            raise DecodeError(f"the broker's answer to a transaction has no {error}") from error
+            raise DecodeError(f"the broker's response to a transaction has no {error}") from error
         for ack, result in zip(self._acks, committed.acked):
             ack.delivery.settle(ack.status, dead_letter=result.dead_letter)
         return committed
@@ -104,7 +104,7 @@ class AsyncTransaction:
 
     def _check_open(self) -> None:
         if self._ended:
-            raise BadUse("this transaction has ended; begin another one")
+            raise BadUse("this transaction has ended; start a new one")
 
     def _body(self) -> bytes:
         operations = []
@@ -124,11 +124,11 @@ class AsyncTransaction:
         return Route((self._pushes[0].queue, self._pushes[0].partition))
 
     def _failure(self, answer: Answer) -> RolledBack | OutcomeUnknown:
-        text = str(answer.body.get("error") or "the broker does not say why")
-        # One whose answer was lost may have done what this one was refused for.
+        text = str(answer.body.get("error") or "no reason given")
+        # A lost attempt may have ended the lease, which would explain the refusal.
         if self._unsure and self._acks:
             return OutcomeUnknown(
-                f"an answer was lost, and the transaction may have been committed: {text}",
+                f"a response was lost, and the transaction may have been committed: {text}",
                 status=answer.status,
                 attempts=answer.attempts,
             )

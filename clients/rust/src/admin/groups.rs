@@ -1,4 +1,4 @@
-//! Consumer groups: where they stand, and moving them.
+//! Consumer groups: their positions, and moving them.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,14 +12,14 @@ use crate::control::Control;
 use crate::error::{Error, ErrorKind};
 use crate::wire;
 
-/// Where a group goes on.
+/// Where to move a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Position {
-    /// With the oldest message.
+    /// To the oldest message.
     Beginning,
-    /// With what is pushed from now on.
+    /// To the end, so that only new messages are read.
     End,
-    /// With the first message after this time.
+    /// To the first message after this time.
     Time(SystemTime),
 }
 
@@ -28,17 +28,17 @@ pub enum Position {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct GroupSummary {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// The queue.
+    /// Name of the queue.
     pub queue_name: String,
-    /// In how many partitions it has a cursor.
+    /// Number of partitions in which it has a cursor.
     pub members: u64,
-    /// In how many of them it is behind.
+    /// Number of partitions in which it is behind.
     pub partitions_with_lag: u64,
-    /// Messages it has still to read.
+    /// Unread messages.
     pub total_lag: Option<i64>,
-    /// Age of the oldest of them, in seconds.
+    /// Age of the oldest unread message in seconds.
     pub max_time_lag: f64,
     /// `Stable`, `Lagging` or `Dead`.
     pub state: String,
@@ -46,7 +46,7 @@ pub struct GroupSummary {
     pub subscription_mode: String,
 }
 
-/// A partition that waits for a group.
+/// A partition with messages that a group has not read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -57,11 +57,11 @@ pub struct LaggingPartition {
     pub queue_name: String,
     /// The partition.
     pub partition_name: String,
-    /// The broker's id of it.
+    /// Id of the partition.
     pub partition_id: String,
-    /// Messages it has still to read.
+    /// Unread messages.
     pub offset_lag: i64,
-    /// Age of the oldest of them.
+    /// Age of the oldest unread message.
     pub time_lag_seconds: f64,
 }
 
@@ -70,7 +70,7 @@ pub struct LaggingPartition {
 #[serde(default)]
 #[non_exhaustive]
 pub struct GroupInQueue {
-    /// By partition.
+    /// Its partitions.
     pub partitions: Vec<GroupInPartition>,
 }
 
@@ -83,39 +83,39 @@ pub struct GroupInPartition {
     pub partition: String,
     /// When it last read.
     pub last_consumed_at: Option<String>,
-    /// Messages it has read.
+    /// Messages read.
     pub total_consumed: i64,
-    /// Messages it has still to read.
+    /// Unread messages.
     pub offset_lag: i64,
-    /// Age of the oldest of them.
+    /// Age of the oldest unread message.
     pub time_lag_seconds: f64,
-    /// Somebody of it has messages.
+    /// Whether a consumer of the group holds a lease.
     pub lease_active: bool,
 }
 
-/// A group that was moved in a queue.
+/// The result of moving a group in a queue.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Sought {
-    /// In how many partitions.
+    /// Number of partitions.
     pub partitions_updated: u64,
 }
 
-/// What a seek would do.
+/// A preview of a seek.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct SeekForecast {
-    /// In how many partitions.
+    /// Number of partitions.
     pub partitions_updated: u64,
-    /// Messages the group has passed and would read again.
+    /// Messages that the group has read and would read again.
     pub messages_replayed: u64,
-    /// Messages it would not read any more.
+    /// Unread messages that the group would skip.
     pub messages_skipped: u64,
 }
 
-/// A group that was moved in a partition.
+/// The result of moving a group in a partition.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
@@ -131,22 +131,22 @@ struct Deleted {
 }
 
 impl Admin {
-    /// Lists groups, an entry for each queue they read.
+    /// Lists groups, one entry per group and queue.
     pub fn groups(&self) -> Get<Vec<GroupSummary>> {
         self.get("/api/v1/consumer-groups")
     }
 
-    /// Where a group stands, by queue.
+    /// Shows a group's position in each queue.
     pub fn group(&self, name: &str) -> Get<HashMap<String, GroupInQueue>> {
         self.get(wire::path(&["/api/v1/consumer-groups/", name]))
     }
 
-    /// Lists what has waited longest.
+    /// Lists the partitions that have waited longest.
     pub fn lagging(&self) -> Get<Vec<LaggingPartition>> {
         self.get("/api/v1/consumer-groups/lagging")
     }
 
-    /// Forgets where a group stands, everywhere. In how many partitions.
+    /// Deletes a group in all queues. Returns the number of partitions.
     pub async fn delete_group(&self, group: &str) -> Result<u64, Error> {
         wire::check_name("the name of a consumer group", group)?;
         let path = wire::path(&["/api/v1/consumer-groups/", group]);
@@ -154,7 +154,7 @@ impl Admin {
         Ok(deleted.deleted_partitions)
     }
 
-    /// Forgets where a group stands in one queue. In how many partitions.
+    /// Deletes a group in one queue. Returns the number of partitions.
     pub async fn delete_group_in(&self, group: &str, queue: &str) -> Result<u64, Error> {
         wire::check_name("the name of a consumer group", group)?;
         let path = wire::path(&["/api/v1/consumer-groups/", group, "/queues/", queue]);
@@ -162,24 +162,24 @@ impl Admin {
         Ok(deleted.deleted_partitions)
     }
 
-    /// Moves a group in every partition of a queue. Its leases there end. A group that does not read the queue is an error.
+    /// Moves a group in all partitions of a queue. Its leases there end. Fails if the group does not read the queue.
     pub async fn seek(&self, group: &str, queue: &str, to: Position) -> Result<Sought, Error> {
         self.ask(seeking(group, queue, &to.body())?.once()).await
     }
 
-    /// Like [`Admin::seek`], and creates the group if it does not read the queue.
+    /// Like [`Admin::seek`], but creates the group if it does not read the queue.
     pub async fn seek_or_create(&self, group: &str, queue: &str, to: Position) -> Result<Sought, Error> {
         let mut body = to.body();
         body["create"] = json!(true);
         self.ask(seeking(group, queue, &body)?.once()).await
     }
 
-    /// What a seek would do. Moves nothing.
+    /// Previews a seek. Moves nothing.
     pub async fn forecast_seek(&self, group: &str, queue: &str, to: Position) -> Result<SeekForecast, Error> {
         self.forecast(group, queue, to.body()).await
     }
 
-    /// What [`seek_or_create`](Self::seek_or_create) would do. Moves and creates nothing.
+    /// Previews [`seek_or_create`](Self::seek_or_create). Moves and creates nothing.
     pub async fn forecast_seek_or_create(
         &self,
         group: &str,
@@ -198,7 +198,7 @@ impl Admin {
         self.ask(seeking).await
     }
 
-    /// Moves a group behind the last message of one partition.
+    /// Moves a group past the last message of one partition.
     pub async fn skip_partition(
         &self,
         group: &str,
@@ -208,7 +208,7 @@ impl Admin {
         self.ask(skipping(group, queue, partition, &json!({}))?.once()).await
     }
 
-    /// What [`skip_partition`](Self::skip_partition) would do. Moves nothing.
+    /// Previews [`skip_partition`](Self::skip_partition). Moves nothing.
     pub async fn forecast_skip_partition(
         &self,
         group: &str,
@@ -221,7 +221,7 @@ impl Admin {
         Ok(SeekForecast { partitions_updated: 1, ..forecast })
     }
 
-    /// A broker of the release before does not know `dryRun`, and would move the group.
+    /// Brokers of the previous release do not know `dryRun` and would move the group.
     async fn check_forecasts(&self) -> Result<(), Error> {
         let broker: Health = self.get("/health").await?;
         if !broker.version.starts_with("0.1.") {
@@ -231,7 +231,7 @@ impl Admin {
         Err(Error::new(ErrorKind::BadUse, text))
     }
 
-    /// Changes where a group starts in partitions it has not met yet. How many registrations were changed.
+    /// Changes where a group starts in partitions that are new to it. Returns the number of changed registrations.
     pub async fn subscribe_from(&self, group: &str, time: SystemTime) -> Result<u64, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -272,7 +272,7 @@ impl Position {
 }
 
 impl Get<Vec<GroupSummary>> {
-    /// Only those that read this queue.
+    /// Only groups that read this queue.
     pub fn queue(self, name: impl AsRef<str>) -> Self {
         self.with("queue", name)
     }
@@ -286,7 +286,7 @@ impl Get<HashMap<String, GroupInQueue>> {
 }
 
 impl Get<Vec<LaggingPartition>> {
-    /// At least so long, 3,600.
+    /// Minimum waiting time; 3,600 seconds by default.
     pub fn min_lag_seconds(self, seconds: u64) -> Self {
         self.with("minLagSeconds", seconds.to_string())
     }

@@ -1,4 +1,4 @@
-//! Single messages: looking at them, deleting, burying and replaying them.
+//! Single messages: inspect, delete, dead-letter and replay them.
 
 use std::time::SystemTime;
 
@@ -10,45 +10,45 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::wire;
 
-/// Messages, the newest first.
+/// A page of messages, newest first.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Messages {
-    /// This page.
+    /// The messages of this page.
     pub messages: Vec<StoredMessage>,
-    /// All that match.
+    /// Total number of matching messages.
     pub total: u64,
 }
 
-/// A message as it is stored.
+/// A stored message.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct StoredMessage {
-    /// The broker's id.
+    /// Message id, assigned by the broker.
     pub id: String,
-    /// The producer's.
+    /// Transaction id, chosen by the producer.
     pub transaction_id: String,
-    /// The broker's id of its partition.
+    /// Id of the partition.
     pub partition_id: String,
-    /// Its queue.
+    /// Name of the queue.
     pub queue: String,
-    /// Its lane.
+    /// Name of the partition.
     pub partition: String,
     /// `pending`, `processing`, `completed`, …
     pub status: String,
-    /// The UUID its producer sent with it.
+    /// The trace id that its producer set.
     pub trace_id: Option<String>,
     /// When it was pushed.
     pub created_at: String,
-    /// When the lease on it ends.
+    /// When its lease ends.
     pub lease_expires_at: Option<String>,
     /// The payload.
     pub data: Value,
 }
 
-/// A message, and who has read it.
+/// A message with its state in each group.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
@@ -56,20 +56,20 @@ pub struct MessageDetail {
     /// The message.
     #[serde(flatten)]
     pub message: StoredMessage,
-    /// Why it failed last.
+    /// The most recent failure.
     pub error_message: Option<String>,
-    /// How often it failed.
+    /// Number of failures.
     pub retry_count: u32,
-    /// Who reads its partition.
+    /// The groups that read its partition.
     pub consumer_groups: Vec<MessageGroup>,
 }
 
-/// A group that reads the partition of a message.
+/// A group that reads the message's partition.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct MessageGroup {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
     /// Whether it has read the message.
     pub consumed: bool,
@@ -77,42 +77,42 @@ pub struct MessageGroup {
     pub lease_expires_at: Option<String>,
 }
 
-/// What happened to a message. The parts are as the broker tells them.
+/// The history of a message, in the broker's format.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct MessageLife {
-    /// How it came.
+    /// The push.
     pub push: Value,
-    /// What every group has made of it.
+    /// The state in each group.
     pub groups: Vec<Value>,
-    /// What was recorded, if it is traced.
+    /// The recorded events, if the message is traced.
     pub events: Vec<Value>,
 }
 
-/// A dead letter that was pushed again.
+/// The result of replaying a dead letter.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Replayed {
-    /// Its queue.
+    /// Name of the queue.
     pub queue: String,
-    /// Its lane.
+    /// Name of the partition.
     pub partition: String,
     /// The result of the push.
     pub replayed_as: Value,
 }
 
-/// A message that was made a dead letter by hand.
+/// The result of dead-lettering a message by hand.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Buried {
-    /// The broker's id.
+    /// Message id.
     pub message_id: String,
-    /// For whom.
+    /// The consumer group.
     pub consumer_group: String,
-    /// When.
+    /// Time of the dead letter.
     pub failed_at: String,
 }
 
@@ -121,28 +121,28 @@ fn path(partition_id: &str, transaction_id: &str, rest: &'static str) -> String 
 }
 
 impl Admin {
-    /// Lists messages; of the last hour, if no time is named.
+    /// Lists messages; by default those of the last hour.
     pub fn messages(&self) -> Get<Messages> {
         self.get("/api/v1/messages")
     }
 
-    /// One message.
+    /// Gets one message.
     pub fn message(&self, partition_id: &str, transaction_id: &str) -> Get<MessageDetail> {
         self.get(path(partition_id, transaction_id, ""))
     }
 
-    /// What happened to it.
+    /// Gets the history of a message.
     pub fn life(&self, partition_id: &str, transaction_id: &str) -> Get<MessageLife> {
         self.get(path(partition_id, transaction_id, "/life"))
     }
 
-    /// Never delivers it again, to nobody.
+    /// Deletes a message, so that it is not delivered to any group.
     pub async fn delete_message(&self, partition_id: &str, transaction_id: &str) -> Result<(), Error> {
         let _: Value = self.ask(Control::delete(path(partition_id, transaction_id, "")).once()).await?;
         Ok(())
     }
 
-    /// Makes it a dead letter of a group that has not read it.
+    /// Dead-letters a message for a group that has not read it.
     pub async fn bury_message(
         &self,
         partition_id: &str,
@@ -155,34 +155,34 @@ impl Admin {
         self.ask(Control::post(path(partition_id, transaction_id, "/dlq"), &body)).await
     }
 
-    /// Pushes a dead letter again, under a new transaction id.
+    /// Pushes a dead letter again, with a new transaction id.
     pub async fn replay_message(&self, partition_id: &str, transaction_id: &str) -> Result<Replayed, Error> {
         self.ask(Control::post(path(partition_id, transaction_id, "/retry"), &json!({})).once()).await
     }
 }
 
 impl Get<Messages> {
-    /// Of this queue.
+    /// Only of this queue.
     pub fn queue(self, name: &str) -> Self {
         self.with("queue", name)
     }
 
-    /// Of this partition.
+    /// Only of this partition.
     pub fn partition(self, name: &str) -> Self {
         self.with("partition", name)
     }
 
-    /// In this state.
+    /// Only in this state.
     pub fn status(self, word: &str) -> Self {
         self.with("status", word)
     }
 
-    /// Pushed after this time.
+    /// Only pushed after this time.
     pub fn from(self, time: SystemTime) -> Self {
         self.with_time("from", time)
     }
 
-    /// Pushed before this time.
+    /// Only pushed before this time.
     pub fn to(self, time: SystemTime) -> Self {
         self.with_time("to", time)
     }

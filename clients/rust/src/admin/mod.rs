@@ -1,5 +1,5 @@
-//! The control plane: what there is, how it is, and what can be done about it. Structs hold what most people need; a
-//! broker may say more.
+//! The control plane: queues, groups, messages, operations and brokers. The structs contain the most useful fields; brokers may
+//! return more.
 
 mod groups;
 mod messages;
@@ -35,7 +35,7 @@ use crate::push::Pending;
 use crate::queen::Queen;
 use crate::wire::Query;
 
-/// The control plane of a Queen.
+/// Access to the control plane.
 #[derive(Debug, Clone)]
 pub struct Admin {
     pub(crate) queen: Queen,
@@ -47,7 +47,7 @@ impl Admin {
         Self { queen, deadline: None }
     }
 
-    /// How long each of its calls may take with all attempts.
+    /// Time limit of each call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
@@ -62,9 +62,9 @@ impl Admin {
     }
 }
 
-/// A question. Await it.
+/// A request. Await it to send it.
 #[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
+#[must_use = "nothing is sent until it is awaited"]
 pub struct Get<T> {
     queen: Queen,
     query: Query,
@@ -86,17 +86,17 @@ impl<T> Get<T> {
         self.with(key, clock::iso(time))
     }
 
-    /// The most entries, in lists that have pages.
+    /// Maximum number of entries, for lists with pages.
     pub fn limit(self, entries: u32) -> Self {
         self.with("limit", entries.to_string())
     }
 
-    /// Leaves out so many, in lists that have pages.
+    /// Number of entries to skip, for lists with pages.
     pub fn offset(self, entries: u64) -> Self {
         self.with("offset", entries.to_string())
     }
 
-    /// How long it may take with all attempts.
+    /// Time limit of the call, including retries.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self

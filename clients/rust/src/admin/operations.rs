@@ -1,4 +1,4 @@
-//! Operations that brokers have deferred.
+//! Deferred operations.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,12 +8,12 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::wire;
 
-/// Deferred operations, the oldest first.
+/// A page of deferred operations, oldest first.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Operations {
-    /// This page.
+    /// The operations of this page.
     pub operations: Vec<Operation>,
 }
 
@@ -22,70 +22,70 @@ pub struct Operations {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Operation {
-    /// Its id.
+    /// Operation id.
     pub id: String,
     /// `PUSH`, `ACK_BATCH` or `ACK_SINGLE`.
     pub operation_type: String,
-    /// The queue it is about.
+    /// Name of the queue.
     pub queue_name: String,
-    /// The partition it is about.
+    /// Name of the partition.
     pub partition_name: String,
     /// `pending`, `processing`, `completed`, `failed` or `cancelled`.
     pub status: String,
     /// When it was accepted.
     pub created_at: Option<String>,
-    /// When it was done.
+    /// When it was finished.
     pub processed_at: Option<String>,
-    /// How often it was tried again.
+    /// Number of retries.
     pub retry_count: u32,
     /// Why it failed.
     pub error_message: Option<String>,
-    /// How many messages it is about.
+    /// Number of messages.
     pub messages: u64,
-    /// What the direct call would have answered, once it is done.
+    /// The result of the direct call, once completed.
     pub result: Option<Value>,
 }
 
-/// Deferred operations in numbers.
+/// Counts of deferred operations.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct OperationStats {
     /// By kind and status.
     pub stats: Vec<OperationCount>,
-    /// How the broker is.
+    /// The load that decides about deferring.
     pub system_health: SystemHealth,
 }
 
-/// How many operations of a kind are in a state.
+/// The number of operations of a kind and status.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct OperationCount {
-    /// The kind.
+    /// Kind of operation.
     pub operation_type: String,
-    /// The state.
+    /// Status.
     pub status: String,
-    /// How many.
+    /// Number of operations.
     pub count: u64,
-    /// How long they took.
+    /// Average duration.
     pub avg_latency_seconds: f64,
 }
 
-/// What decides whether operations are deferred.
+/// The load that decides whether operations are deferred.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct SystemHealth {
-    /// Busy connections by all.
+    /// Share of the connections that are busy.
     pub pool_utilization: f64,
-    /// Callers that wait for one.
+    /// Requests waiting for a connection.
     pub pool_waiting: u64,
-    /// Open operations.
+    /// Number of open operations.
     pub queue_depth: u64,
-    /// Operations that were finished in a second, of late.
+    /// Recently finished operations per second.
     pub drain_rate: f64,
-    /// Seconds since the oldest open one was accepted.
+    /// Age of the oldest open operation in seconds.
     pub oldest_age_seconds: f64,
 }
 
@@ -95,24 +95,24 @@ impl Admin {
         self.get("/api/v1/operations")
     }
 
-    /// What became of one.
+    /// Gets an operation.
     pub fn operation(&self, id: &str) -> Get<Operation> {
         self.get(wire::path(&["/api/v1/operations/", id]))
     }
 
-    /// Counts them.
+    /// Counts operations.
     pub fn operation_stats(&self) -> Get<OperationStats> {
         self.get("/api/v1/operations/stats")
     }
 
-    /// Tries a failed one again, behind all that was accepted since.
+    /// Retries a failed operation, behind everything accepted since.
     pub async fn retry_operation(&self, id: &str) -> Result<(), Error> {
         let path = wire::path(&["/api/v1/operations/", id, "/retry"]);
         let _: Value = self.ask(Control::post(path, &json!({}))).await?;
         Ok(())
     }
 
-    /// Takes back one that nobody works on yet, or gives up one that has failed.
+    /// Cancels an operation that is pending or has failed.
     pub async fn cancel_operation(&self, id: &str) -> Result<(), Error> {
         let _: Value = self.ask(Control::delete(wire::path(&["/api/v1/operations/", id]))).await?;
         Ok(())
@@ -120,17 +120,17 @@ impl Admin {
 }
 
 impl Get<Operations> {
-    /// In this state.
+    /// Only in this state.
     pub fn status(self, word: &str) -> Self {
         self.with("status", word)
     }
 
-    /// About this queue.
+    /// Only of this queue.
     pub fn queue(self, name: &str) -> Self {
         self.with("queue", name)
     }
 
-    /// Accepted at least so long ago.
+    /// Accepted at least this long ago.
     pub fn older_than_seconds(self, seconds: u64) -> Self {
         self.with("olderThanSeconds", seconds.to_string())
     }

@@ -1,4 +1,4 @@
-//! Queues and their partitions.
+//! Queues and partitions.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,20 +12,20 @@ use crate::wire::{self, Query};
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Configured {
-    /// The broker's id of the queue.
+    /// Id of the queue.
     pub queue_id: String,
-    /// Its name.
+    /// Name of the queue.
     pub queue: String,
-    /// All its options, as they are now.
+    /// All options in force.
     pub options: QueueOptions,
 }
 
-/// Queues, the newest first.
+/// A page of queues, newest first.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Queues {
-    /// This page.
+    /// The queues of this page.
     pub queues: Vec<QueueInfo>,
 }
 
@@ -34,21 +34,21 @@ pub struct Queues {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct QueueInfo {
-    /// The broker's id.
+    /// Id of the queue.
     pub id: String,
-    /// Its name.
+    /// Name of the queue.
     pub name: String,
-    /// A label.
+    /// Namespace label.
     pub namespace: String,
-    /// A label.
+    /// Task label.
     pub task: String,
-    /// When it came into being.
+    /// When it was created.
     pub created_at: String,
-    /// How many partitions it has.
+    /// Number of partitions.
     pub partitions: u64,
-    /// How many messages it has.
+    /// Number of messages.
     pub messages: QueueMessages,
-    /// How many bytes it keeps.
+    /// Bytes stored.
     pub retained_bytes: u64,
 }
 
@@ -57,30 +57,30 @@ pub struct QueueInfo {
 #[serde(default)]
 #[non_exhaustive]
 pub struct QueueMessages {
-    /// All that are stored.
+    /// All stored messages.
     pub total: u64,
-    /// Not read yet.
+    /// Unread messages.
     pub pending: u64,
-    /// Leased.
+    /// Leased messages.
     pub processing: u64,
 }
 
-/// Messages by what became of them.
+/// Messages by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// All that are stored.
+    /// All stored messages.
     pub total: u64,
-    /// Not read yet.
+    /// Unread messages.
     pub pending: u64,
-    /// Leased.
+    /// Leased messages.
     pub processing: u64,
-    /// Read.
+    /// Read messages.
     pub completed: u64,
-    /// Failed, and to be delivered again.
+    /// Messages that failed and will be redelivered.
     pub failed: u64,
-    /// Given up.
+    /// Dead letters.
     pub dead_letter: u64,
 }
 
@@ -89,21 +89,21 @@ pub struct Counts {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct QueueDetail {
-    /// The broker's id.
+    /// Id of the queue.
     pub id: String,
-    /// Its name.
+    /// Name of the queue.
     pub name: String,
-    /// A label.
+    /// Namespace label.
     pub namespace: String,
-    /// A label.
+    /// Task label.
     pub task: String,
-    /// When it came into being.
+    /// When it was created.
     pub created_at: String,
-    /// This page of its partitions.
+    /// The partitions of this page.
     pub partitions: Vec<QueuePartition>,
-    /// How many there are.
+    /// Number of partitions.
     pub partition_count: u64,
-    /// Over all partitions.
+    /// Totals over all partitions.
     pub totals: Counts,
 }
 
@@ -112,9 +112,9 @@ pub struct QueueDetail {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct QueuePartition {
-    /// The broker's id.
+    /// Id of the partition.
     pub id: String,
-    /// Its name.
+    /// Name of the partition.
     pub name: String,
     /// Its messages.
     pub stats: Counts,
@@ -124,40 +124,40 @@ pub struct QueuePartition {
     pub newest_message: Option<String>,
 }
 
-/// What a group has still to read.
+/// A group's backlog in a queue.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Depth {
-    /// Its queue.
+    /// Name of the queue.
     pub queue: String,
-    /// Who reads.
+    /// The group.
     pub group: String,
-    /// Messages, with those under a lease.
+    /// Unread messages, including leased ones.
     pub pending: u64,
-    /// In how many partitions.
+    /// Number of partitions with unread messages.
     pub partitions_pending: u64,
-    /// The partitions with most of them.
+    /// The partitions with the most unread messages.
     pub partitions: Vec<DepthPartition>,
 }
 
-/// What a group has still to read in one partition.
+/// A group's backlog in one partition.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct DepthPartition {
-    /// Its name.
+    /// Name of the partition.
     pub partition: String,
-    /// Messages.
+    /// Unread messages.
     pub pending: u64,
 }
 
-/// Partitions, those with the most unread messages first.
+/// A page of partitions, most unread messages first.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Partitions {
-    /// This page.
+    /// The partitions of this page.
     pub partitions: Vec<BusyPartition>,
 }
 
@@ -166,15 +166,15 @@ pub struct Partitions {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct BusyPartition {
-    /// The broker's id.
+    /// Id of the partition.
     pub id: String,
-    /// Its queue.
+    /// Name of the queue.
     pub queue: String,
-    /// Its name.
+    /// Name of the partition.
     pub partition: String,
-    /// Not read yet.
+    /// Unread messages.
     pub pending: u64,
-    /// Leased.
+    /// Leased messages.
     pub processing: u64,
     /// Age of the oldest unread message.
     pub lag_seconds: Option<f64>,
@@ -186,7 +186,7 @@ impl Admin {
         self.get("/api/v1/resources/queues")
     }
 
-    /// A queue and its partitions.
+    /// Gets a queue and its partitions.
     pub fn queue(&self, name: &str) -> Get<QueueDetail> {
         self.get(wire::path(&["/api/v1/resources/queues/", name]))
     }
@@ -202,7 +202,7 @@ impl Admin {
         self.ask(Control::post("/api/v1/configure", &Body { queue, options })).await
     }
 
-    /// Deletes a queue with all it holds. Whether there was one.
+    /// Deletes a queue with everything in it. Returns whether it existed.
     pub async fn delete_queue(&self, name: &str) -> Result<bool, Error> {
         #[derive(Deserialize)]
         struct Deleted {
@@ -214,7 +214,7 @@ impl Admin {
         Ok(deleted.existed)
     }
 
-    /// Removes the messages of a queue, or of one of its partitions, and keeps the queue. How many there were.
+    /// Deletes the messages of a queue, or of one of its partitions, and keeps the queue. Returns their number.
     pub async fn clear_queue(&self, name: &str, partition: Option<&str>) -> Result<u64, Error> {
         #[derive(Deserialize)]
         struct Cleared {
@@ -227,7 +227,7 @@ impl Admin {
         Ok(cleared.deleted)
     }
 
-    /// What a group has still to read. Made to be asked often.
+    /// Gets a group's backlog. Cheap enough to poll frequently.
     pub fn depth(&self, queue: &str, group: &str) -> Get<Depth> {
         self.get(wire::path(&["/api/v1/resources/queues/", queue, "/depth"])).with("group", group)
     }
@@ -239,31 +239,31 @@ impl Admin {
 }
 
 impl Get<Queues> {
-    /// With this label.
+    /// Only with this namespace.
     pub fn namespace(self, namespace: &str) -> Self {
         self.with("namespace", namespace)
     }
 
-    /// With this label.
+    /// Only with this task.
     pub fn task(self, task: &str) -> Self {
         self.with("task", task)
     }
 
-    /// With this text in the name.
+    /// Only with this text in the name.
     pub fn search(self, text: &str) -> Self {
         self.with("search", text)
     }
 }
 
 impl Get<QueueDetail> {
-    /// Only partitions behind this name.
+    /// Only partitions after this name, for paging.
     pub fn after(self, partition: &str) -> Self {
         self.with("after", partition)
     }
 }
 
 impl Get<Partitions> {
-    /// Of this queue.
+    /// Only of this queue.
     pub fn queue(self, name: &str) -> Self {
         self.with("queue", name)
     }

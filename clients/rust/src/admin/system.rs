@@ -1,4 +1,4 @@
-//! The brokers themselves: health, maintenance, numbers.
+//! The brokers: health, maintenance and metrics.
 
 use bytes::Bytes;
 use hyper::Method;
@@ -12,66 +12,66 @@ use crate::dead_letters::RedriveState;
 use crate::error::{Error, ErrorKind};
 use crate::wire::{self, Query};
 
-/// The whole installation in numbers.
+/// Totals of the whole installation.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Overview {
-    /// How many there are.
+    /// Number of queues.
     pub queues: u64,
-    /// How many there are.
+    /// Number of partitions.
     pub partitions: u64,
-    /// How many there are.
+    /// Number of namespaces.
     pub namespaces: u64,
-    /// How many there are.
+    /// Number of tasks.
     pub tasks: u64,
-    /// Over all queues.
+    /// Messages over all queues.
     pub messages: Counts,
-    /// Lag, throughput and what else the broker tells.
+    /// Lag, throughput and other fields of the response.
     #[serde(flatten)]
     pub other: serde_json::Map<String, Value>,
 }
 
-/// Which switches are on.
+/// The maintenance switches.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct Maintenance {
-    /// Pushes go to the spools of the brokers.
+    /// Brokers write pushes to their spools.
     pub maintenance_mode: bool,
-    /// Pops find nothing.
+    /// Pops return no messages.
     pub pop_maintenance_mode: bool,
-    /// Messages in the spool of the broker that was asked.
+    /// Messages in the spool of the responding broker.
     pub buffered_messages: u64,
 }
 
-/// What is wrong, and what to do about it.
+/// Problems of the database, and what to do about them.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Doctor {
-    /// Nothing is.
+    /// True if there are no problems.
     pub healthy: bool,
-    /// The database answers.
+    /// Whether the database is reachable.
     pub reachable: bool,
-    /// What is.
+    /// The problems found.
     pub findings: Vec<Finding>,
 }
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub severity: String,
-    /// The word for it.
+    /// Stable code of the problem.
     pub code: String,
-    /// What it is, and what to do.
+    /// What is wrong, and what to do.
     pub message: String,
 }
 
-/// How a broker is.
+/// Health of a broker.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -80,14 +80,14 @@ pub struct Health {
     pub status: String,
     /// `connected`
     pub database: String,
-    /// Which broker it is.
+    /// Host name of the broker.
     pub server: String,
-    /// Its release.
+    /// Version of the broker.
     pub version: String,
 }
 
 impl Admin {
-    /// Whether a broker is well. One attempt: who asks wants to know now.
+    /// Checks a broker's health, with a single attempt.
     pub async fn health(&self) -> Result<Health, Error> {
         let shared = &self.queen.shared;
         shared.check_open()?;
@@ -97,22 +97,22 @@ impl Admin {
         wire::object(&answer.map_err(|error| error.with_attempts(1))?.body)
     }
 
-    /// The whole installation in numbers.
+    /// Gets totals of the whole installation.
     pub fn overview(&self) -> Get<Overview> {
         self.get("/api/v1/resources/overview")
     }
 
-    /// How everything is, on one page, as the broker tells it.
+    /// Gets a status overview, in the broker's format.
     pub fn status(&self) -> Get<Value> {
         self.get("/api/v1/status")
     }
 
-    /// What a broker counts about itself, as it tells it.
+    /// Gets a broker's metrics, in the broker's format.
     pub fn metrics(&self) -> Get<Value> {
         self.get("/metrics")
     }
 
-    /// The same for Prometheus.
+    /// Gets a broker's metrics in Prometheus format.
     pub async fn prometheus(&self) -> Result<String, Error> {
         let path = "/metrics/prometheus".to_owned();
         let shared = &self.queen.shared;
@@ -122,27 +122,27 @@ impl Admin {
             .map_err(|error| Error::new(ErrorKind::Decode, error.to_string()))
     }
 
-    /// What is wrong with the database, and what to do about it.
+    /// Examines the database for problems.
     pub fn doctor(&self) -> Get<Doctor> {
         self.get("/api/v1/system/doctor")
     }
 
-    /// Which switches are on.
+    /// Gets the maintenance switches.
     pub fn maintenance(&self) -> Get<Maintenance> {
         self.get("/api/v1/system/maintenance")
     }
 
-    /// Sends pushes to the spools of the brokers, or lets them through again.
+    /// Turns spooling of pushes on or off.
     pub async fn set_maintenance(&self, enabled: bool) -> Result<Maintenance, Error> {
         self.ask(Control::post("/api/v1/system/maintenance", &json!({"enabled": enabled}))).await
     }
 
-    /// Lets pops find nothing, or messages again.
+    /// Turns empty pops on or off.
     pub async fn set_pop_maintenance(&self, enabled: bool) -> Result<Maintenance, Error> {
         self.ask(Control::post("/api/v1/system/maintenance/pop", &json!({"enabled": enabled}))).await
     }
 
-    /// Lists redrives, the newest first.
+    /// Lists redrives, newest first.
     pub async fn redrives(&self, limit: u32, offset: u64) -> Result<Vec<RedriveState>, Error> {
         #[derive(Deserialize)]
         struct Redrives {
@@ -155,7 +155,7 @@ impl Admin {
         Ok(list.redrives.into_iter().map(|state| state.attach(&self.queen)).collect())
     }
 
-    /// How far a redrive is.
+    /// Gets the progress of a redrive.
     pub async fn redrive(&self, id: &str) -> Result<RedriveState, Error> {
         RedriveState::read(&self.queen, id, self.deadline).await
     }

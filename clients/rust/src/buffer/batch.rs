@@ -1,4 +1,4 @@
-//! Messages of a lane that travel together, from the first byte to their results.
+//! A batch: messages of a lane that are sent in one request, from serialization to their results.
 
 use std::collections::HashSet;
 use std::mem::take;
@@ -13,21 +13,21 @@ use crate::push::{self, Pushed};
 
 const HEAD: &[u8] = b"{\"items\":[";
 const TAIL: &[u8] = b"]}";
-/// Bytes that a lane keeps although it has nothing to do.
+/// Memory that an idle lane keeps for reuse.
 const IDLE_MAX: usize = 1 << 20;
 
-/// The body of a request that grows.
+/// The body of a request under construction.
 pub(crate) struct Batch {
     body: Vec<u8>,
-    /// Where each message ends.
+    /// End offset of each message.
     ends: Vec<usize>,
-    /// What they take of the buffer's memory.
+    /// Share of the buffer's memory limit that they take.
     pub room: usize,
     pub outcome: Arc<Outcome>,
 }
 
 impl Batch {
-    /// What `memory` holds is forgotten.
+    /// Clears and reuses `memory`.
     pub fn new(memory: Memory) -> Self {
         let Memory { mut body, mut ends } = memory;
         body.clear();
@@ -49,14 +49,14 @@ impl Batch {
         self.ends.len()
     }
 
-    /// No more messages: from here on it is bytes.
+    /// Completes the body; no messages can be added afterwards.
     pub fn seal(mut self) -> Sealed {
         self.body.extend_from_slice(TAIL);
         Sealed { body: self.body.into(), ends: self.ends, room: self.room, outcome: self.outcome }
     }
 }
 
-/// A batch that is on its way.
+/// A batch that is being sent.
 pub(crate) struct Sealed {
     body: Bytes,
     ends: Vec<usize>,
@@ -69,7 +69,7 @@ impl Sealed {
         self.ends.len()
     }
 
-    /// The body of a request with these messages only. All of them are there already.
+    /// The body of a request with only these messages, copied from this one.
     pub fn body(&self, from: usize, to: usize) -> Bytes {
         if to - from == self.len() {
             return self.body.clone();
@@ -82,7 +82,7 @@ impl Sealed {
         if index == 0 { HEAD.len() } else { self.ends[index - 1] + 1 }
     }
 
-    /// What is left of a message that could not be delivered.
+    /// The report of a message that could not be delivered.
     pub fn undelivered(&self, index: usize, error: Error) -> Arc<Undelivered> {
         let json = &self.body[self.start(index)..self.ends[index]];
         let written = serde_json::from_slice(json).expect("it was written here");
@@ -93,14 +93,14 @@ impl Sealed {
         &self.outcome
     }
 
-    /// What it took, once it is not needed any more. `None` if somebody still reads it.
+    /// The memory of the body, once nothing else uses it.
     pub fn memory(&mut self) -> Option<Memory> {
         let (body, ends) = (take(&mut self.body), take(&mut self.ends));
         body.is_unique().then(|| Memory { body: Vec::from(body), ends })
     }
 }
 
-/// Of a batch, for another one.
+/// For the body of another batch.
 #[derive(Default)]
 pub(crate) struct Memory {
     body: Vec<u8>,
@@ -113,8 +113,8 @@ impl Memory {
     }
 }
 
-/// Memory of batches that were sent, for those to come: one that grows anew copies every message once more, and has its pages
-/// made empty by the system.
+/// Memory of sent batches for reuse. Growing a new allocation would copy every message again, and the system would have to
+/// zero its pages.
 #[derive(Default)]
 pub(crate) struct Idle(Vec<Memory>);
 
@@ -131,12 +131,12 @@ impl Idle {
     }
 }
 
-/// What became of a message.
+/// The result of a message.
 pub(crate) type Fate = Result<Pushed, Arc<Undelivered>>;
 
-/// What became of all messages of a batch.
+/// The results of all messages of a batch.
 pub(crate) enum Fates {
-    /// They are stored. What else the broker says about them is read when somebody asks for it.
+    /// All are stored. The details are parsed when somebody asks for them.
     Stored {
         answer: Bytes,
         read: OnceLock<Result<Vec<Pushed>, Error>>,
@@ -160,7 +160,7 @@ impl Fates {
         }
     }
 
-    /// Of a message that could not be delivered.
+    /// The error of a message that could not be delivered.
     fn failures(&self) -> impl Iterator<Item = (usize, &Arc<Undelivered>)> {
         let fates = match self {
             Self::Told(fates) => fates.as_slice(),
@@ -177,12 +177,12 @@ impl Fates {
     }
 }
 
-/// The results of a batch, for those who hold receipts.
+/// The results of a batch, shared with the holders of receipts.
 #[derive(Default)]
 pub(crate) struct Outcome {
     results: OnceLock<Fates>,
     settled: Notify,
-    /// At whose receipts somebody waits. It is locked while results come in: of a failure there is always one who hears, and never two.
+    /// Indexes of messages with a waiting receipt. Locked while results arrive, so that each failure is reported exactly once.
     watched: Mutex<HashSet<usize>>,
 }
 
@@ -191,7 +191,7 @@ impl Outcome {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Failures at whose receipts nobody waits are handed to `orphan`, before a receipt can have them.
+    /// Failures without a waiting receipt are passed to `orphan`, before a receipt can take them.
     pub fn settle(&self, results: Fates, mut orphan: impl FnMut(usize, &Arc<Undelivered>)) {
         let watched = self.watched();
         for (index, undelivered) in results.failures() {
@@ -204,12 +204,12 @@ impl Outcome {
         }
     }
 
-    /// Whoever does not wait to the end has to [`leave`](Self::leave). An error: it is stored, but what the broker says about that
-    /// cannot be read.
+    /// A caller that stops waiting early must call [`leave`](Self::leave). Returns an error if the message is stored but the
+    /// broker's details cannot be parsed.
     pub async fn result(&self, index: usize) -> Result<Fate, Error> {
         self.watched().insert(index);
         loop {
-            // Made before the look, so that nothing is missed in between.
+            // Created before checking, so that no notification is missed.
             let settled = self.settled.notified();
             if let Some(results) = self.results.get() {
                 return results.of(index);
@@ -218,7 +218,7 @@ impl Outcome {
         }
     }
 
-    /// Nobody waits there any more. Returns the failure that has come in for him.
+    /// The receipt stops waiting. Returns a failure that has arrived for it.
     pub fn leave(&self, index: usize) -> Option<Arc<Undelivered>> {
         let mut watched = self.watched();
         watched.remove(&index);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_batch_is_used_again_once_nobody_reads_it() {
+    fn the_memory_of_a_batch_is_reused_once_it_is_free() {
         let (mut read, mut sent) = (batch(), batch());
         let body = read.body(0, 3);
         assert!(read.memory().is_none());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_goes_to_who_waits_for_it_and_else_is_an_orphan() {
+    async fn a_failure_goes_to_a_waiting_receipt_or_is_an_orphan() {
         let batch = batch();
         let failed = |index| Err(batch.undelivered(index, Error::bad_use("x")));
         let mut orphans = Vec::new();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_leaves_before_the_result_does_not_count_and_who_leaves_after_it_takes_it_along() {
+    async fn a_receipt_dropped_before_the_result_does_not_count_and_after_it_takes_the_failure() {
         let batch = batch();
         let outcome = batch.outcome();
         for index in [0, 1] {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_stored_is_read_when_somebody_asks_for_it() {
+    async fn results_of_stored_messages_are_parsed_on_demand() {
         let answer = r#"[{"index":0,"message_id":"m0","transaction_id":"t0","status":"queued"}]"#;
         let batch = batch();
         batch.outcome().settle(Fates::stored(answer.into()), |_, _| unreachable!("nothing has failed"));

@@ -1,4 +1,4 @@
-//! Options of a buffer, and its start.
+//! Options of a buffer.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -14,19 +14,19 @@ use crate::queen::Queen;
 use crate::tasks;
 use crate::wire;
 
-/// What to do with a message for which there is no room.
+/// What to do when the buffer has no room for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenFull {
-    /// Let its push wait.
+    /// The push waits.
     #[default]
     Wait,
-    /// Refuse it, with [`ErrorKind::BufferFull`](crate::ErrorKind::BufferFull).
+    /// The push fails with [`ErrorKind::BufferFull`](crate::ErrorKind::BufferFull).
     Reject,
 }
 
 /// Options of a [`Buffer`].
 #[derive(Clone)]
-#[must_use = "nothing is buffered before start()"]
+#[must_use = "nothing is buffered until start()"]
 pub struct BufferBuilder {
     queen: Queen,
     queue: Arc<str>,
@@ -59,56 +59,56 @@ impl BufferBuilder {
         Self { queen, queue, partition, limits, lanes: 4, when_full, on_error }
     }
 
-    /// How long a message may wait for others, 10 ms.
+    /// How long a message may wait for others to share its request. Default 10 ms.
     pub fn linger(mut self, time: Duration) -> Self {
         self.limits.linger = time;
         self
     }
 
-    /// The most messages in it, 10,000.
+    /// Maximum number of messages in the buffer. Default 10,000.
     pub fn max_messages(mut self, messages: usize) -> Self {
         self.limits.messages = messages;
         self
     }
 
-    /// The most bytes in it, 16 MiB. A larger message fills it alone.
+    /// Maximum bytes in the buffer. Default 16 MiB. A larger message is accepted when the buffer is empty.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.limits.bytes = bytes;
         self
     }
 
-    /// The most messages of one request, 1,000.
+    /// Maximum messages per request. Default 1,000.
     pub fn batch_messages(mut self, messages: usize) -> Self {
         self.limits.batch_messages = messages;
         self
     }
 
-    /// The most bytes of one request, 4 MiB. A larger message travels alone.
+    /// Maximum bytes per request. Default 4 MiB. A larger message is sent alone.
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
         self.limits.batch_bytes = bytes;
         self
     }
 
-    /// How many requests may be under way, 4. Those of a partition are always one behind the other.
+    /// Maximum concurrent requests. Default 4. Requests for the same partition are always sequential.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
     }
 
-    /// What to do when it is full: wait.
+    /// What to do when the buffer is full. By default, pushes wait.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
     }
 
-    /// Hears of messages that could not be delivered while nobody was waiting at their receipts. The error carries them.
-    /// Without it they are logged with `tracing`.
+    /// Called for messages that could not be delivered while no receipt was waiting for them. The error contains the messages.
+    /// By default they are logged with `tracing`.
     pub fn on_error(mut self, hear: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.on_error = OnError::new(hear);
         self
     }
 
-    /// Starts its lanes in the background, on this tokio runtime.
+    /// Starts sending in the background, on the current tokio runtime.
     pub fn start(self) -> Result<Buffer, Error> {
         wire::check_name("the name of a queue", &self.queue)?;
         let limits = self.limits;

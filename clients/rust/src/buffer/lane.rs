@@ -1,5 +1,5 @@
-//! A lane of a buffer: batches in a line, and one request under way. Messages of a partition are always in the same lane, so
-//! they stay in order.
+//! A lane of a buffer: a queue of batches, with one request at a time. All messages of a partition use the same lane, which
+//! keeps their order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::push::{self, Results};
 pub(crate) struct Lane {
     line: Mutex<Line<Batch>>,
     changed: Notify,
-    /// How many messages have their result.
+    /// Number of messages with a result.
     settled: watch::Sender<u64>,
     idle: Mutex<Idle>,
 }
@@ -37,7 +37,7 @@ impl Lane {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The batch that the message travels with, and its place there. `None` once the lane is closed.
+    /// The batch of the message, and its index there. `None` once the lane is closed.
     pub fn add(&self, message: &[u8], room: usize, limits: &Limits) -> Option<(Arc<Outcome>, usize)> {
         let mut line = self.line();
         let begin = || (Batch::new(self.idle().take()), clock::now());
@@ -56,7 +56,7 @@ impl Lane {
         self.changed.notify_one();
     }
 
-    /// What is in it now does not linger. Returns how many must be settled until it is through.
+    /// Sends what is in it without lingering. Returns how many results to wait for.
     pub fn hurry(&self) -> u64 {
         let mut line = self.line();
         line.hurry = line.added;
@@ -65,12 +65,12 @@ impl Lane {
     }
 
     pub async fn settled(&self, target: u64) {
-        // The sender lives as long as we do.
+        // `self` keeps the sender alive.
         let _ = self.settled.subscribe().wait_for(|&settled| settled >= target).await;
     }
 }
 
-/// What the task of a lane holds. Whatever ends it, nobody waits for it afterwards.
+/// The lane from the side of its task. Dropping it fails all waiting messages.
 pub(crate) struct Work {
     state: Arc<State>,
     number: usize,
@@ -94,7 +94,7 @@ impl Drop for Work {
     }
 }
 
-/// A batch that is being sent. If that ends before there are results, so does the batch.
+/// A batch that is being sent. Dropping it before there are results fails the batch.
 struct Flight<'a> {
     state: &'a State,
     batch: Sealed,
@@ -109,7 +109,7 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// Until its lane is closed and empty.
+/// Runs until the lane is closed and empty.
 pub(crate) async fn run(work: Work) {
     let (state, lane, number) = (&*work.state, work.lane(), work.number);
     loop {
@@ -136,7 +136,7 @@ pub(crate) async fn run(work: Work) {
     }
 }
 
-/// A message that a broker does not take must not fail its neighbours: what is refused as a whole is sent by halves.
+/// One bad message must not fail the rest: a rejected request is split in half and sent again.
 async fn send(state: &State, lane: usize, batch: &Sealed) -> Fates {
     let mut results = Vec::new();
     let mut parts = VecDeque::from([(0, batch.len())]);
@@ -160,17 +160,17 @@ async fn send(state: &State, lane: usize, batch: &Sealed) -> Fates {
     Fates::Told(results)
 }
 
-/// Something in it is wrong, or it is too large. Any other refusal would come for each half again.
+/// The broker rejects the content or the size. Other errors would affect both halves alike.
 fn is_about_messages(error: &Error) -> bool {
     matches!(error.status(), Some(400 | 413))
 }
 
-/// Messages that wait, and when they leave. Pure: the time comes in as an argument.
+/// Waiting messages, and when to send them. Pure: the time is an argument.
 struct Line<B> {
     batches: VecDeque<Waiting<B>>,
     added: u64,
     taken: u64,
-    /// Everything up to here leaves at once.
+    /// Everything up to here is sent at once.
     hurry: u64,
     closed: bool,
 }
@@ -184,7 +184,7 @@ struct Waiting<B> {
 
 enum Step<B> {
     Send(B),
-    /// `None`: until something changes.
+    /// `None`: no deadline until something changes.
     Wait(Option<Instant>),
     End,
 }
@@ -196,9 +196,8 @@ impl<B> Default for Line<B> {
 }
 
 impl<B> Line<B> {
-    /// The batch that takes a message of this size, and whether the lane has to look. A message that is too large for
-    /// any batch gets one of its own. `None`: closed.
-    /// Only the first message of a batch asks for a batch, and for the time.
+    /// The batch for a message of this size, and whether to wake the lane. A message that exceeds the limit of a batch gets its
+    /// own. `None` if closed. `begin` is only called for the first message of a batch.
     fn add(
         &mut self,
         bytes: usize,
@@ -224,7 +223,7 @@ impl<B> Line<B> {
         Some((&mut last.batch, fresh || full))
     }
 
-    /// Takes nothing more, and hands out what nobody will send.
+    /// Closes the line and returns everything that will not be sent.
     fn end(&mut self) -> Vec<B> {
         self.closed = true;
         self.batches.drain(..).map(|waiting| waiting.batch).collect()

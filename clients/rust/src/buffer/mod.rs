@@ -1,4 +1,4 @@
-//! A buffer in front of a queue: many small pushes become few requests. Nothing in it is lost in silence.
+//! A buffer in front of a queue: combines many small pushes into few requests, and reports every message that it loses.
 
 mod batch;
 mod builder;
@@ -28,10 +28,10 @@ use batch::{Fate, Fates, Outcome, Sealed};
 use lane::Lane;
 use undelivered::List;
 
-/// A buffer. Cheap to clone. [`close`](Self::close) it: when the last clone is dropped it goes on to deliver what it
-/// holds, but only `on_error` hears if that fails, and nothing does if the program ends first.
+/// A buffer in front of a queue or partition. Cheap to clone. [`close`](Self::close) it: after the last clone is dropped, it
+/// still delivers its contents, but only `on_error` learns of failures, and messages are lost if the program ends first.
 #[derive(Clone)]
-#[must_use = "a buffer has to be closed"]
+#[must_use = "a buffer must be closed"]
 pub struct Buffer {
     inner: Arc<Inner>,
 }
@@ -42,7 +42,7 @@ struct Inner {
 }
 
 impl Buffer {
-    /// Of one partition of its queue: `buffer.partition("customer-7").push(&order).await?`.
+    /// A partition of the buffer's queue: `buffer.partition("customer-7").push(&order).await?`.
     pub fn partition<'a>(&'a self, name: &'a str) -> BufferPartition<'a> {
         BufferPartition { buffer: self, name }
     }
@@ -50,19 +50,19 @@ impl Buffer {
     /// Returns once the message is in the buffer, with a receipt for its result.
     ///
     /// # Cancel safety
-    /// Dropped while it waits for room, the message is not in it.
+    /// If dropped while it waits for room, the message is not in the buffer.
     pub async fn push(&self, message: impl Pushable) -> Result<Receipt, Error> {
         let added = self.inner.add(message, self.inner.state.partition());
         self.inner.finish(added).await
     }
 
-    /// Waits for the results of all messages that are in it now. Fails if some could not be delivered since the last
-    /// time while nobody was waiting at their receipts; the error carries them.
+    /// Waits for the results of all messages currently in the buffer. Fails if messages could not be delivered since the last call
+    /// while no receipt was waiting for them; the error contains them.
     pub async fn flush(&self) -> Result<(), Error> {
         self.inner.state.flush().await
     }
 
-    /// Refuses further messages, and flushes. May be called again.
+    /// Accepts no further messages, and flushes. May be called again.
     pub async fn close(&self) -> Result<(), Error> {
         self.inner.state.close();
         self.flush().await
@@ -75,7 +75,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A partition in front of which there is a buffer.
+/// A partition behind a buffer.
 #[derive(Debug)]
 pub struct BufferPartition<'a> {
     buffer: &'a Buffer,
@@ -83,7 +83,7 @@ pub struct BufferPartition<'a> {
 }
 
 impl BufferPartition<'_> {
-    /// As [`Buffer::push`], into this partition.
+    /// Like [`Buffer::push`], for this partition.
     pub async fn push(&self, message: impl Pushable) -> Result<Receipt, Error> {
         let added = self.buffer.inner.add(message, self.name);
         self.buffer.inner.finish(added).await
@@ -91,11 +91,11 @@ impl BufferPartition<'_> {
 }
 
 thread_local! {
-    /// Where a message is written before it is known whether there is room for it.
+    /// Scratch space: a message is serialized here before it is known whether there is room for it.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What became of a message at the first try.
+/// The result of the first attempt to add a message.
 enum Added {
     Done(Result<Receipt, Error>),
     /// There is no room for it now.
@@ -106,7 +106,7 @@ enum Added {
 }
 
 impl Inner {
-    /// Without waiting, and so without a copy of its own.
+    /// Adds a message without waiting, which saves a copy of it.
     fn add(&self, message: impl Pushable, partition: &str) -> Added {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
@@ -128,7 +128,7 @@ impl Inner {
             Added::Done(done) => return done,
             Added::Full { message, lane } => (message, lane),
         };
-        // What is in it must not wait for more, if there is no room for more.
+        // Without room for more, the current messages must not linger.
         self.state.lanes.iter().for_each(|lane| _ = lane.hurry());
         if self.state.messages.is_closed() {
             return Err(closed());
@@ -151,13 +151,13 @@ fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the buffer is closed")
 }
 
-/// What lanes, handles and receipts share.
+/// State shared by lanes, handles and receipts.
 pub(crate) struct State {
     pub queen: Queen,
     queue: Arc<str>,
     partition: Option<Arc<str>>,
     pub limits: Limits,
-    /// Room for so many messages, and so many bytes. What is taken is given back with the results.
+    /// Permits for messages and for bytes, returned with the results.
     messages: Semaphore,
     bytes: Semaphore,
     bytes_max: u32,
@@ -171,7 +171,7 @@ impl State {
         self.partition.as_deref().unwrap_or(DEFAULT_PARTITION)
     }
 
-    /// Of a lane: its partitions stay with one broker.
+    /// The key of a lane: its partitions stay with one broker.
     pub fn route(&self, lane: usize) -> Route {
         match &self.partition {
             Some(partition) => Route::lane(&self.queue, partition),
@@ -179,7 +179,7 @@ impl State {
         }
     }
 
-    /// A message that is larger than all of it fills it alone.
+    /// A message larger than the whole buffer takes all of it.
     fn clamped(&self, bytes: usize) -> u32 {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max)
     }
@@ -205,7 +205,7 @@ impl State {
         self.bytes.add_permits(bytes);
     }
 
-    /// There is room for it.
+    /// There is room for the message.
     fn put(self: &Arc<Self>, message: &[u8], lane: usize) -> Result<Receipt, Error> {
         let room = self.clamped(message.len()) as usize;
         let added =
@@ -219,20 +219,19 @@ impl State {
         }
     }
 
-    /// Whether it may take a message. What could not be delivered is kept for the next flush, so there must be an end to it.
+    /// Whether a message may be added. Undelivered messages are kept for the next flush, so their number must be limited.
     fn check(&self) -> Result<(), Error> {
         self.queen.shared.check_open()?;
         match self.list().is_over(self.limits.messages, self.limits.bytes) {
             false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::BufferFull,
-                "too much could not be delivered; flush() hands it out",
-            )),
+            true => {
+                Err(Error::new(ErrorKind::BufferFull, "too many undelivered messages; flush() returns them"))
+            }
         }
     }
 
     fn close(&self) {
-        // Whoever waits for room is told.
+        // Fails pushes that wait for room.
         self.messages.close();
         self.bytes.close();
         self.lanes.iter().for_each(Lane::close);
@@ -279,8 +278,8 @@ impl State {
         }
     }
 
-    /// All results of a batch: its room is free, and whoever waits is told. Of a failure for which nobody waits somebody else
-    /// has to hear.
+    /// All results of a batch: frees its room and wakes its receipts. A failure without a waiting receipt goes to `on_error` and the
+    /// next flush.
     pub fn settle(&self, batch: &Sealed, results: Fates) {
         let mut orphans = Vec::new();
         batch.outcome().settle(results, |index, undelivered| {
@@ -298,7 +297,7 @@ impl State {
         self.on_error.tell(&error, || log::not_delivered(&self.queue, &error));
     }
 
-    /// Of a batch that nobody will send any more.
+    /// Fails a batch that will not be sent anymore.
     pub fn abandon(&self, batch: &Sealed) {
         let error = Error::new(ErrorKind::Closed, "the runtime of the buffer has ended");
         let results = (0..batch.len()).map(|index| Err(batch.undelivered(index, error.clone())));
@@ -306,7 +305,7 @@ impl State {
     }
 }
 
-/// For the result of a message in a buffer. Await it, or drop it and trust in [`Buffer::flush`].
+/// The pending result of a message in a buffer. Await it, or drop it and rely on [`Buffer::flush`].
 pub struct Receipt {
     outcome: Arc<Outcome>,
     index: usize,
@@ -317,20 +316,20 @@ impl Receipt {
     /// Waits for the result.
     ///
     /// # Cancel safety
-    /// Dropped, it is as if nobody had waited: a failure is told by `on_error` and the next [`Buffer::flush`].
+    /// If dropped, failures are reported by `on_error` and the next [`Buffer::flush`].
     pub async fn result(self) -> Result<Pushed, Error> {
         let mut watch = Watch { receipt: &self, waits: true };
         let fate = self.outcome.result(self.index).await;
         watch.waits = false;
         fate?.map_err(|undelivered| {
-            // It may have failed before we looked. Now it is told, and need not be told again.
+            // It may have failed before this call. It is reported here, and so not again by a flush.
             self.state.list().remove(&self.outcome, self.index);
             undelivered.to_error()
         })
     }
 }
 
-/// Somebody who waits at a receipt.
+/// A receipt that is being awaited.
 struct Watch<'a> {
     receipt: &'a Receipt,
     waits: bool,

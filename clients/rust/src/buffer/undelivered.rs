@@ -1,4 +1,4 @@
-//! What a buffer could not deliver: handed to whoever waits for it, and kept for the next flush if nobody does.
+//! Messages that a buffer could not deliver: reported to a waiting receipt, otherwise kept for the next flush.
 
 use std::sync::{Arc, Weak};
 
@@ -8,26 +8,26 @@ use super::batch::Outcome;
 use crate::error::Error;
 use crate::item::{Item, Written};
 
-/// A message that a buffer could not deliver. Pushed again with its transaction id, as [`item`](Self::item) does, it is stored once at
-/// most.
+/// A message that a buffer could not deliver. Pushing it again with its transaction id, as [`item`](Self::item) does, stores it at
+/// most once.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Undelivered {
-    /// Where it should have gone.
+    /// The queue it was for.
     pub queue: String,
-    /// Its lane.
+    /// The partition it was for.
     pub partition: String,
-    /// The id it was sent with.
+    /// Its transaction id.
     pub transaction_id: String,
-    /// The UUID that travels with it.
+    /// Its trace id.
     pub trace_id: Option<String>,
-    /// The W3C trace context it belongs to.
+    /// Its W3C trace context.
     pub traceparent: Option<String>,
-    /// What goes with a `traceparent`.
+    /// Its `tracestate`.
     pub tracestate: Option<String>,
     /// Its payload.
     pub payload: Box<RawValue>,
-    /// Why not.
+    /// Why it was not delivered.
     pub error: Error,
 }
 
@@ -38,7 +38,7 @@ impl Undelivered {
         Self { queue, partition, transaction_id, trace_id, traceparent, tracestate, payload, error }
     }
 
-    /// The same message, to be pushed to its queue again.
+    /// The same message as an item, to push it again.
     pub fn item(&self) -> Item {
         let item = Item::new(&self.payload).partition(&self.partition).transaction_id(&self.transaction_id);
         let item = self.trace_id.iter().fold(item, Item::trace_id);
@@ -55,14 +55,14 @@ impl Undelivered {
     }
 }
 
-/// For the next flush. Each is there once, in memory too.
+/// Undelivered messages until the next flush, each stored once.
 #[derive(Default)]
 pub(super) struct List {
     entries: Vec<Entry>,
     bytes: usize,
 }
 
-/// The batch is only for telling whose it is. All its other results are not kept for it.
+/// The batch only identifies the receipts; keeping it here would keep all its other results too.
 struct Entry {
     outcome: Weak<Outcome>,
     index: usize,
@@ -75,7 +75,7 @@ impl List {
         self.entries.push(Entry { outcome: Arc::downgrade(outcome), index, undelivered });
     }
 
-    /// Somebody has heard of it.
+    /// A message was reported.
     pub fn remove(&mut self, outcome: &Arc<Outcome>, index: usize) {
         let is_it = |entry: &Entry| entry.index == index && entry.outcome.as_ptr() == Arc::as_ptr(outcome);
         if let Some(place) = self.entries.iter().position(is_it) {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_full_by_count_or_by_bytes_and_forgets_what_somebody_has_heard() {
+    fn a_list_is_full_by_count_or_bytes_and_drops_reported_messages() {
         let (outcome, other) = (Arc::<Outcome>::default(), Arc::<Outcome>::default());
         let mut list = List::default();
         let large = Arc::new(undelivered(Item::new(&"x".repeat(1_000)).transaction_id("t")));

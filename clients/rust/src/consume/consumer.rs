@@ -1,4 +1,4 @@
-//! A running consumer: its workers, its end, and the handle to both.
+//! A running consumer: its workers, its end, and its handle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::queen::Queen;
 use crate::signal::Signal;
 use crate::tasks;
 
-/// A consumer in the background. Dropping it stops it as [`stop`](Self::stop) does, without waiting for the end.
-#[must_use = "a consumer that is dropped stops"]
+/// A consumer in the background. Dropping it stops it like [`stop`](Self::stop), without waiting.
+#[must_use = "dropping a consumer stops it"]
 pub struct Consumer {
     stop: Arc<Signal>,
     end: watch::Receiver<Option<Result<Summary, Error>>>,
@@ -44,17 +44,17 @@ impl Consumer {
         Self { stop, end }
     }
 
-    /// Ends it gracefully. No new pops; one that waits is ended at the broker; handlers that run are awaited, what is
-    /// done is acknowledged, and the rest is given back. When this returns nothing is leased any more.
+    /// Stops the consumer gracefully: no new pops, a waiting pop is ended at the broker, running handlers are awaited, completed
+    /// messages are acknowledged, and the rest is given back. Afterwards no message is leased.
     ///
     /// # Cancel safety
-    /// It stops in any case; only its end is not awaited. May be called again.
+    /// The consumer stops even if this is dropped; only its end is not awaited. May be called again.
     pub async fn stop(&self) -> Result<Summary, Error> {
         self.stop.give();
         self.finished().await
     }
 
-    /// Waits for its end by limit, idle timeout, stop, or an error that will not pass.
+    /// Waits until the consumer ends by its limit, idle timeout, a stop, or a permanent error.
     pub async fn finished(&self) -> Result<Summary, Error> {
         let mut end = self.end.clone();
         match end.wait_for(Option::is_some).await {
@@ -63,7 +63,7 @@ impl Consumer {
         }
     }
 
-    /// Something to stop it with from elsewhere, such as a signal handler.
+    /// A handle to stop the consumer from elsewhere, such as a signal handler.
     pub fn stopper(&self) -> Stopper {
         Stopper { stop: self.stop.clone() }
     }
@@ -81,20 +81,20 @@ impl fmt::Debug for Consumer {
     }
 }
 
-/// Tells a [`Consumer`] to stop. Does not wait for it, and does not keep it running.
+/// Stops a [`Consumer`]. Does not wait for it, and does not keep it running.
 #[derive(Debug, Clone)]
 pub struct Stopper {
     stop: Arc<Signal>,
 }
 
 impl Stopper {
-    /// As [`Consumer::stop`], without waiting for the end.
+    /// Like [`Consumer::stop`], without waiting.
     pub fn stop(&self) {
         self.stop.give();
     }
 }
 
-/// Until all workers are done. The first one that fails stops the others, and so does the end of the client.
+/// Runs until all workers are done. The first failure stops the others, and so does closing the client.
 async fn supervise(duty: &Arc<Duty>) -> Result<(), Error> {
     let renewing = tasks::spawn(duty.renewals.clone().run());
     let mut workers = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Consuming: pop, handle, acknowledge, again and again, until somebody says stop.
+//! Consumers: pop, handle and acknowledge in a loop until stopped.
 
 mod consumer;
 mod progress;
@@ -30,12 +30,12 @@ use crate::queen::Queen;
 use crate::signal::Signal;
 use crate::want::{Source, Subscription, Want};
 
-/// Fits what most handlers do in a second.
+/// As much as most handlers process in a second.
 const BATCHES_DEFAULT: u32 = 100;
 const WAIT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How to consume. Ends with [`each`](Self::each) or [`batches`](Self::batches).
+/// Options of a consumer. Finish with [`each`](Self::each) or [`batches`](Self::batches).
 #[derive(Clone)]
 #[must_use = "nothing is consumed without a handler"]
 pub struct Consume {
@@ -73,82 +73,82 @@ impl Consume {
         Self { queen, batch: None, options }
     }
 
-    /// The most messages of one pop: 1 for `each`, 100 for `batches` if nothing is said.
+    /// Maximum messages per pop. Default 1 for `each`, 100 for `batches`.
     pub fn batch(mut self, messages: u32) -> Self {
         self.batch = Some(messages);
         self
     }
 
-    /// The most partitions of one pop, 1.
+    /// Maximum partitions per pop. Default 1.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.options.want.partitions = partitions;
         self
     }
 
-    /// How many workers pop and handle side by side, 1. A partition is with one of them at a time.
+    /// Number of concurrent workers. Default 1. A partition is processed by one worker at a time.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.options.concurrency = workers;
         self
     }
 
-    /// Ends after so many messages were handled, or have failed.
+    /// Stops after this many messages were handled or failed.
     pub fn limit(mut self, messages: u64) -> Self {
         self.options.limit = Some(messages);
         self
     }
 
-    /// Ends after so long without a message. If a broker cannot even be asked when that time is over, it ends with the error.
+    /// Stops after this long without a message. If no broker is reachable by then, it ends with the error.
     pub fn idle_timeout(mut self, time: Duration) -> Self {
         self.options.idle_timeout = Some(time);
         self
     }
 
-    /// How long one pop waits for messages, 30 s.
+    /// How long a pop waits for messages. Default 30 s.
     pub fn wait(mut self, time: Duration) -> Self {
         self.options.want.wait = time;
         self
     }
 
-    /// The length of a lease, in whole seconds. If nothing is said the queue decides.
+    /// Lease time in whole seconds. By default, the queue's.
     pub fn lease(mut self, time: Duration) -> Self {
         self.options.want.lease = Some(time);
         self
     }
 
-    /// Whether a message is acknowledged when its handler returns. If not, the handler does it. One that fails
-    /// is nacked in any case, or given back if it would become a dead letter before those in front of it are acknowledged.
+    /// Whether a message is acknowledged when its handler returns; otherwise the handler has to do it. A failed message is nacked in
+    /// any case, or given back if it would become a dead letter before earlier ones are acknowledged.
     pub fn auto_ack(mut self, auto_ack: bool) -> Self {
         self.options.auto_ack = auto_ack;
         self
     }
 
-    /// Whether leases are extended while a batch is being handled. They are.
+    /// Whether to renew leases while a batch is being handled. Default true.
     pub fn renew(mut self, renew: bool) -> Self {
         self.options.renew = renew;
         self
     }
 
-    /// Where the group starts if it is new here.
+    /// Where a new group starts.
     pub fn subscription(mut self, subscription: Subscription) -> Self {
         self.options.want.subscription = Some(subscription);
         self
     }
 
-    /// How long a stop waits for handlers that run, 30 s. Then their messages are given back.
+    /// How long a stop waits for running handlers. Default 30 s. Then their messages are given back.
     pub fn stop_timeout(mut self, time: Duration) -> Self {
         self.options.stop_timeout = time;
         self
     }
 
-    /// Hears of everything that went wrong and is tried again: pops, acknowledgements, renewals. Without it they are logged with
-    /// `tracing`. What handlers fail with is logged in any case.
+    /// Called for errors that are retried: of pops, acknowledgements and renewals. By default they are logged with `tracing`.
+    /// Failures of handlers are always logged.
     pub fn on_error(mut self, hear: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.options.on_error = OnError::new(hear);
         self
     }
 
-    /// Handles messages one by one, in order. What returns an error is nacked with its text; the rest of its
-    /// partition in this batch comes again.
+    /// Handles messages one at a time, in order. A message whose handler returns an error is nacked with its text; the rest of its
+    /// partition in this batch is redelivered.
     pub fn each<T, F, R, E>(self, handler: F) -> Consuming
     where
         T: DeserializeOwned + Send + 'static,
@@ -209,7 +209,7 @@ impl Options {
             return Err(Error::bad_use("concurrency must be at least 1"));
         }
         if self.want.wait.is_zero() {
-            return Err(Error::bad_use("a consumer that does not wait would ask without a pause"));
+            return Err(Error::bad_use("wait must not be 0: the consumer would poll without a pause"));
         }
         if self.idle_timeout.is_some_and(|time| time.is_zero()) || self.limit == Some(0) {
             return Err(Error::bad_use("idle_timeout and limit must not be 0"));
@@ -220,7 +220,7 @@ impl Options {
 
 /// The end of a handler, with the text of its error.
 pub(crate) type Handling = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
-/// Whatever it cannot decode it fails by itself. `None`: there is nothing left to handle.
+/// Messages that it cannot decode fail here. `None`: there is nothing left to handle.
 type Batches = dyn Fn(&Arc<Batch>, Context, &mut Settlement) -> Option<Handling> + Send + Sync;
 
 pub(crate) enum Handler {
@@ -228,7 +228,7 @@ pub(crate) enum Handler {
     Batches(Box<Batches>),
 }
 
-/// Handles a batch message by message. It is one future for all of them: a box for each would cost more than many a handler.
+/// Handles a batch message by message. One future for all of them, because boxing each would cost more than many handlers.
 pub(crate) trait OneByOne: Send + Sync {
     fn handle<'a>(
         &'a self,
@@ -273,8 +273,8 @@ where
     }
 }
 
-/// A consumer that is ready to go. Await it to run it to its end, or [`start`](Self::start) it in the background.
-#[must_use = "nothing is consumed before it is awaited or started"]
+/// A configured consumer. Await it to run it to its end, or [`start`](Self::start) it in the background.
+#[must_use = "nothing is consumed until it is awaited or started"]
 pub struct Consuming {
     queen: Queen,
     options: Options,
@@ -282,7 +282,7 @@ pub struct Consuming {
 }
 
 impl Consuming {
-    /// Runs it in the background, on this tokio runtime.
+    /// Runs it in the background, on the current tokio runtime.
     pub fn start(self) -> Result<Consumer, Error> {
         self.options.check()?;
         self.queen.shared.check_not_closed()?;
@@ -290,8 +290,8 @@ impl Consuming {
     }
 }
 
-/// Runs until its limit, its idle timeout or an error that will not pass. Dropping it stops it as [`Consumer::stop`] does,
-/// in the background.
+/// Runs until its limit, its idle timeout or a permanent error. Dropping it stops it like [`Consumer::stop`], in the
+/// background.
 impl IntoFuture for Consuming {
     type Output = Result<Summary, Error>;
     type IntoFuture = Pending<Summary>;
@@ -307,13 +307,13 @@ impl fmt::Debug for Consuming {
     }
 }
 
-/// What a handler may ask while it is at work. Cheap to clone.
+/// What a handler can query while it runs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Context {
     signals: Arc<Signals>,
 }
 
-/// Of one batch.
+/// The context of one batch.
 #[derive(Debug)]
 pub(crate) struct Signals {
     /// Its lease.
@@ -323,27 +323,27 @@ pub(crate) struct Signals {
 }
 
 impl Context {
-    /// Returns when the lease has been lost: others may have the messages now, and nothing will be acknowledged.
+    /// Returns when the lease is lost: other consumers may have the messages, and nothing will be acknowledged.
     pub async fn lease_lost(&self) {
         self.signals.lost.given().await;
     }
 
-    /// Whether the lease has been lost.
+    /// Whether the lease is lost.
     pub fn is_lease_lost(&self) -> bool {
         self.signals.lost.is_given()
     }
 
-    /// Returns when the consumer is about to stop, which waits for this handler for a while.
+    /// Returns when the consumer starts to stop; it waits for this handler for a while.
     pub async fn stopping(&self) {
         self.signals.stop.given().await;
     }
 
-    /// Whether the consumer is about to stop.
+    /// Whether the consumer is stopping.
     pub fn is_stopping(&self) -> bool {
         self.signals.stop.is_given()
     }
 
-    /// Stops the consumer, once this handler is done.
+    /// Stops the consumer once this handler is done.
     pub fn stop(&self) {
         self.signals.stop.give();
     }

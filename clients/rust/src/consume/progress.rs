@@ -1,4 +1,4 @@
-//! How far a consumer is: its limit, its idle time and its summary, shared by all its workers.
+//! Progress of a consumer: limit, idle time and summary, shared by its workers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,20 +10,20 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Messages whose handler has returned, with its lease not lost.
+    /// Messages handled successfully while the lease was held.
     pub handled: u64,
-    /// Messages whose handler has failed, or that could not be decoded.
+    /// Messages that failed, or could not be decoded.
     pub failed: u64,
-    /// Pops that brought something.
+    /// Pops that returned messages.
     pub batches: u64,
 }
 
-/// What a worker does next.
+/// A worker's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Pop at most so many, and wait at most so long.
+    /// Pop at most this many messages, and wait at most this long.
     Pop(u32, Option<Duration>),
-    /// Others have taken what is left of the limit, and may bring back some.
+    /// Other workers have reserved the rest of the limit, and may return some of it.
     Wait,
     End,
 }
@@ -34,13 +34,13 @@ pub struct Progress {
 }
 
 struct State {
-    /// Of the limit, not yet taken by anybody.
+    /// The part of the limit that is not reserved.
     left: Option<u64>,
-    /// Taken and not settled.
+    /// Reserved and not settled.
     taken: u64,
-    /// Workers that have messages.
+    /// Number of workers with messages.
     busy: usize,
-    /// When somebody last had messages.
+    /// When a worker last had messages.
     last: Instant,
     idle_timeout: Option<Duration>,
     summary: Summary,
@@ -57,17 +57,17 @@ impl Progress {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is taken here is brought back by [`Progress::settle`].
+    /// What is reserved here is returned by [`Progress::settle`].
     pub fn turn(&self, batch: u32, now: Instant) -> Turn {
         self.state().turn(batch, now)
     }
 
-    /// How much of the idle time is left. `None`: there is no such time, or somebody has messages.
+    /// Remaining idle time. `None` without an idle timeout, or while a worker has messages.
     pub fn idle_left(&self, now: Instant) -> Option<Duration> {
         self.state().idle_left(now)
     }
 
-    /// Waits until somebody has settled. Ask for the turn again while this is alive, or a change may be missed.
+    /// Waits until a worker settles. Keep it while asking for the next turn, otherwise a change may be missed.
     pub fn changed(&self) -> tokio::sync::futures::Notified<'_> {
         self.changed.notified()
     }
@@ -79,7 +79,7 @@ impl Progress {
         state.summary.batches += 1;
     }
 
-    /// It has none any more.
+    /// A worker is done with its messages.
     pub fn end(&self, handled: u64, failed: u64, now: Instant) {
         let mut state = self.state();
         state.busy -= 1;
@@ -88,7 +88,7 @@ impl Progress {
         state.summary.failed += failed;
     }
 
-    /// Of what was taken, so much was used.
+    /// How much of the reservation was used.
     pub fn settle(&self, taken: u32, used: u64) {
         let mut state = self.state();
         let taken = u64::from(taken);

@@ -1,5 +1,5 @@
-//! Keeps the leases of a consumer while their batches are being handled. One task for all its workers, so that a batch that
-//! is soon done costs no more than an entry in a table.
+//! Renews the leases of a consumer while batches are being handled. One task for all workers, so that a batch that is done
+//! quickly costs only a table entry.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::message;
 use crate::on_error::OnError;
 use crate::queen::Shared;
 
-/// For short leases: a busy broker needs some time.
+/// Minimum interval for short leases: a busy broker needs some time.
 const ATTEMPT_MIN: Duration = Duration::from_millis(250);
 
 pub struct Renewals {
@@ -37,7 +37,7 @@ impl Renewals {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the lease is extended, until the guard is dropped. Those who hold it are told when it is gone.
+    /// Renews the lease until the guard is dropped. The guard's holders see when the lease is lost.
     pub fn hold(self: &Arc<Self>, batch: &Arc<Batch>, signals: Arc<Signals>) -> Held {
         let lease = Lease::new(batch.clone(), signals, clock::now());
         let (key, is_first) = self.table().insert(lease);
@@ -47,7 +47,7 @@ impl Renewals {
         Held { renewals: self.clone(), key }
     }
 
-    /// Never ends. Dropping it ends the renewals under way.
+    /// Never returns. Dropping it cancels pending renewals.
     pub async fn run(self: Arc<Self>) {
         let mut renewing = JoinSet::new();
         loop {
@@ -80,7 +80,7 @@ impl Renewals {
         };
         let is_lost = self.table().renewed(key, outcome, clock::now());
         self.wake.notify_one();
-        // Of a batch that is done by now nobody wants to hear.
+        // Errors of a batch that is done by now do not matter.
         if let (Err(error), Some(is_lost)) = (renewed, is_lost) {
             self.on_error.tell(&error, || log::renewal_failed(&batch, &error, is_lost));
         }
@@ -92,14 +92,14 @@ fn patience(lease_seconds: u64, usual: Duration) -> Duration {
     usual.min((Duration::from_secs(lease_seconds) / 6).max(ATTEMPT_MIN))
 }
 
-/// Keeps a lease.
+/// Guard of a renewed lease.
 pub struct Held {
     renewals: Arc<Renewals>,
     key: u64,
 }
 
 impl Held {
-    /// The broker is being told about all of it. A lease that ends by that is not lost.
+    /// The whole batch is being acknowledged, which ends the lease regularly.
     pub fn settling(&self) {
         if let Some(lease) = self.renewals.table().leases.get_mut(&self.key) {
             lease.settling = true;
@@ -125,18 +125,18 @@ struct Due {
     ends: Instant,
 }
 
-/// The leases, and when each has to be extended.
+/// All leases, and when to renew each.
 #[derive(Default)]
 struct Table {
     leases: HashMap<u64, Lease>,
     last: u64,
-    /// Until when the task sleeps. `None`: until it is woken.
+    /// When the task wakes up. `None`: only when notified.
     asleep: Option<Instant>,
 }
 
 struct Lease {
     batch: Arc<Batch>,
-    /// When to extend it. `None`: somebody is at it, or it is gone.
+    /// When to renew it. `None`: being renewed, or lost.
     due: Option<Instant>,
     ends: Instant,
     /// See [`Held::settling`].
@@ -159,7 +159,7 @@ impl Lease {
         Duration::from_secs(self.batch.lease_seconds)
     }
 
-    /// Whether there is anything left to lose.
+    /// Whether the lease still matters.
     fn is_over(&self) -> bool {
         self.settling || self.batch.is_settled()
     }
@@ -177,7 +177,7 @@ impl Table {
         (self.last, early)
     }
 
-    /// When to look again. Leases that are given back meanwhile do not wake anybody.
+    /// When to look again. Removed leases do not wake the task.
     fn sleep(&mut self) -> Option<Instant> {
         self.asleep = self.leases.values().filter_map(|lease| lease.due).min();
         self.asleep
@@ -188,7 +188,7 @@ impl Table {
         for (&key, lease) in &mut self.leases {
             if lease.due.is_some_and(|due| due <= now) {
                 lease.due = None;
-                // A handler that has acknowledged everything may go on with something else.
+                // A handler that has acknowledged everything may still be running.
                 if !lease.batch.is_settled() {
                     due.push((key, Due { batch: lease.batch.clone(), ends: lease.ends }));
                 }
@@ -197,7 +197,7 @@ impl Table {
         due
     }
 
-    /// Whether it is lost, if anybody still needs it.
+    /// Whether to report it as lost, if it still matters.
     fn renewed(&mut self, key: u64, outcome: Outcome, now: Instant) -> Option<bool> {
         let lease = self.leases.get_mut(&key)?;
         match outcome {
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(table.sleep(), Some(now + THIRD));
         assert!(table.due(now + THIRD - Duration::from_millis(1)).is_empty());
         assert_eq!(table.due(now + THIRD).len(), 1);
-        // Once, however long it takes.
+        // Only one renewal at a time, however long it takes.
         assert!(table.due(now + THIRD).is_empty() && table.sleep().is_none());
         assert_eq!(table.renewed(key, Outcome::Kept { sent: now + THIRD }, now + THIRD), Some(false));
         assert_eq!(table.sleep(), Some(now + 2 * THIRD));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_come_and_go_wake_nobody_while_one_look_is_due_anyway() {
+    fn short_batches_do_not_wake_the_task_while_a_look_is_due_anyway() {
         let (mut table, now) = (Table::default(), clock::now());
         table.insert(lease(now));
         table.sleep();
@@ -280,9 +280,9 @@ mod tests {
         let (key, _) = table.insert(lease(now));
         table.leases[&key].batch.settle(0, Settled::Done);
         assert_eq!(table.due(now + THIRD).len(), 1, "one is left");
-        // While that is under way the handler acknowledges the other one too.
+        // Meanwhile the handler acknowledges the other one too.
         table.leases[&key].batch.settle(1, Settled::Done);
-        assert_eq!(table.renewed(key, Outcome::Gone, now + THIRD), None, "nobody is told");
+        assert_eq!(table.renewed(key, Outcome::Gone, now + THIRD), None, "not reported");
         assert!(!table.leases[&key].signals.lost.is_given());
         let (key, _) = table.insert(lease(now));
         table.leases[&key].batch.settle(0, Settled::GivenBack);
@@ -294,7 +294,7 @@ mod tests {
         let (mut table, now) = (Table::default(), clock::now());
         let (key, _) = table.insert(lease(now));
         table.leases.get_mut(&key).unwrap().settling = true;
-        assert_eq!(table.due(now + THIRD).len(), 1, "that may take long");
+        assert_eq!(table.due(now + THIRD).len(), 1, "this may take long");
         assert_eq!(table.renewed(key, Outcome::Gone, now + THIRD), None);
         assert!(!table.leases[&key].signals.lost.is_given());
     }

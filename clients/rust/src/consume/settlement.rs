@@ -1,29 +1,29 @@
-//! What became of the messages of a batch, and what the broker is told about it. Pure.
+//! Tracks the outcome of a batch's messages, and computes the acknowledgements to send. Pure.
 
 use crate::ack::Status;
 
-/// Messages of a partition in a batch, for a first guess.
+/// Initial capacity: messages per partition in a batch.
 const USUAL: usize = 16;
 
 /// # Invariants
-/// - Nothing behind a failure of its partition is ever reported as done.
-/// - After [`rest`](Self::rest) every partition is either done to its end, or released, or was lost before.
+/// - A message behind a failure in its partition is never reported as completed.
+/// - After [`rest`](Self::rest), every partition is completed to its end, released, or was lost before.
 pub struct Settlement {
     partitions: Vec<Partition>,
-    /// Of each message: its partition, and its place there.
+    /// Partition of each message, and its index there.
     places: Vec<(usize, usize)>,
     auto_ack: bool,
 }
 
 struct Partition {
-    /// Positions in the batch, in the partition's order.
+    /// Indexes in the batch, in partition order.
     messages: Vec<usize>,
     states: Vec<State>,
-    /// How many are reported.
+    /// Number of reported messages.
     told: usize,
-    /// The first that is no success.
+    /// Index of the first message without success.
     bad: Option<usize>,
-    /// Somebody else has it now.
+    /// The lease is lost.
     lost: bool,
 }
 
@@ -32,11 +32,11 @@ enum State {
     Open,
     Done,
     Failed(String),
-    /// The handler has told the broker itself that it is to come again.
+    /// The handler has returned it for redelivery.
     Released,
 }
 
-/// One acknowledgement: which message, and what became of it.
+/// One acknowledgement: a message and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     pub index: usize,
@@ -45,13 +45,13 @@ pub struct Told {
 }
 
 impl Settlement {
-    /// Of messages in the order of their delivery, by their partitions.
+    /// For messages in delivery order, given by their partitions.
     pub fn new<'a>(partitions: impl IntoIterator<Item = &'a str>, auto_ack: bool) -> Self {
         let partitions = partitions.into_iter();
         let (mut names, mut places) = (Vec::new(), Vec::with_capacity(partitions.size_hint().0));
         let mut known: Vec<Partition> = Vec::new();
         for (index, name) in partitions.enumerate() {
-            // They come grouped, so the last one is nearly always it.
+            // Messages are grouped by partition, so it is nearly always the last one.
             let number = names.iter().rposition(|known| *known == name).unwrap_or_else(|| {
                 names.push(name);
                 let (messages, states) = (Vec::with_capacity(USUAL), Vec::with_capacity(USUAL));
@@ -65,14 +65,14 @@ impl Settlement {
         Self { partitions: known, places, auto_ack }
     }
 
-    /// Whether a message may be handled: nothing before it in its partition has failed, and nobody else has it.
+    /// Whether to handle a message: no earlier one of its partition has failed, and the lease is not lost.
     pub fn wants(&self, index: usize) -> bool {
         let (partition, place) = self.places[index];
         let partition = &self.partitions[partition];
         !partition.lost && partition.bad.is_none_or(|bad| place < bad)
     }
 
-    /// The broker has refused what it was told about this message: its partition is not ours any more, and there is nothing to tell.
+    /// The broker refused an acknowledgement of this message: its partition is lost, and nothing more is reported for it.
     pub fn lose(&mut self, index: usize) {
         let (partition, _) = self.places[index];
         self.partitions[partition].lost = true;
@@ -104,18 +104,18 @@ impl Settlement {
         self.partitions[partition].states[place] == State::Open
     }
 
-    /// What is done and not yet told: the last one of each partition, which speaks for those before it.
+    /// Completed and unreported: the last message of each partition, which includes those before it.
     pub fn done(&mut self) -> Vec<Told> {
         let auto_ack = self.auto_ack;
         self.partitions.iter_mut().filter_map(|partition| partition.done(auto_ack)).collect()
     }
 
-    /// All that is left to tell: what is done, what has failed, and the first that was not handled, which gives back the
-    /// lease. (Also behind a failure: if its retries are spent it becomes a dead letter, and the lease stays.) Of a partition that the
-    /// handler has released nothing else counts any more.
+    /// Everything left to report: completions, failures, and the first unhandled message of a partition, which gives back the
+    /// lease. (Also after a failure: when it becomes a dead letter, the lease stays.) For a partition that the handler has released,
+    /// nothing else is reported.
     ///
-    /// `acked`, if handlers acknowledge by themselves: of each message, whether that was done. A failure that becomes a dead letter
-    /// takes everything before it along; if some of that is not acknowledged yet, it is given back instead.
+    /// `acked`, if handlers acknowledge themselves: whether each message was acknowledged. A failure that becomes a dead letter
+    /// completes everything before it; if some of that is not acknowledged yet, the failed message is given back instead.
     pub fn rest(&mut self, acked: &[bool]) -> Vec<Told> {
         let auto_ack = self.auto_ack;
         self.partitions.iter_mut().flat_map(|partition| partition.rest(auto_ack, acked)).collect()
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_so_far_can_be_told_early_and_is_not_told_twice() {
+    fn completions_can_be_reported_early_and_only_once() {
         let mut batch = of("a a a b");
         assert_eq!(batch.done(), []);
         batch.complete(0);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_the_handler_has_given_back_nothing_is_told_but_that_the_rest_is_free() {
+    fn only_the_rest_is_released_behind_what_a_handler_returned() {
         let mut batch = of("a a a a b");
         batch.complete(0);
         batch.release(1);
@@ -303,7 +303,7 @@ mod tests {
             let mut stopped = false;
             for index in 0..partitions.len() {
                 stopped |= fates[index] == 3 && index > 20;
-                // A handler of a whole batch has all of it, also what is behind a message that it has released.
+                // A handler of a whole batch gets all of it, including what is behind a message that it released.
                 if !together && (stopped || !batch.wants(index)) {
                     continue;
                 }
@@ -325,10 +325,10 @@ mod tests {
             for number in 0..4 {
                 let of_this: Vec<_> = told.iter().filter(|told| partitions[told.index] == number).collect();
                 let all: Vec<usize> = (0..partitions.len()).filter(|&index| partitions[index] == number).collect();
-                // In order, and never done behind a failure.
+                // In order, and never completed behind a failure.
                 prop_assert!(of_this.windows(2).all(|two| two[0].index < two[1].index));
                 prop_assert!(of_this.windows(2).all(|two| two[0].status == Status::Completed || two[1].status != Status::Completed));
-                // The end of a partition is done, or it is released: by the handler, and then what is behind is given back too.
+                // The last message is completed, or the partition is released: by the handler, and then what is behind is given back too.
                 let end = of_this.last().map(|told| (told.index, told.status));
                 if let Some(released) = released[number] {
                     let behind = all.iter().find(|&&index| index > released);
@@ -342,7 +342,7 @@ mod tests {
         }
 
         #[test]
-        fn what_handlers_acknowledge_themselves_is_told_only_where_it_was_not_handled(
+        fn messages_that_handlers_acknowledge_are_reported_only_if_unhandled(
             handled in prop::collection::vec(any::<bool>(), 1..10)
         ) {
             let mut batch = Settlement::new(handled.iter().map(|_| "a"), false);

@@ -1,4 +1,4 @@
-//! One worker of a consumer: it pops a batch, handles it in order, tells the broker, and asks again.
+//! A worker of a consumer: pops a batch, handles it in order, acknowledges, and repeats.
 
 use std::any::Any;
 use std::future::Future;
@@ -31,14 +31,14 @@ use crate::signal::Signal;
 use crate::want::Want;
 use crate::wire;
 
-/// A crash repeats no more than was done in this time.
+/// Interval of acknowledgements: a crash repeats at most what was done within it.
 const TELL_AFTER: Duration = Duration::from_secs(1);
-/// A broker answers a wait that is ended at once; one that does not is gone.
+/// A broker answers promptly when a wait is ended; otherwise it is gone.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// A broker that cannot let us wait, because it is overloaded or in maintenance, finds nothing at once. Then we wait.
+/// A broker that is overloaded or in maintenance may respond without waiting. Then the worker waits instead.
 const EMPTY_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What the workers of a consumer share.
+/// State shared by the workers of a consumer.
 pub struct Duty {
     pub shared: Arc<Shared>,
     pub options: Options,
@@ -46,18 +46,18 @@ pub struct Duty {
     pub progress: Progress,
     pub renewals: Arc<Renewals>,
     pub stop: Arc<Signal>,
-    /// Pops that are answered, and fail.
+    /// Reports when pops start to fail and when they work again.
     pub refusals: log::Trouble,
 }
 
 pub struct Worker {
     duty: Arc<Duty>,
     number: usize,
-    /// Pops in a row that found nothing too soon.
+    /// Consecutive pops that returned nothing too early.
     hasty: u32,
 }
 
-/// What became of messages.
+/// Counts of message outcomes.
 #[derive(Default)]
 pub struct Count {
     handled: u64,
@@ -112,7 +112,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Asks until there is an answer, for ever. `None`: nothing there, or it is time to stop.
+    /// Retries until there is a response. `None`: no messages, or it is time to stop.
     async fn pop(&mut self, want: &Want) -> Result<Option<Arc<Batch>>, Error> {
         let duty = self.duty.clone();
         let route = want.source.route(want.group.as_deref(), self.number);
@@ -120,7 +120,7 @@ impl Worker {
         let mut trial = Trial::new(&duty.shared, policy, route, None);
         loop {
             let broker = trial.begin();
-            // A new one each time: the broker may still hold the wait of an attempt that we have lost.
+            // A new id each time: the broker may still hold the wait of an earlier attempt.
             let wait_id = Uuid::now_v7();
             let path = want.path(Some(wait_id));
             let (none, asked) = (Bytes::new(), clock::now());
@@ -146,7 +146,7 @@ impl Worker {
                 Err(error) => error,
             };
             let pause = trial.failed(broker, error.clone(), false)?;
-            // Nothing has come for long enough, and nobody can say whether there is something.
+            // The idle time has passed, and no broker could be asked.
             let left = duty.progress.idle_left(clock::now());
             if left == Some(Duration::ZERO) {
                 return Err(trial.ended(error));
@@ -159,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// Does the waiting that the broker would not do.
+    /// Waits in place of the broker.
     async fn rest(&mut self, hasty: bool) {
         if !hasty {
             self.hasty = 0;
@@ -228,7 +228,7 @@ impl Worker {
                 outcome = caught(|| start(index)) => outcome,
                 () = &mut patience => break,
             };
-            // It comes again, so it was neither.
+            // It is redelivered, so it counts as neither.
             if lost.is_given() {
                 break;
             }
@@ -279,7 +279,7 @@ impl Worker {
         count
     }
 
-    /// `done`: the handler has told the broker so itself, before it failed.
+    /// `done`: the handler acknowledged it before it failed.
     fn settle(
         &self,
         batch: &Batch,
@@ -301,14 +301,14 @@ impl Worker {
         }
     }
 
-    /// Over when a stop has waited long enough for a handler.
+    /// Completes when a stop has waited long enough for a handler.
     async fn patience(&self) {
         self.duty.stop.given().await;
         sleep(self.duty.options.stop_timeout).await;
     }
 
-    /// What fails here comes again, so it is enough that somebody hears of it. Returns the messages of which the broker does not
-    /// want to hear from us.
+    /// Failures are only reported, because unacknowledged messages are redelivered. Returns the messages whose acknowledgement the
+    /// broker refused.
     async fn tell(&self, batch: &Arc<Batch>, told: Vec<Told>) -> Vec<usize> {
         let ack = |told: Told| batch.ack(told.index, told.status, told.error);
         let acks: Vec<Ack> = told.into_iter().map(ack).collect();
@@ -321,7 +321,7 @@ impl Worker {
                 return Vec::new();
             }
         };
-        // Who wanted to give something back that is not his any more has what he wanted.
+        // A refused attempt to give back means that the message is not held anymore, which is fine.
         let mut refused = acks.iter().enumerate().filter_map(|(index, ack)| {
             let error = results.refusal(index, ack).filter(|_| ack.status != Status::Retry)?;
             Some((ack.envelope.index(), error))
@@ -333,7 +333,7 @@ impl Worker {
     }
 }
 
-/// Tells the broker that nobody waits any longer, and takes its answer, which may bring messages all the same.
+/// Ends the wait at the broker, and takes its response, which may contain messages.
 async fn end_wait(
     shared: &Shared,
     broker: usize,
@@ -347,7 +347,7 @@ async fn end_wait(
     answered.ok()
 }
 
-/// A handler that panics has failed; the consumer goes on.
+/// A panic of a handler counts as a failure; the consumer continues.
 async fn caught<R: Future<Output = Result<(), String>>>(start: impl FnOnce() -> R) -> Result<(), String> {
     let handling = match catch_unwind(AssertUnwindSafe(start)) {
         Ok(handling) => handling,
@@ -364,7 +364,7 @@ async fn caught<R: Future<Output = Result<(), String>>>(start: impl FnOnce() -> 
 fn panicked(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("the handler panicked: {}", text.as_deref().unwrap_or("without a text"))
+    format!("the handler panicked: {}", text.as_deref().unwrap_or("no message"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Buffers in front of a real broker.
+//! Tests of buffers with a real broker.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn a_buffer_that_is_dropped_goes_on_to_deliver() {
     assert_eq!(queue.pop::<u32>().wait(PATIENCE).await.unwrap().len(), 1);
 }
 
-/// What it tells `on_error`: the payloads.
+/// The payloads passed to `on_error`.
 fn listening(buffer: BufferBuilder) -> (BufferBuilder, Arc<Mutex<Vec<String>>>) {
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let hears = heard.clone();
@@ -52,13 +52,13 @@ fn listening(buffer: BufferBuilder) -> (BufferBuilder, Arc<Mutex<Vec<String>>>) 
 }
 
 #[tokio::test]
-async fn a_failure_is_told_even_if_whoever_waited_at_its_receipt_has_left() {
+async fn a_failure_is_reported_even_if_its_receipt_was_dropped() {
     let mut stub = Stub::start().await;
     let queen = Queen::connect(&stub.url).unwrap();
     let (buffer, heard) = listening(queen.queue("q").partition("p").buffer());
     let buffer = buffer.start().unwrap();
     let receipt = buffer.push(&1).await.unwrap();
-    // A caller in a hurry, or a request that is dropped.
+    // A caller with a short deadline, or a dropped request.
     let asked = tokio::select! {
         result = receipt.result() => panic!("{result:?}"),
         asked = stub.next() => asked,
@@ -91,7 +91,7 @@ async fn what_could_not_be_delivered_is_bounded_in_bytes_and_handed_out_by_a_flu
 }
 
 #[tokio::test]
-async fn a_listener_that_panics_keeps_nobody_waiting() {
+async fn a_listener_that_panics_does_not_block_receipts() {
     let mut stub = Stub::start().await;
     let queen = Queen::connect(&stub.url).unwrap();
     let buffer = queen.queue("q").partition("p").buffer().on_error(|_| panic!("it does not want to know"));
@@ -117,9 +117,9 @@ async fn a_buffer_may_linger_for_ever() {
     assert_eq!(receipt.result().await.unwrap().status.word(), "queued");
 }
 
-/// On a runtime that ends, as that of a program does.
+/// On a runtime that ends, like that of a program.
 #[test]
-fn a_buffer_whose_runtime_has_ended_keeps_nobody_waiting_and_tells_what_it_had() {
+fn a_buffer_whose_runtime_has_ended_fails_receipts_and_returns_its_messages() {
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let nobody = Nobody::new();
     let queen = Queen::connect(&nobody.url).unwrap();
@@ -166,12 +166,12 @@ async fn what_a_gateway_refuses_as_a_whole_is_not_sent_by_halves() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_delivered_is_told_to_whoever_listens() {
+async fn undelivered_messages_are_reported_to_the_listener() {
     let nobody = Nobody::new();
     let queen = Queen::builder().url(&nobody.url).deadline(Duration::from_millis(100)).build().unwrap();
     let (buffer, heard) = listening(queen.queue("q").partition("p").buffer());
     let buffer = buffer.start().unwrap();
-    // One is waited for, one is forgotten.
+    // One is awaited, one is dropped.
     let watched = buffer.push(&"watched").await.unwrap();
     let error = watched.result().await.unwrap_err();
     assert_eq!((error.kind(), error.undelivered().len()), (ErrorKind::Network, 1));

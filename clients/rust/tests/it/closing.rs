@@ -1,4 +1,4 @@
-//! A client that is closed: nothing begins any more, and what has begun goes on to its end.
+//! Closing a client: nothing new starts, and what is in progress completes.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_call_that_is_under_way_is_tried_again_after_the_close() {
 }
 
 #[tokio::test]
-async fn a_consumer_stops_as_if_it_had_been_told_to_and_its_handler_can_finish() {
+async fn closing_the_client_stops_a_consumer_and_its_handler_can_finish() {
     let site = Site::start().await;
     site.queen.queue("q").partition("p").push_all(&[1, 2, 3]).await.unwrap();
     let queen = Queen::connect(site.broker.url()).unwrap();
@@ -40,7 +40,7 @@ async fn a_consumer_stops_as_if_it_had_been_told_to_and_its_handler_can_finish()
     });
     let summary = timeout(PATIENCE, consuming.into_future()).await.unwrap().unwrap();
     assert_eq!((summary.handled, summary.failed), (1, 0));
-    // Without waiting: the lease would last for minutes.
+    // Immediately: the lease would last for minutes.
     let rest = site.queen.queue("q").group("g").pop::<u32>().batch(10).await.unwrap();
     assert_eq!(rest.iter().map(|message| message.data).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(site.queen.queue("next").pop::<u32>().await.unwrap()[0].data, 1);

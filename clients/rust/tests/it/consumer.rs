@@ -16,7 +16,7 @@ use crate::support::{PATIENCE, Site};
 
 const URL: &str = "QUEEN_CONSUMER_URL";
 
-/// The process of the next test. Says what it handled, and is never done.
+/// The process of the next test. Prints what it handled, and never ends.
 #[tokio::test]
 #[ignore = "it is the consumer that gets killed"]
 async fn consumer_process() {
@@ -49,7 +49,7 @@ async fn a_consumer_killed_in_the_middle_of_a_batch_loses_nothing() {
         let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().expect("it handles more");
         before.extend(line.strip_prefix("handled ").map(|n| n.parse::<u32>().unwrap()));
     }
-    // It has acknowledged some of the batch after a second, and is at work on the rest.
+    // It has acknowledged some of the batch after a second, and is handling the rest.
     child.kill().await.unwrap();
     assert_eq!(before, (0..7).collect::<Vec<_>>());
 
@@ -75,7 +75,7 @@ async fn a_consumer_killed_in_the_middle_of_a_batch_loses_nothing() {
     assert_eq!(site.depth("q", "g").await, 0);
 }
 
-/// Its handler takes a permit for every message, and holds the third one back until it has more.
+/// Its handler takes a permit for every message, and blocks at the third until there are more.
 async fn held_up(queen: &Queen) -> (queen_client::Consume, Arc<Semaphore>, Arc<Semaphore>) {
     queen.queue("q").partition("a").push_all(&[1, 2, 3, 4]).await.expect("a push");
     queen.queue("q").partition("b").push_all(&[5, 6]).await.expect("a push");
@@ -99,7 +99,7 @@ async fn what_a_stopped_consumer_has_not_handled_is_free_at_once() {
         })
         .start()
         .unwrap();
-    // Two are done, and the third is under way.
+    // Two are done, and the third is in progress.
     timeout(PATIENCE, reached.acquire_many(3)).await.unwrap().unwrap().forget();
     let stopping = consumer.stopper();
     stopping.stop();
@@ -107,7 +107,7 @@ async fn what_a_stopped_consumer_has_not_handled_is_free_at_once() {
     let summary = timeout(PATIENCE, consumer.stop()).await.unwrap().unwrap();
     assert_eq!((summary.handled, summary.failed, summary.batches), (3, 0, 1));
     assert_eq!(consumer.stop().await.unwrap(), summary, "twice is fine");
-    // Without waiting: the leases would last for minutes.
+    // Immediately: the leases would last for minutes.
     let rest = site.queen.queue("q").group("g").pop::<u32>().batch(10).partitions(2).await.unwrap();
     assert_eq!(rest.iter().map(|message| message.data).collect::<BTreeSet<_>>(), BTreeSet::from([4, 5, 6]));
     assert!(rest.iter().all(|message| message.retry_count() == 0));

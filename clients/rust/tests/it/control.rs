@@ -1,4 +1,4 @@
-//! The control plane: every question gets an answer that can be read, and every deed is done.
+//! The control plane: every response can be parsed, and every change takes effect.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! The examples and the quickstart of the README: they run, and end by themselves.
+//! The examples and the quickstart of the README run and end by themselves.
 
 use std::process::Output;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn run(name: &str, url: &str, env: &[(&str, &str)]) -> Output {
     timeout(PATIENCE, command.output()).await.expect("it ends by itself").expect("it runs")
 }
 
-/// What it says. It must succeed.
+/// Its output. It must succeed.
 async fn said(name: &str, url: &str, env: &[(&str, &str)]) -> String {
     let output = run(name, url, env).await;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -47,7 +47,7 @@ async fn the_quickstart_runs() {
 async fn workers_do_all_jobs_but_one_and_say_why() {
     let site = Site::start().await;
     let out = said("worker", site.broker.url(), &[]).await;
-    assert!(out.contains("19 handled, 2 failed\njob 13 given up: 13 is not done here\n"), "{out}");
+    assert!(out.contains("19 handled, 2 failed\njob 13 given up: 13 is not supported\n"), "{out}");
 }
 
 #[tokio::test]
@@ -75,12 +75,12 @@ async fn orders_become_invoices() {
 async fn a_group_reads_again_and_a_dead_letter_comes_back() {
     let site = Site::start().await;
     let out = said("replay", site.broker.url(), &[]).await;
-    assert!(out.contains("the sum was 15, and is 15 once more"), "{out}");
+    assert!(out.contains("the sum was 15, and is 15 again"), "{out}");
     assert!(out.ends_with("1 dead letters\n1 pushed again\ngot 1000\n"), "{out}");
 }
 
 #[tokio::test]
-async fn https_is_spoken_with_whom_the_system_trusts_and_nobody_else() {
+async fn https_only_trusts_certificates_that_the_system_trusts() {
     let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
     let authority = Authority::new();
     let certificate = authority.issue(&["127.0.0.1"]);
@@ -97,14 +97,14 @@ async fn https_is_spoken_with_whom_the_system_trusts_and_nobody_else() {
     assert!(broker.url().starts_with("https://"));
     let out = said("quickstart", broker.url(), &[("SSL_CERT_FILE", &root)]).await;
     assert!(out.contains("1 orders billed"), "{out}");
-    // And that is not tried until the deadline.
+    // Without retries until the deadline.
     let refused = run("quickstart", broker.url(), &[("SSL_CERT_FILE", &other)]).await;
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("not issued by a trusted authority"), "{said}");
 }
 
 #[tokio::test]
-async fn a_certificate_that_signed_itself_is_trusted_by_those_who_name_it() {
+async fn a_self_signed_certificate_is_trusted_if_it_is_named() {
     let (database, dir) = (queen_testkit::database().await, TempDir::new().unwrap());
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -124,7 +124,7 @@ async fn a_certificate_that_signed_itself_is_trusted_by_those_who_name_it() {
     ask(broker.url(), &both).await.unwrap();
     let said = run("quickstart", broker.url(), &[("SSL_CERT_FILE", &chain)]).await;
     assert!(said.status.success(), "{said:?}");
-    // Not another one for the same name, and not for another name.
+    // Not another certificate for the same name, and not for another name.
     for (url, pem, why) in [
         (broker.url().to_owned(), &twin.certificate, "it is self-signed"),
         (broker.url().replace("127.0.0.1", "localhost"), &own.certificate, "it is for another name"),

@@ -1,4 +1,4 @@
-//! Handlers that tell the broker something themselves, that fail in odd ways, or that lose what they have.
+//! Handlers that acknowledge themselves, fail in unusual ways, or lose their lease.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{PATIENCE, Site};
 
-/// Of the group `g`, and what it tells `on_error`.
+/// Of the group `g`, with the errors passed to `on_error`.
 fn listening(queen: &Queen) -> (Consume, Arc<Mutex<Vec<String>>>) {
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let hears = heard.clone();
@@ -120,7 +120,7 @@ async fn a_worker_whose_acknowledgement_is_refused_leaves_the_rest_of_the_partit
                 seen.len()
             };
             if count == 1 {
-                // An operator takes the partition away, and the handler is slow enough for the worker to tell what is done so far.
+                // An operator takes the partition away, and the handler is slow enough for the worker to acknowledge what is done so far.
                 queen.admin().seek("g", "q", Position::Beginning).await.map_err(|error| error.to_string())?;
                 sleep(Duration::from_millis(1_100)).await;
             }
@@ -142,7 +142,7 @@ async fn a_lease_that_ended_with_the_handlers_own_acknowledgement_is_not_lost() 
     let consume = consume.auto_ack(false).lease(Duration::from_secs(1)).limit(1);
     let consuming = consume.each(|message: Message<u32>, context: Context| async move {
         message.ack().await.map_err(|error| error.to_string())?;
-        // Long enough for renewals, of a lease that there is no more.
+        // Long enough for renewals of a lease that no longer exists.
         sleep(Duration::from_millis(1_500)).await;
         if context.is_lease_lost() { Err("it was told so".to_owned()) } else { Ok(()) }
     });

@@ -1,4 +1,4 @@
-//! What is logged when nobody listens. The broker is made up.
+//! What is logged without a listener. Uses a fake broker.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::stub::{Asked, Stub};
 use crate::support::PATIENCE;
 
-/// Hears what is logged in this thread.
+/// Captures what is logged in this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -134,13 +134,13 @@ async fn a_broker_that_does_not_answer_is_logged_when_that_begins_and_when_it_en
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
         lines[0]
-            .starts_with(&format!("WARN queen_client: broker does not answer broker={:?} error=", stub.url)),
+            .starts_with(&format!("WARN queen_client: broker does not respond broker={:?} error=", stub.url)),
         "{}",
         lines[0]
     );
     assert!(
         lines[1].starts_with(&format!(
-            "WARN queen_client: broker answers again broker={:?} outage_ms=",
+            "WARN queen_client: broker responds again broker={:?} outage_ms=",
             stub.url
         )),
         "{}",
@@ -162,7 +162,7 @@ async fn pops_that_a_broker_refuses_for_a_while_are_logged_when_that_begins_and_
     let lines = log.wait_for(2).await;
     drop(consumer);
     assert!(
-        lines[0].starts_with("WARN queen_client: pops fail and are tried again")
+        lines[0].starts_with("WARN queen_client: pops are failing; retrying")
             && lines[0].contains("out of order"),
         "{lines:?}"
     );
@@ -171,7 +171,7 @@ async fn pops_that_a_broker_refuses_for_a_while_are_logged_when_that_begins_and_
 }
 
 #[tokio::test]
-async fn an_acknowledgement_that_fails_is_logged_unless_somebody_listens() {
+async fn a_failed_acknowledgement_is_logged_unless_there_is_a_listener() {
     for listens in [false, true] {
         let (log, _guard) = Log::listen();
         let mut stub = Stub::start().await;

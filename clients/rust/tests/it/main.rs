@@ -1,4 +1,4 @@
-//! The client and a broker, each a real process where that matters.
+//! Tests of the client with a broker, each a real process where that matters.
 
 mod buffer;
 mod closing;

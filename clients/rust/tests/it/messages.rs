@@ -1,4 +1,4 @@
-//! Messages on their way: payloads, tokens, times that run out.
+//! Messages in transit: payloads, tokens, timeouts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -19,7 +19,7 @@ fn texts(messages: &[Message<Box<RawValue>>]) -> Vec<&str> {
 #[tokio::test]
 async fn a_pop_of_something_else_gives_everything_back_and_loses_nothing() {
     let site = Site::start().await;
-    // Nothing is tried again: what is nacked is a dead letter.
+    // Without retries, a nacked message becomes a dead letter.
     let options = QueueOptions { retry_limit: Some(0), ..QueueOptions::default() };
     site.queen.admin().configure("q", &options).await.unwrap();
     let (queue, group) = (site.queen.queue("q"), site.queen.queue("q").group("g"));
@@ -27,14 +27,14 @@ async fn a_pop_of_something_else_gives_everything_back_and_loses_nothing() {
     let error = group.pop::<u32>().batch(3).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Decode && error.text().contains("RawValue"), "{error}");
     assert_eq!(texts(error.messages()), ["1", "\"two\"", "3"]);
-    // In the middle it costs nothing: what is before it would be gone with it.
+    // In the middle of a batch it is only returned: a dead letter would complete what is before it.
     let raw = group.pop::<Box<RawValue>>().batch(3).await.unwrap();
     assert_eq!((texts(&raw), raw[0].retry_count()), (vec!["1", "\"two\"", "3"], 0));
     assert_eq!(raw[1].decode::<String>().unwrap().data, "two");
     assert_eq!(raw[1].decode::<u32>().unwrap_err().kind(), ErrorKind::Decode);
     raw[0].ack().await.unwrap();
     raw[1].retry().await.unwrap();
-    // First in its partition it is given up, and what is behind it is free at once.
+    // As the first of its partition it is nacked, and what is behind it becomes free at once.
     assert_eq!(group.pop::<u32>().batch(3).await.unwrap_err().kind(), ErrorKind::Decode);
     let letters = group.dead_letters().deadline(PATIENCE).list::<String>().await.unwrap().letters;
     assert_eq!(letters.iter().map(|letter| letter.data.as_str()).collect::<Vec<_>>(), ["two"]);
@@ -114,7 +114,7 @@ async fn a_deadline_may_be_for_ever() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_taken_can_be_acknowledged_without_its_lease() {
+async fn a_message_popped_elsewhere_can_be_acknowledged_without_its_lease() {
     let site = Site::start().await;
     let queue = site.queen.queue("q");
     queue.partition("p").push_all(&[1, 2]).await.unwrap();
@@ -141,7 +141,7 @@ async fn queue_of(site: &Site, queue: &str) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_transaction_whose_commit_was_dropped_is_not_told_as_rolled_back() {
+async fn a_transaction_whose_commit_was_dropped_is_not_reported_as_rolled_back() {
     let mut stub = Stub::start().await;
     let queen = Queen::connect(&stub.url).unwrap();
     let popped = json!({"success": true, "leaseId": "L", "messages": [

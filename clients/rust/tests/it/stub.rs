@@ -1,4 +1,4 @@
-//! A broker that is made up: the test sees every request, and says what becomes of it, and when.
+//! A fake broker: the test sees every request, and decides on its response and time.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -15,7 +15,7 @@ pub struct Stub {
     _serving: JoinSet<()>,
 }
 
-/// A request that waits for its answer. Dropped, its connection is closed.
+/// A request that waits for its response. Dropping it closes the connection.
 pub struct Asked {
     pub line: String,
     pub body: Value,
@@ -24,11 +24,11 @@ pub struct Asked {
 
 impl Asked {
     pub fn answer(self, status: u16, body: &Value) {
-        // Whoever asked may be gone.
+        // The caller may be gone.
         let _ = self.answer.send((status, body.to_string()));
     }
 
-    /// As a broker answers a push that it has stored.
+    /// A broker's response to a stored push.
     pub fn store(self) {
         let items = self.body["items"].as_array().cloned().unwrap_or_default();
         let stored = |item: &Value| json!({"message_id": "m", "transaction_id": item["transactionId"], "status": "queued", "partition_id": "p"});
@@ -96,7 +96,7 @@ async fn serve(stream: TcpStream, sender: mpsc::Sender<Asked>) -> Option<()> {
     }
 }
 
-/// A port that refuses connections, and that nobody else gets meanwhile.
+/// A port that refuses connections, and that no other process can take meanwhile.
 pub struct Nobody {
     pub url: String,
     _socket: TcpSocket,

@@ -1,4 +1,4 @@
-//! A broker of one's own.
+//! A broker for a test.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use queen_testkit::{Broker, Database};
 /// Long enough for a busy machine; a test that needs all of it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Beside the folder of this test, or where `QUEEN_BIN` says.
+/// Next to the folder of this test, or at `QUEEN_BIN`.
 pub fn binary() -> PathBuf {
     let binary = match std::env::var_os("QUEEN_BIN") {
         Some(path) => PathBuf::from(path),
@@ -19,7 +19,7 @@ pub fn binary() -> PathBuf {
     binary
 }
 
-/// Something that cargo has built: `queen`, or `examples/worker`.
+/// A program built by cargo: `queen`, or `examples/worker`.
 pub fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("a program");
     own.ancestors().nth(2).expect("a test is in target/debug/deps").join(name)
@@ -46,7 +46,7 @@ impl Site {
         Self { queen, broker, _database: database }
     }
 
-    /// Returns when so many pops wait at the broker.
+    /// Returns once this many pops wait at the broker.
     pub async fn parked(&self, pops: usize) {
         let parked = |text: &str| {
             let line = text.lines().find(|line| line.starts_with("queen_parked_pops"))?;
@@ -60,7 +60,7 @@ impl Site {
         tokio::time::timeout(PATIENCE, reached).await.expect("they wait");
     }
 
-    /// What a group has still to read in a queue.
+    /// A group's unread messages in a queue.
     pub async fn depth(&self, queue: &str, group: &str) -> u64 {
         self.queen.admin().depth(queue, group).await.expect("a depth").pending
     }

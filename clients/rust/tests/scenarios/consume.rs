@@ -1,4 +1,4 @@
-//! The verb `consume`: a consumer with a handler that does as it is told.
+//! The verb `consume`: a consumer with a scripted handler.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ enum StopAfter {
     Time(Duration),
 }
 
-/// What the handler does, and what it has seen.
+/// The handler's script, and what it has seen.
 struct Handler {
     act: Do,
     stop_after: StopAfter,

@@ -1,4 +1,4 @@
-//! The control server of the harness.
+//! The control server of the test environment.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -25,7 +25,7 @@ impl Control {
         Ok(())
     }
 
-    /// What came to the proxies.
+    /// The requests that arrived at the proxies.
     pub async fn record(&self, query: &[(String, String)]) -> Result<Vec<Value>> {
         let encode = |text: &str| {
             percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()

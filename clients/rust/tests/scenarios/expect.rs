@@ -1,4 +1,4 @@
-//! What a step is expected to show, compared with what it has shown.
+//! Compares the expectations of a step with what it has observed.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The fields of an object, taken one by one. What is left over is not known here, which is an error.
+//! Reads the fields of an object one by one. Fields left over are unknown, which is an error.
 
 use std::time::Duration;
 
@@ -51,12 +51,12 @@ impl Fields {
         }
     }
 
-    /// All of it, for somebody who knows better.
+    /// All fields, for a caller that handles them itself.
     pub fn rest(self) -> Value {
         Value::Object(self.0)
     }
 
-    /// The only field that is left.
+    /// The only remaining field.
     pub fn only(self) -> Result<(String, Value)> {
         ensure!(self.0.len() == 1, "one verb, and not {:?}", self.0.keys().collect::<Vec<_>>());
         self.0.into_iter().next().context("one verb")

@@ -1,7 +1,7 @@
-//! The behaviour suite of all clients (`clients/scenarios`), performed with this one.
+//! The scenario suite of all clients (`clients/scenarios`), performed with this one.
 //!
-//! `queen-testkit scenarios -- COMMAND` sets up what it needs. Without that around it, the test starts it around itself.
-//! `QUEEN_SCENARIOS_ONLY` runs only those whose name holds this text.
+//! `queen-testkit scenarios -- COMMAND` sets up the environment. Without it, the test starts itself within one.
+//! `QUEEN_SCENARIOS_ONLY` runs only scenarios whose name contains this text.
 
 mod consume;
 mod control;
@@ -34,7 +34,7 @@ async fn the_client_behaves_as_all_clients_do() {
     outcome.unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// Starts the harness with this very program in it.
+/// Starts the environment with this program in it.
 fn around() -> Result<()> {
     let own = std::env::current_exe()?;
     let beside = own.ancestors().nth(2).context("a test is in target/debug/deps")?.join("queen-testkit");
@@ -136,7 +136,7 @@ fn client(urls: &[String], mut options: Fields) -> Result<Queen> {
     Ok(builder.build()?)
 }
 
-/// What the steps of a scenario share.
+/// State shared by the steps of a scenario.
 pub struct World {
     queen: Queen,
     control: Control,
@@ -150,7 +150,7 @@ impl World {
         saved.get(name).cloned().with_context(|| format!("nothing is saved as {name:?}"))
     }
 
-    /// `$word` in any text becomes a name of its own.
+    /// Replaces `$word` in any text with a unique name.
     fn named(&self, value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.name(&text)),
@@ -179,7 +179,7 @@ impl World {
     }
 }
 
-/// Boxed, because steps may hold steps.
+/// Boxed, because steps may contain steps.
 fn run(world: Arc<World>, steps: Value) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
     Box::pin(async move {
         let Value::Array(steps) = steps else { bail!("steps are a list") };
@@ -229,7 +229,7 @@ async fn perform_step(
     expect::check(expect, seen)
 }
 
-/// What a step has shown.
+/// What a step has observed.
 #[derive(Default)]
 pub struct Seen {
     pub values: Map<String, Value>,

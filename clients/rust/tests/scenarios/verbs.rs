@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::fields::Fields;
 use crate::{Seen, World, consume};
 
-/// A client's error is something that was seen. What fails here is the runner.
+/// An error of the client is an observation. Other failures are errors of the runner.
 pub async fn perform(world: &World, verb: &str, mut fields: Fields) -> Result<Seen> {
     match verb {
         "configure" => {
@@ -94,7 +94,7 @@ fn seen(result: Result<Value, Error>) -> Seen {
     result.map_or_else(Seen::from, Seen::new)
 }
 
-/// A payload, or an object that holds one with more about it.
+/// A payload, or an object that contains one with more fields.
 fn item(message: Value) -> Result<Item> {
     if !message.as_object().is_some_and(|object| object.contains_key("payload")) {
         return Ok(Item::new(&message));
@@ -202,7 +202,7 @@ async fn buffer(world: &World, mut fields: Fields) -> Result<Seen> {
     Ok(seen)
 }
 
-/// Where a pop or a consumer takes from.
+/// The source of a pop or a consumer.
 pub enum Place {
     Queue(queen_client::Queue),
     Partition(queen_client::Partition),
@@ -348,7 +348,7 @@ async fn transaction(world: &World, mut fields: Fields) -> Result<Seen> {
     }
     let commits = fields.number("commits")?.unwrap_or(1);
     fields.finish()?;
-    // Whatever becomes of those before the last.
+    // Regardless of the results of those before the last.
     for _ in 1..commits {
         let _ = transaction.commit().await;
     }

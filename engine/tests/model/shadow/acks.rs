@@ -1,4 +1,4 @@
-//! Acknowledgements: what they certainly finished, what they may have finished, and what they must not be told.
+//! Acknowledgements: what they certainly finished, what they may have finished, and which responses are wrong.
 
 use queen_protocol::AckStatus;
 use uuid::Uuid;
@@ -118,7 +118,7 @@ impl Shadow {
             if standing == Some(Standing::Over) && answer.success && !answer.noop {
                 return Err(format!("a lease that was over acknowledged #{number}"));
             }
-            // Told its result a second time, a completion may be one of something finished before.
+            // If its result is reported a second time, a completion may concern something finished before.
             let before = unmoved && asked.view.finished >= Some(*id);
             if before && answer.success && !answer.noop && (via == Via::Healthy || !completed) {
                 return Err(format!("#{number} was finished before and acknowledged again as {status:?}"));
@@ -156,7 +156,7 @@ impl Shadow {
         let released = answers[0].released;
         if all {
             reader.finish(op, &asked.view, set.walked(answers));
-            // Whether a nack that was told its result a second time stopped it is not certain.
+            // Whether a nack with a result reported a second time stopped it is not certain.
             if let Some(top) = set.highest().filter(|_| via == Via::Broken && set.nacks()) {
                 reader.may_finish(op, top);
             }
@@ -192,7 +192,7 @@ impl AckSet {
         order
     }
 
-    /// How far the cursor can get. Not past a retry, unless that is of something finished before: nobody knows yet.
+    /// How far the cursor can get. Not past a retry, unless that concerns something finished before, which is unknown yet.
     pub(super) fn highest(&self) -> Option<Uuid> {
         let passable = self.items.iter().filter(|(_, status)| *status != AckStatus::Retry);
         passable.map(|(id, _)| *id).max()

@@ -1,5 +1,5 @@
-//! The leases of one group on one partition: at most one of them lives. A lease is known by the pop that was granted
-//! it, so it began somewhere between that pop's beginning and its end.
+//! The leases of one group on one partition: at most one of them is live. A lease is identified by the pop that was granted it, so it
+//! began somewhere between that pop's start and its end.
 
 use uuid::Uuid;
 

@@ -1,4 +1,4 @@
-//! Dead letters: one for every message that was given up on, none for any other.
+//! Dead letters: one for every dead-lettered message, none for any other.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{Checked, Shadow, Violation};
 use crate::words::{Group, Op, Partition, RETRY_LIMIT, offset};
 
-/// A message somebody gave up on; `dlq`: what was answered, if that is certain.
+/// A dead-lettered message; `dlq`: the response, if that is certain.
 pub(super) struct Nack {
     pub partition: Partition,
     pub group: Group,
@@ -27,7 +27,7 @@ pub struct DeadLetter {
 }
 
 impl Shadow {
-    /// A dead letter for every message that was given up on, and for no other.
+    /// A dead letter for every dead-lettered message, and for no other.
     pub fn dead_letters_match(&self, letters: &[DeadLetter]) -> Checked {
         let mut seen: HashMap<(Op, Uuid), usize> = HashMap::new();
         let mut by_group: HashMap<(Group, Uuid), usize> = HashMap::new();

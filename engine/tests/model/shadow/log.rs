@@ -31,7 +31,7 @@ pub struct Sent {
     pub partition: Partition,
     pub serial: Serial,
     pub transaction: Option<String>,
-    /// Nobody else sends this transaction id to this partition.
+    /// This transaction id is sent to this partition only here.
     pub unique: bool,
 }
 
@@ -41,7 +41,7 @@ struct Fate {
     rolled_back: bool,
 }
 
-/// What a push was told about one message.
+/// The response of a push about one message.
 #[derive(Debug, Clone)]
 pub struct Placed {
     pub id: Uuid,
@@ -58,7 +58,7 @@ pub struct PushTicket {
 }
 
 impl PushTicket {
-    /// Parts the messages of which nobody knows what became of them from the others.
+    /// Separates messages with unknown outcome from the rest.
     pub fn split(self, is_lost: impl Fn(Serial) -> bool) -> (Self, Self) {
         let (lost, answered) = self.items.into_iter().partition(|sent: &Sent| is_lost(sent.serial));
         let with = |items| Self { op: self.op, via: self.via, items, floors: self.floors.clone() };
@@ -115,7 +115,7 @@ impl Shadow {
         }
     }
 
-    /// What the database holds of a partition in the end, in its order. Nothing is on its way any more.
+    /// The contents of a partition in the database at the end, in order. No operation is pending anymore.
     pub fn truth(&mut self, at: Micros, partition: Partition, rows: &[Row]) -> Checked {
         let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
         self.note(at, 0, partition, None, format!("the log holds {}", run(&ids)));

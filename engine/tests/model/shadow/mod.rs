@@ -1,8 +1,8 @@
-//! The queue as it has to be: what was sent, what was answered, what may have happened in between. Every check holds
-//! for any interleaving: a call that is still running, was lost or was refused by a broken engine may or may not have
-//! been done, and nothing is concluded from it. It knows no engine and no database; times are given.
+//! The queue as it has to be: what was sent, what was answered, what may have happened in between. Every check holds for any
+//! interleaving: a call that is still running, was lost or was refused by a broken engine may or may not have been executed, and
+//! nothing is concluded from it. It knows no engine and no database; times are arguments.
 //!
-//! A call is told twice: when it began, which yields a ticket, and when it was answered.
+//! A call is reported twice: when it began, which returns a ticket, and when it was answered.
 
 mod acks;
 mod leases;
@@ -113,7 +113,7 @@ impl Shadow {
         let op = self.next_op();
         let views = (0..PARTITIONS).map(|partition| self.reader(partition, group).view()).collect();
         if group.is_auto() {
-            // Until it is answered, the cursor may stand anywhere.
+            // Until it is answered, the cursor may be anywhere.
             for partition in 0..PARTITIONS {
                 self.reader(partition, group).may_finish(op, Uuid::max());
             }

@@ -1,4 +1,4 @@
-//! One group in one partition: how far its cursor certainly is, how far it may be, and what it was delivered.
+//! One group in one partition: how far its cursor certainly is, how far it may be, and what was delivered to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included};

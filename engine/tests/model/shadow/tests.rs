@@ -1,4 +1,4 @@
-//! The shadow can say no: each broken guarantee is told to it once, beside what looks alike and is allowed.
+//! The shadow detects errors: each guarantee is violated once, next to a similar history that is allowed.
 
 use queen_protocol::AckStatus::{self, Completed, Dlq, Failed};
 
@@ -192,7 +192,7 @@ fn one_transaction_id_under_two_message_ids_is_noticed() {
 }
 
 #[test]
-fn a_message_that_nobody_pushed_is_noticed() {
+fn a_message_that_was_never_pushed_is_noticed() {
     refused(pop(&mut shadow(1), 0, "a", 0..2), "nobody pushed");
     let stranger = Message { transaction: "else".to_owned(), ..message(0) };
     refused(deliver(&mut shadow(1), 0, "a", vec![stranger]), "was pushed as");

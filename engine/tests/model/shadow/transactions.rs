@@ -1,4 +1,4 @@
-//! Transactions: pushes and acks that are all done or none. Whoever reads what one pushed knows that its acks are done.
+//! Transactions: pushes and acks that are executed together or not at all. A reader of a pushed message knows that the acks are done.
 
 use super::acks::{AckSet, AckTicket, Asked, ItemAnswer};
 use super::leases::Standing;
@@ -100,7 +100,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Somebody read this message: if a transaction pushed it, its acks are done too.
+    /// This message was read: if a transaction pushed it, its acks are done too.
     pub(super) fn observed(&mut self, serial: Serial) {
         let Some(op) = self.sender(serial) else { return };
         let Some(transaction) = self.transactions.get_mut(&op) else { return };

@@ -1,4 +1,4 @@
-//! The audit log: who changed what, who was refused, and never a secret.
+//! The audit log: changes and refusals with their callers, and never a secret.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -65,13 +65,13 @@ impl Log {
     }
 }
 
-/// Somebody with a name that no other test of this process has.
+/// A caller with a name that no other test of this process uses.
 fn token(name: &str, role: &str) -> String {
     Signer::secret(SECRET).sign(&with(claims(role), "sub", json!(name)))
 }
 
 #[tokio::test]
-async fn a_change_is_logged_with_who_from_where_what_to_what_and_how_it_went() {
+async fn a_change_is_logged_with_caller_address_action_target_and_outcome() {
     let log = Log::start();
     let server = server().await;
     let token = token("carol", "admin");

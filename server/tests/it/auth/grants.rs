@@ -1,4 +1,4 @@
-//! Callers who are limited to some queues: what they may do there, and that they learn nothing of the others.
+//! Callers that are limited to some queues: what they may do there, and that they learn nothing about other queues.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ pub fn forbidden(reply: &Reply) -> bool {
     reply.is_error(403, "forbidden") && !reply.text.contains("theirs")
 }
 
-/// Two queues with a message and a dead letter each, and somebody who may only touch one of them.
+/// Two queues with a message and a dead letter each, and a caller that may only use one of them.
 pub struct Scene {
     pub server: crate::support::Server,
     boss: String,
@@ -100,7 +100,7 @@ async fn acks_leases_and_traces_belong_to_the_queue_of_their_partition() {
     assert!(forbidden(&holder.post(&format!("/api/v1/lease/{ours}.{number}/extend"), json!({})).await));
     assert!(forbidden(&holder.post("/api/v1/traces", trace(their)).await));
     let nobody = json!({"transactionId": "x", "partitionId": "00000000-0000-0000-0000-000000000001"});
-    // What does not exist is no other's: a consumer learns that there is nothing, as everybody does.
+    // An object that does not exist belongs to no other queue: the consumer learns that there is nothing.
     let reply = holder.post("/api/v1/ack", nobody.clone()).await;
     assert_eq!((reply.status, &reply.json()[0]["success"]), (200, &json!(false)), "{}", reply.text);
     let gone = format!("/api/v1/lease/{}.999999999/extend", mine["leaseId"].as_str().unwrap());

@@ -1,4 +1,4 @@
-//! Keys made for one test, tokens signed with them, and the key set of an issuer behind real HTTP.
+//! Keys for one test, tokens signed with them, and the key set of an issuer behind real HTTP.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! Keys that come from an issuer: found, changed, and kept while it is away.
+//! Keys of an issuer: fetched, rotated, and kept while it is unavailable.
 
 use futures_util::future::join_all;
 
@@ -29,7 +29,7 @@ async fn a_new_key_counts_at_once_and_an_old_one_while_the_issuer_is_away() {
 
     keys.set(None);
     assert_eq!(status(&server, &old).await, 200);
-    // A key of that name, but another one; and names that nobody has given.
+    // A different key of that id; and unknown ids.
     assert_eq!(status(&server, &Signer::ed(Some("new"))).await, 401);
     let asked = keys.asked();
     let strangers: Vec<Signer> = (0..20).map(|n| Signer::ed(Some(&format!("made up {n}")))).collect();
@@ -42,7 +42,7 @@ async fn a_new_key_counts_at_once_and_an_old_one_while_the_issuer_is_away() {
 }
 
 #[tokio::test]
-async fn a_stranger_who_asks_first_and_goes_away_does_not_keep_a_new_key_out() {
+async fn an_unknown_key_id_does_not_delay_a_new_key() {
     let (old, new) = (Signer::ed(Some("old")), Signer::ed(Some("new")));
     let keys = KeySet::start(Some(vec![old.jwk.clone()])).await;
     let server = server(&keys, &[]).await;
@@ -75,7 +75,7 @@ async fn a_key_that_was_taken_back_ends_with_the_next_look() {
 }
 
 #[tokio::test]
-async fn without_any_key_yet_a_caller_is_told_to_come_back_and_a_lone_key_needs_no_name() {
+async fn without_keys_callers_get_retry_after_and_a_single_key_needs_no_id() {
     let signer = Signer::ed(Some("x"));
     let keys = KeySet::start(None).await;
     let server = server(&keys, &["--jwt-jwks-refresh", "1s"]).await;

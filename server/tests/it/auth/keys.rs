@@ -1,4 +1,4 @@
-//! API keys, made and revoked with the program as people do it.
+//! API keys, created and revoked with the program as an operator would.
 
 use std::process::Output;
 use std::time::Duration;
@@ -158,7 +158,7 @@ async fn minted(server: &Server) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_new_key_works_at_once_although_somebody_tries_keys_that_nobody_has_made() {
+async fn a_new_key_works_at_once_while_unknown_keys_are_tried() {
     let server = Server::start_with(&["--auth-enabled"]).await;
     let stranger = |n: usize| format!("qk_{n:016x}_{}", "0".repeat(64));
     let guess = async |n| {

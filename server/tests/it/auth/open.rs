@@ -1,4 +1,4 @@
-//! What is open to those who show nothing.
+//! What is accessible without credentials.
 
 use super::issuer::Signer;
 use super::{Holder, SECRET, claims, granted, send, server};
@@ -8,7 +8,7 @@ use serde_json::json;
 
 const METRICS: &str = "/metrics/prometheus";
 
-/// Once a queue is counted: whether the page names it to whoever holds this.
+/// Once a queue is counted: whether the page names it for this caller.
 async fn names_a_queue(server: &Server, token: Option<&str>) -> bool {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let reply = send(server, authorization.as_deref(), "GET", METRICS, None).await;
@@ -27,7 +27,7 @@ async fn counted(server: &Server, token: Option<&str>) {
 }
 
 #[tokio::test]
-async fn metrics_name_queues_only_to_those_who_may_look_at_all_of_them() {
+async fn metrics_name_queues_only_to_callers_with_access_to_all_of_them() {
     let server = server().await;
     let reader = Signer::secret(SECRET).sign(&claims("read-only"));
     counted(&server, Some(&reader)).await;
@@ -46,14 +46,14 @@ async fn metrics_name_queues_only_to_those_who_may_look_at_all_of_them() {
 }
 
 #[tokio::test]
-async fn metrics_name_queues_to_everybody_if_that_is_wanted_or_nobody_is_asked() {
+async fn open_metrics_name_queues_if_configured_or_without_access_control() {
     let server = Server::start_with(&["--jwt-enabled", "--jwt-secret", SECRET, "--open-metrics"]).await;
     counted(&server, None).await;
     counted(&Server::start().await, None).await;
 }
 
 #[tokio::test]
-async fn nobody_tries_keys_on_the_page_of_metrics_as_fast_as_he_likes() {
+async fn guessing_keys_through_metrics_is_rate_limited() {
     let flags = ["--jwt-enabled", "--jwt-secret", SECRET, "--rate-per-client", "3"];
     let server = Server::start_with(&flags).await;
     let tried = async || send(&server, Some("Bearer nonsense"), "GET", METRICS, None).await;

@@ -1,4 +1,4 @@
-//! What a right includes and what it does not: messages, labels, leases, options, and what the command line asks for.
+//! What each right includes: messages, labels, leases, options, and the requests of the command line.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{Holder, SECRET, claims, granted};
 use crate::support::ack_of;
 
 #[tokio::test]
-async fn messages_are_read_by_those_who_may_read_or_pop_and_by_no_other_right() {
+async fn messages_require_the_right_to_read_or_pop() {
     let scene = Scene::new().await;
     let mine = scene.partition("mine").await;
     let paths = [
@@ -71,7 +71,7 @@ async fn a_limited_caller_labels_its_queues_only_with_what_leads_to_no_other() {
         ));
     }
     assert_eq!(scene.boss().get("/api/v1/resources/queues/mine.new").await.status, 404, "nothing was made");
-    // Nobody else's, its own, what its name says, and none at all.
+    // Not another queue's, its own, one by its name, and none at all.
     for (queue, namespace, task) in [
         ("mine", Some("own"), Some("own")),
         ("mine.other", Some("own"), None),
@@ -88,7 +88,7 @@ async fn a_limited_caller_labels_its_queues_only_with_what_leads_to_no_other() {
         );
     }
     assert_eq!(scene.boss().post("/api/v1/configure", options("mine", Some("shop"), None)).await.status, 200);
-    // A push labels new queues only, and one that exists now may be gone when it lands.
+    // A push labels new queues only, and an existing one may be deleted when it is executed.
     let items =
         json!([label("mine", Some("shop"), Some("mail")), label("mine.old", Some("other"), Some("mail"))]);
     assert!(forbidden(&holder.post("/api/v1/push", json!({"items": items})).await));

@@ -1,5 +1,5 @@
-//! Every route with every kind of caller, and the exact status each gets. The marks are written out by hand: read from the
-//! code they would only say that the code does what it does.
+//! Every route with every kind of caller, and the exact status each gets. The table is written by hand: derived from the code it would
+//! only test the code against itself.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::issuer::{Signer, forged};
 use super::{AUDIENCE, ISSUER, SECRET, claims, keys, now, send, with};
 use crate::support::{Server, eventually};
 
-/// P: everybody. R, W, A: who may read, write, do everything.
+/// P: public. R, W, A: roles that may read, write, do everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Mark {
     P,
@@ -21,8 +21,8 @@ use Mark::{A, P, R, W};
 
 const ID: &str = "00000000-0000-0000-0000-000000000001";
 
-/// Method, route, mark, and what somebody is told who is let in and sends no body. `{…}` is a name that nobody has
-/// used, or the id above.
+/// Method, route, mark, and the status for a permitted caller without a body. `{…}` is an unused name,
+/// or the id above.
 const ROUTES: &[(&str, &str, Mark, u16)] = &[
     ("POST", "/api/v1/push", W, 400),
     ("GET", "/api/v1/pop", W, 400),
@@ -131,7 +131,7 @@ const ELSEWHERE: &[(&str, &str, Mark, u16)] = &[
     ("OPTIONS", "/api/v1/system/maintenance", P, 204),
 ];
 
-/// What a caller may do; `Err` is nobody.
+/// The rights of a caller; `Err` is no caller.
 type Standing = Result<Option<Mark>, ()>;
 
 fn expected(standing: Standing, mark: Mark, status: u16) -> u16 {

@@ -1,4 +1,4 @@
-//! Good and bad tokens, each with the answer it gets, and what becomes of a subject.
+//! Good and bad tokens, each with its response, and the use of their subject.
 
 use std::path::Path;
 
@@ -125,7 +125,7 @@ async fn each_key_verifies_its_own_algorithm_and_no_other() {
             // What was let in stays let in, and what was not does not get in by trying again.
             assert_eq!(said(&server, &token).await.0, status, "{flags:?}");
         }
-        // A public key is known to everybody: as a secret it must open nothing, in whichever form.
+        // A public key is known to everyone: used as a secret it must not be accepted, in any form.
         for known in [&rsa.pem, rsa.pem.trim_end(), &escaped, &ed.pem, ed.pem.trim_end(), file] {
             let confused = Signer::secret(known).sign(&claims("admin"));
             assert_eq!(said(&server, &confused).await.0, 401, "{flags:?}");

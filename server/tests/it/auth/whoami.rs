@@ -1,4 +1,4 @@
-//! `GET /api/v1/whoami`: everybody is told what they may do, and nobody what others may.
+//! `GET /api/v1/whoami`: callers see their own rights, and no others.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::support::Server;
 const PATH: &str = "/api/v1/whoami";
 
 #[tokio::test]
-async fn where_nobody_is_asked_everybody_is_an_admin() {
+async fn without_access_control_every_caller_is_an_admin() {
     let server = Server::start().await;
     let everybody =
         json!({"authentication": false, "name": null, "kind": "none", "role": "admin", "grants": null});
@@ -32,7 +32,7 @@ async fn who_shows_nothing_good_is_refused() {
 }
 
 #[tokio::test]
-async fn a_token_is_told_its_role_and_its_grants() {
+async fn whoami_returns_the_role_and_grants_of_a_token() {
     let server = server().await;
     for role in ["read-only", "read-write", "admin"] {
         let token = Signer::secret(SECRET).sign(&claims(role));
@@ -49,7 +49,7 @@ async fn a_token_is_told_its_role_and_its_grants() {
 }
 
 #[tokio::test]
-async fn a_key_is_told_its_name_and_never_itself() {
+async fn whoami_returns_the_name_of_a_key_and_never_the_key() {
     let server = Server::start_with(&["--auth-enabled"]).await;
     let key = keys::created(&server, "read-write", &["--queue", "orders.*:push,pop"]).await;
     let reply = Holder::new(&server, &key).get(PATH).await;
@@ -62,7 +62,7 @@ async fn a_key_is_told_its_name_and_never_itself() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_open_tells_nobody_that_they_are_somebody() {
+async fn whoami_on_an_open_path_is_anonymous() {
     let flags = ["--jwt-enabled", "--jwt-secret", SECRET, "--jwt-skip-paths", PATH];
     let server = Server::start_with(&flags).await;
     assert!(send(&server, None, "GET", PATH, None).await.is_error(401, "unauthorized"));

@@ -52,7 +52,7 @@ async fn queues_are_listed_shown_and_configured() {
 }
 
 #[tokio::test]
-async fn queues_are_cleared_and_deleted_only_by_who_means_it() {
+async fn clearing_and_deleting_queues_needs_confirmation() {
     let server = Server::start().await;
     run(&server.url, &["push", "orders", "1", "2", "-p", "a"]).await.code(0);
     for action in ["clear", "delete"] {
@@ -182,7 +182,7 @@ async fn a_group_that_reads_one_partition_is_moved_and_another_only_if_it_is_to_
     assert_eq!(run(&server.url, &["seek", "orders", "h", "end", "--json"]).await.json()["partitions"], 1);
 
     let refused = run(&server.url, &["seek", "orders", "new", "end"]).await.code(3);
-    let text = "queen: group \"new\" does not read queue \"orders\"; --create creates it there\n";
+    let text = "queen: group \"new\" does not read queue \"orders\"; create it with --create\n";
     assert_eq!(refused.err, text);
     let dry =
         run(&server.url, &["seek", "orders", "new", "end", "--create", "--dry-run", "--json"]).await.json();

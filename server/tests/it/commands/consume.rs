@@ -1,4 +1,4 @@
-//! `consume`: following, commands for each message, and leaving without taking anything along.
+//! `consume`: following a queue, running commands, and stopping without losing messages.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -59,7 +59,7 @@ async fn a_command_gets_the_payload_and_its_exit_code_decides() {
     assert_eq!(letters[0]["error"], "exit code 7: first\nno money");
 }
 
-/// A command that says it has begun, and goes on when it is told to.
+/// A command that prints when it has started, and continues on request.
 struct Held {
     dir: TempDir,
 }
@@ -139,7 +139,7 @@ async fn who_is_killed_in_the_middle_of_a_batch_loses_nothing() {
     let left = eventually("it is at 3", async || std::fs::read_to_string(&pid).ok()).await;
     signal(&child, Signal::KILL);
     timeout(PATIENCE, child.wait()).await.expect("it ends").unwrap();
-    // Nobody else does.
+    // No other process does.
     kill_process_group(Pid::from_raw(left.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
     assert_eq!(std::fs::read_to_string(&done).unwrap(), "1\n2\n");
 
@@ -172,7 +172,7 @@ async fn a_second_signal_ends_the_command_as_well() {
 }
 
 #[tokio::test]
-async fn a_reader_who_leaves_ends_it_quietly_and_loses_nothing() {
+async fn a_reader_that_leaves_ends_it_quietly_without_loss() {
     let server = Server::start().await;
     let (child, mut lines) = start(&server, &["consume", "orders", "--group", "g", "--lease", "10m"]);
     run(&server.url, &["push", "orders", "1", "-p", "a"]).await.code(0);
@@ -204,7 +204,7 @@ async fn untouched(server: &Server, messages: &str) {
 }
 
 #[tokio::test]
-async fn a_command_that_nobody_hears_is_not_the_messages_fault() {
+async fn a_closed_standard_output_is_not_a_failure_of_the_message() {
     let server = unforgiving(&["1", "2", "3"]).await;
     let held = Held::new();
     let script = format!("echo heard; {}", held.script("echo unheard; exit 1"));
@@ -223,7 +223,7 @@ async fn a_command_that_cannot_be_run_is_not_the_messages_fault() {
     let consume =
         ["consume", "orders", "-g", "g", "--batch", "3", "--lease", "10m", "--exec", "./no-such-thing"];
     let said = run(&server.url, &consume).await.code(1);
-    assert!(said.err.contains("cannot be run") && said.err.contains("not found"), "{}", said.err);
+    assert!(said.err.contains("cannot run the command") && said.err.contains("not found"), "{}", said.err);
     assert!(!said.err.contains("refused"), "{}", said.err);
     untouched(&server, "1\n2\n3\n").await;
     run(&server.url, &["seek", "orders", "g", "beginning"]).await.code(0);
@@ -245,7 +245,7 @@ async fn who_looks_on_does_not_wait_for_a_broker_that_is_gone() {
     .await;
     gone(&server).await;
     let said = insist(child).await.code(130);
-    assert!(said.err.contains("is left behind"), "{}", said.err);
+    assert!(said.err.contains("was not deleted"), "{}", said.err);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `dlq`: from a failure to its replay, and to being forgotten.
+//! `dlq`: from a failure to its redrive and purge.
 
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ async fn dead_letters_are_listed_pushed_again_and_counted_before() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_forgotten_only_by_who_means_it() {
+async fn purging_dead_letters_needs_confirmation() {
     let server = Server::start().await;
     given_up(&server).await;
     let refused = run(&server.url, &["dlq", "purge", "orders"]).await.code(2);
@@ -86,7 +86,7 @@ async fn dead_letters_are_forgotten_only_by_who_means_it() {
 }
 
 #[tokio::test]
-async fn a_long_list_is_told_to_its_end_or_how_much_is_missing() {
+async fn a_long_list_is_complete_or_says_how_much_is_missing() {
     let server = Server::start().await;
     buried(&server, "orders", 1_100).await;
     let list =
@@ -95,12 +95,12 @@ async fn a_long_list_is_told_to_its_end_or_how_much_is_missing() {
     assert_eq!(whole.err, "");
     assert_eq!(whole.json().as_array().unwrap().len(), 1_100);
     let part = list("1050").await;
-    assert!(part.err.contains("50 more; --offset 1050"), "{}", part.err);
+    assert!(part.err.contains("50 more; continue with --offset 1050"), "{}", part.err);
     assert_eq!(part.json().as_array().unwrap().len(), 1_050);
 }
 
 #[tokio::test]
-async fn a_redrive_that_nobody_can_watch_any_more_is_named() {
+async fn a_redrive_that_can_no_longer_be_watched_is_named() {
     let server = Server::start().await;
     let mut children = Vec::new();
     for (queue, patience) in [("soon", "5s"), ("late", "10m")] {

@@ -20,7 +20,7 @@ async fn what_is_pushed_as_arguments_is_popped_in_order_and_nothing_else_is_prin
     assert_eq!((popped.out.as_str(), popped.err.as_str()), ("{\"n\":1}\n-2\n\"drei\"\n", ""));
     let nothing = run(&server.url, &["pop", "orders"]).await.code(3);
     assert_eq!(nothing.out, "");
-    assert!(nothing.err.contains("there is no message in orders"), "{}", nothing.err);
+    assert!(nothing.err.contains("no messages in orders"), "{}", nothing.err);
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn files_are_pushed_and_a_line_that_is_no_json_is_named() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_refused_ends_it_and_what_was_stored_is_told() {
+async fn a_refused_message_ends_a_push_with_a_count_of_stored_ones() {
     let server = Server::start_with(&["--max-message-bytes", "100"]).await;
     let lines = format!("1\n2\n\"{}\"\n4\n5\n", "x".repeat(200));
     let said = fed(&server.url, &["push", "orders", "-p", "a"], &lines).await.code(1);
@@ -85,7 +85,7 @@ async fn a_message_that_is_refused_ends_it_and_what_was_stored_is_told() {
 }
 
 #[tokio::test]
-async fn messages_are_stored_whether_somebody_reads_the_results_or_not() {
+async fn messages_are_stored_even_if_results_are_not_read() {
     let server = Server::start().await;
     let push = ["push", "orders", "-p", "a", "--json"];
     let mut child = queen(&server.url, &push).stdin(Stdio::piped()).spawn().unwrap();
@@ -127,7 +127,7 @@ async fn a_message_is_one_line_however_it_was_written() {
 }
 
 #[tokio::test]
-async fn who_has_only_payloads_is_told_how_to_acknowledge_them() {
+async fn a_pop_of_plain_payloads_prints_ack_commands() {
     let server = Server::start().await;
     let push = ["push", "orders", "1", "-p", "a", "--transaction-id", "it's; exit 9"];
     run(&server.url, &push).await.code(0);
@@ -226,7 +226,7 @@ async fn an_ack_means_the_message_that_was_popped_where_several_have_its_transac
 }
 
 #[tokio::test]
-async fn a_pop_waits_as_long_as_it_is_told() {
+async fn a_pop_waits_for_the_given_time() {
     let server = Server::start().await;
     let waiting = run(&server.url, &["pop", "orders", "--wait", "30s"]);
     let push = async {

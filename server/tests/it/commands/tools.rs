@@ -1,4 +1,4 @@
-//! What all commands share: help, exit codes, tokens, completion; and `top` and `bench`.
+//! Common features of all commands: help, exit codes, tokens, completion; and `top` and `bench`.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use tokio::net::TcpSocket;
 use super::{Said, gone, insist, queen, run, unread};
 use crate::support::{Server, eventually};
 
-/// Where nobody listens. The port is taken for as long as this is kept, so that nobody will.
+/// A URL without a listener. The port stays taken as long as this is kept.
 struct Nobody {
     url: String,
     _port: TcpSocket,
@@ -25,7 +25,7 @@ fn nobody() -> Nobody {
 }
 
 #[tokio::test]
-async fn a_broker_that_cannot_be_reached_is_told_with_a_code_of_its_own() {
+async fn an_unreachable_broker_has_its_own_exit_code() {
     let nobody = nobody();
     let url = &nobody.url;
     for command in [
@@ -38,12 +38,12 @@ async fn a_broker_that_cannot_be_reached_is_told_with_a_code_of_its_own() {
     ] {
         let said = run(url, &[command, &["--timeout", "300ms"]].concat()).await.code(4);
         assert!(said.out.is_empty() && said.err.contains(url) && said.err.contains("--url"), "{}", said.err);
-        assert!(!said.err.contains("left behind"), "{}", said.err);
+        assert!(!said.err.contains("was not deleted"), "{}", said.err);
     }
 }
 
 #[tokio::test]
-async fn wrong_usage_is_told_before_anybody_is_asked() {
+async fn wrong_usage_is_reported_before_any_request() {
     for arguments in [
         &["push"][..],
         &["pull", "q"],
@@ -98,7 +98,7 @@ async fn who_may_not_tidy_up_may_not_begin() {
 }
 
 #[tokio::test]
-async fn a_reader_who_has_had_enough_is_no_failure() {
+async fn a_reader_that_closes_its_pipe_is_not_a_failure() {
     let server = Server::start().await;
     for arguments in [&["openapi"][..], &["queues", "list", "--json"], &["config"]] {
         assert_eq!(unread(&server.url, arguments).await.code(0).err, "", "{arguments:?}");
@@ -111,7 +111,8 @@ async fn a_frame_of_top_is_text_or_json() {
     run(&server.url, &["push", "orders", "1", "2", "3"]).await.code(0);
     run(&server.url, &["pop", "orders", "-g", "billing"]).await.code(0);
     let text = run(&server.url, &["top", "--once", "--interval", "100ms"]).await.code(0).out;
-    for part in ["1 queues", "3 messages", "LANE", "push", "BROKER", &server.url, "well", "billing", "orders"]
+    for part in
+        ["1 queues", "3 messages", "LANE", "push", "BROKER", &server.url, "healthy", "billing", "orders"]
     {
         assert!(text.contains(part), "{part} in\n{text}");
     }
@@ -151,7 +152,7 @@ async fn a_bench_does_not_wait_for_a_broker_that_is_gone() {
     .await;
     gone(&server).await;
     let said = insist(child).await.code(130);
-    assert!(said.err.contains("is left behind"), "{}", said.err);
+    assert!(said.err.contains("was not deleted"), "{}", said.err);
 }
 
 #[tokio::test]
@@ -180,7 +181,7 @@ async fn help_teaches_and_tells_the_exit_codes() {
     assert!(!help.contains("--port"), "{help}");
     for arguments in [&["help", "exit-codes"][..], &["exit-codes"]] {
         let codes = run("", arguments).await.code(0).out;
-        assert!(codes.contains("130  interrupted") && codes.contains("3  nothing there"), "{codes}");
+        assert!(codes.contains("130  interrupted") && codes.contains("3  nothing found"), "{codes}");
     }
     let push = run("http://broker:6632", &["push", "--help"]).await.code(0).out;
     assert!(
@@ -201,7 +202,7 @@ async fn several_brokers_may_be_named_and_one_of_them_may_be_away() {
     assert_eq!(popped[0]["data"], 1);
 }
 
-/// The first line that a broker's own command prints, with its reader gone afterwards.
+/// The first line that a broker's own command prints; its reader closes afterwards.
 #[tokio::test]
 async fn what_is_long_can_be_cut_short() {
     let mut child = queen("", &["openapi"]).stderr(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Pops that acknowledge by themselves: what came is taken, and what a lost answer held is gone.
+//! Checks auto-ack pops: delivered messages are completed, and those in a lost response are lost.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     }
 }
 
-/// A message that was accepted before its successor was sent comes with it or before it, or was in an answer that got lost.
+/// A message accepted before its successor was sent is delivered with it or before it, or was in a lost response.
 fn later_first(index: &Index, came: &HashMap<Key, &Grant>, findings: &mut Findings) {
     for (&key, grant) in came {
         let Some(before) = key.seq.checked_sub(1).map(|seq| Key { seq, ..key }) else { continue };

@@ -1,5 +1,5 @@
-//! Messages that may be given up: each is completed in the end, or a dead letter. A dead letter has failed as often as its
-//! queue allows, and what has failed that often does not come again.
+//! Checks messages that may be dead-lettered: each is completed eventually, or becomes a dead letter. A dead letter has failed as
+//! often as its queue allows, and a message that has failed that often is not delivered again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::commands::chaos::history::{FRAIL, GIVES_UP, History, Key, Outcome, Se
 /// The failures that make a dead letter.
 pub const FAILURES: usize = RETRY_LIMIT as usize + 1;
 
-/// How often a message failed under one id. Sent back, a dead letter begins anew under another.
+/// How often a message failed under one id. A redriven dead letter starts over under another id.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     /// Leases under which it was failed, unless that was refused.
@@ -27,19 +27,19 @@ impl Failures {
         self.at_most >= FAILURES
     }
 
-    /// By then it has failed too often to come again.
+    /// By then it has failed too often to be delivered again.
     fn given_up_at(&self) -> Option<Time> {
         self.confirmed.get(FAILURES - 1).copied()
     }
 }
 
-/// A lease that runs out is no failure.
+/// The expiry of a lease is not a failure.
 pub fn failures(index: &Index) -> HashMap<Uuid, Failures> {
     let mut failures: HashMap<Uuid, Failures> = HashMap::new();
     for grant in index.grants.iter().filter(|grant| grant.group == GIVES_UP) {
         let nacks = || grant.acts.iter().filter_map(|act| Some((act, act.nack?)));
         let counts = |result| !matches!(result, Outcome::Answered(Settled { success: false, .. }));
-        // A nack ends its lease, so tries of the same one count once.
+        // A nack ends its lease, so attempts of the same one count once.
         let Some((_, nack)) = nacks().find(|(_, nack)| counts(nack.result)) else { continue };
         let one = failures.entry(grant.ids[nack.place]).or_default();
         one.at_most += 1;
@@ -64,7 +64,8 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
             if let Some(at) = failures.get(id).and_then(Failures::given_up_at)
                 && grant.sent > at
             {
-                let text = format!("{key:?} came again after it had failed {FAILURES} times by {at:?}");
+                let text =
+                    format!("{key:?} was delivered again after it had failed {FAILURES} times by {at:?}");
                 findings.violation(Rule::GivenUp, text);
             }
         }
@@ -75,13 +76,13 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
         }
         findings.case(Rule::GivenUp);
         if !completed.contains(key) && !dead.contains(key) {
-            findings.violation(Rule::GivenUp, format!("{key:?} was neither completed nor given up"));
+            findings.violation(Rule::GivenUp, format!("{key:?} was neither completed nor dead-lettered"));
         }
     }
     for (key, id) in &history.dead {
         let failed = failures.get(id).map_or(0, |one| one.at_most);
         if failed < FAILURES {
-            let text = format!("{key:?} was given up after {failed} of {FAILURES} failures");
+            let text = format!("{key:?} was dead-lettered after {failed} of {FAILURES} failures");
             findings.violation(Rule::GivenUp, text);
         }
     }

@@ -1,4 +1,4 @@
-//! Messages: none is lost, none is overtaken, none is stored twice.
+//! Checks deliveries: no message is lost, overtaken or stored twice.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -33,18 +33,20 @@ fn lost(index: &Index, findings: &mut Findings) {
             if !delivered.contains(&(group, key)) {
                 let group = GROUPS[group].0;
                 let how = if accepted.buffered { "into a spool " } else { "" };
-                let text =
-                    format!("{key:?}, accepted {how}by broker {}, never came to {group}", accepted.broker);
+                let text = format!(
+                    "{key:?}, accepted {how}by broker {}, was never delivered to {group}",
+                    accepted.broker
+                );
                 findings.violation(Rule::Lost, text);
             }
         }
     }
 }
 
-/// Every delivery of a message carries the same id, and it is the one its sender was told.
+/// Every delivery of a message has the same id, which is the one returned to its sender.
 fn stored_twice(index: &Index, history: &History, findings: &mut Findings) {
     sent_back(index, findings);
-    // The id of the first delivery, and when it came.
+    // The id of the first delivery, and its time.
     let mut ids: BTreeMap<Key, (Uuid, Time)> = BTreeMap::new();
     for grant in &index.grants {
         for (&key, &id) in grant.keys.iter().zip(&grant.ids) {
@@ -61,7 +63,7 @@ fn stored_twice(index: &Index, history: &History, findings: &mut Findings) {
     for (&key, message) in &index.messages {
         if message.tries > 1 {
             findings.case(Rule::StoredTwice);
-            // What was put aside or is in a spool was given an id that counts only if no other try of it was stored before.
+            // The promised id of a deferred or spooled message only counts if no other attempt of it was stored before.
             if message.accepted.is_none_or(|accepted| accepted.provisional) {
                 continue;
             }
@@ -82,8 +84,7 @@ fn stored_twice(index: &Index, history: &History, findings: &mut Findings) {
     }
 }
 
-/// A dead letter that is sent back is stored anew, once, with a new id: a message that was given up so many times may have so
-/// many ids, and one more.
+/// A redriven dead letter is stored again, once, with a new id: a message that was dead-lettered n times may have n + 1 ids.
 fn sent_back(index: &Index, findings: &mut Findings) {
     let mut ids: BTreeMap<Key, HashSet<Uuid>> = BTreeMap::new();
     for grant in index.grants.iter().filter(|grant| grant.lane.queue == FRAIL) {
@@ -103,14 +104,15 @@ fn sent_back(index: &Index, findings: &mut Findings) {
         let given_up =
             ids.iter().filter(|id| failures.get(id).is_some_and(Failures::may_be_given_up)).count();
         if ids.len() > given_up + 1 {
-            let text = format!("{key:?} is stored {} times and was given up {given_up} times", ids.len());
+            let text =
+                format!("{key:?} is stored {} times and was dead-lettered {given_up} times", ids.len());
             findings.violation(Rule::StoredTwice, text);
         }
     }
 }
 
-/// Whether a message may have been stored once more by then, with a new id: its queue was deleted in between, and what the
-/// queue knew of ids with it.
+/// Whether a message may have been stored again by then, with a new id, because its queue was deleted in between, and with it the
+/// known transaction ids.
 fn may_be_stored_anew(index: &Index, history: &History, key: Key, by: Time) -> bool {
     key.lane.queue == FLEETING
         && index.messages.get(&key).is_some_and(|message| {
@@ -118,8 +120,8 @@ fn may_be_stored_anew(index: &Index, history: &History, key: Key, by: Time) -> b
         })
 }
 
-/// Whatever the writer had been told is stored when it sent a message comes to each group before that message: in the same
-/// answer, or completed by an earlier one.
+/// Every message whose result the writer knew when it sent this message is delivered to each group before this one: in the same
+/// response, or completed by an earlier one.
 fn order(index: &Index, group: Group, grants: &[&Grant], findings: &mut Findings) {
     let completed = completed(grants);
     for grant in grants {
@@ -131,7 +133,7 @@ fn order(index: &Index, group: Group, grants: &[&Grant], findings: &mut Findings
                 findings.violation(Rule::Duplicate, text);
             }
             let Some(message) = index.messages.get(&key) else { continue };
-            // Those below were looked at with the last one.
+            // Earlier ones were checked with the previous message.
             let from = looked_at.unwrap_or(Key { seq: 0, ..key });
             for (&other, predecessor) in index.messages.range(from..key.max(from)) {
                 if !must_precede(predecessor, message) || before.contains(&other) {
@@ -153,11 +155,11 @@ fn order(index: &Index, group: Group, grants: &[&Grant], findings: &mut Findings
 
 pub fn must_precede(predecessor: &Message, message: &Message) -> bool {
     let Some(accepted) = predecessor.accepted else { return false };
-    // A broker cannot know of what is in the spool of another. Who changes brokers may overtake itself.
+    // A broker does not know another's spool. A writer that changes brokers may overtake itself.
     !accepted.buffered || message.brokers == 1 << accepted.broker
 }
 
-/// When each message may have been completed at the earliest.
+/// The earliest time at which each message may have been completed.
 fn completed(grants: &[&Grant]) -> HashMap<Key, Time> {
     let mut completed = HashMap::new();
     for grant in grants {

@@ -1,4 +1,4 @@
-//! A history by message and by lease.
+//! A history indexed by message and by lease.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -10,8 +10,7 @@ use crate::commands::chaos::history::{
     Group, History, Key, Lane, MOVERS, Outcome, Receipt, Renewal, Settled, Time, Verdict,
 };
 
-/// How far from a jump of the database's clock a lease may still be longer or shorter than it should: two lease times,
-/// and the jump itself.
+/// How close to a jump of the database's clock the duration of a lease may be wrong: two lease times, and the jump itself.
 const CLOCK_REACH: Duration = Duration::from_secs(9);
 
 /// A message as its writer knows it.
@@ -19,20 +18,20 @@ const CLOCK_REACH: Duration = Duration::from_secs(9);
 pub struct Message {
     pub first_sent: Time,
     pub tries: u32,
-    /// Where it was sent, a bit for each broker.
+    /// Where it was sent, one bit per broker.
     pub brokers: u32,
     pub accepted: Option<Accepted>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
-    /// When its writer knew.
+    /// When its writer learned the result.
     pub at: Time,
     pub broker: usize,
     pub buffered: bool,
-    /// Told before the log was compared.
+    /// Known before the log was compared.
     pub provisional: bool,
-    /// Told by a push, not looked at for transactions.
+    /// Confirmed by a push; not derived from transactions.
     pub id: Option<Uuid>,
 }
 
@@ -49,31 +48,31 @@ pub struct Grant {
     pub ids: Vec<Uuid>,
     /// It is live at least until then, unless its holder ends it.
     pub live_until: Time,
-    /// It has run out by then for sure. None when nobody knows.
+    /// It has certainly expired by then. None if unknown.
     pub over_by: Option<Time>,
     /// The holder sent something that ends it.
     pub end_sent: Option<Time>,
     /// The holder sent a nack.
     pub nack_sent: Option<Time>,
     pub acts: Vec<Act>,
-    /// How long it waited at the most.
+    /// How long it waited at most.
     pub wait: Duration,
-    /// The clock that leases are measured with was right all the time.
+    /// The clock that leases use was right all the time.
     pub is_timed: bool,
 }
 
-/// An acknowledgement as one lane sees it, by itself or in a transaction.
+/// An acknowledgement of one lane, by itself or in a transaction.
 #[derive(Debug)]
 pub struct Act {
     pub sent: Time,
     pub ended: Time,
-    /// So many messages of the grant, from its first, are completed if it is done.
+    /// How many messages of the grant, from its first, are completed if it is executed.
     pub completes: usize,
     pub nack: Option<Nack>,
     pub result: Outcome<Settled>,
 }
 
-/// The message that an acknowledgement fails, as its place in the grant, and what became of that.
+/// The message that an acknowledgement fails, as its index in the grant, and the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Nack {
     pub place: usize,
@@ -85,7 +84,7 @@ impl Act {
         matches!(self.result, Outcome::Answered(Settled { success: false, .. }))
     }
 
-    /// Done, and because of this very request.
+    /// Executed, and because of this very request.
     pub fn is_done(&self) -> bool {
         matches!(self.result, Outcome::Answered(Settled { success: true, noop: false, .. }))
     }
@@ -95,10 +94,10 @@ impl Act {
 pub struct Index {
     pub messages: BTreeMap<Key, Message>,
     pub grants: Vec<Grant>,
-    /// In the order of their answers.
+    /// In the order of their responses.
     pub by_lane: BTreeMap<(Group, Lane), Vec<usize>>,
     by_lease: HashMap<(Lane, String), usize>,
-    /// How many lanes a lease is for.
+    /// How many lanes the lease covers.
     pub lanes_of: HashMap<String, u32>,
 }
 
@@ -107,7 +106,7 @@ impl Index {
         let mut index = Index::default();
         index.add_pushes(history);
         index.add_grants(history);
-        // How long a lease lasts says whether an act could hold it.
+        // The duration of a lease tells whether an act could hold it.
         index.add_renewals(history);
         index.add_acts(history);
         index
@@ -204,7 +203,7 @@ impl Index {
             let grant = &mut self.grants[at];
             let place = |key: Key| grant.keys.iter().position(|&other| other == key);
             let completed = settle.items.iter().enumerate().filter(|(_, item)| item.1 == Verdict::Completed);
-            // The one that counts: it completes all before it.
+            // The effective one: it completes everything before it.
             let last = completed.filter_map(|(item, &(key, _))| Some((place(key)?, item))).max();
             let deciding = last.map_or(0, |(_, item)| item);
             let result_of = |item: usize| match &settle.outcome {
@@ -247,7 +246,7 @@ impl Index {
                 match renewal.outcome {
                     Outcome::Answered(0) => {}
                     Outcome::Answered(renewed) => {
-                        // Fewer than all: it may be this one that was over.
+                        // Fewer than all: this may be the one whose lease had ended.
                         if Some(renewed) == lanes {
                             grant.live_until = grant.live_until.max(renewal.sent + renewal.extension);
                         }
@@ -272,19 +271,19 @@ impl Grant {
         self.acts.push(act);
     }
 
-    /// An act that was deferred holds the lease until it has landed, and then for its usual time.
+    /// A deferred act holds the lease until it is executed, and then for its usual time.
     fn hold(&mut self) {
         let holds = |act: &&Act| match act.result {
             Outcome::Answered(settled) => settled.deferred,
             Outcome::Unknown => true,
         };
-        // If the first comes too late, so do the others.
+        // If the first is too late, so are the others.
         if let Some(first) = self.acts.iter().find(holds).map(|act| act.sent) {
             self.held_from(first);
         }
     }
 
-    /// By something of which nobody knows how long it holds. What is over cannot be held any more.
+    /// Held for an unknown time. An ended lease cannot be held anymore.
     fn held_from(&mut self, sent: Time) {
         self.over_by = self.over_by.filter(|&over_by| over_by + MARGIN < sent);
     }

@@ -1,4 +1,4 @@
-//! Leases: one at a time, and only their holder counts.
+//! Checks leases: at most one at a time, and only its holder's acts are accepted.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     stale_renewals(index, history, findings);
 }
 
-/// Granted later for sure.
+/// Certainly granted later.
 fn is_after(later: &Grant, earlier: &Grant) -> bool {
     later.sent >= earlier.ended
 }
@@ -29,7 +29,7 @@ fn two_leases(group: Group, lane: Lane, grants: &[&Grant], findings: &mut Findin
         for second in grants[at + 1..].iter().take_while(|second| second.ended <= first.live_until) {
             findings.case(Rule::TwoLeases);
             let end = first.surely_live_until().saturating_sub(MARGIN);
-            // The second is live when its answer comes, or else was granted while the first was.
+            // The second is live when its response arrives, or was granted while the first was.
             let second_counts = second.ended < second.live_until || is_after(second, first);
             if second.ended < end && second_counts && first.is_timed {
                 let text = format!(
@@ -66,7 +66,7 @@ fn stale_acts(group: Group, lane: Lane, grants: &[&Grant], findings: &mut Findin
     }
 }
 
-/// Of leases on one lane only: the answer does not say which lanes were meant.
+/// Only for leases on one lane: the response does not say which lanes were extended.
 fn stale_renewals(index: &Index, history: &History, findings: &mut Findings) {
     let alone: HashMap<&str, &Grant> = index
         .grants
@@ -120,7 +120,7 @@ fn duplicates(group: Group, grants: &[&Grant], findings: &mut Findings) {
     }
 }
 
-/// It ran out, or its holder gave it back.
+/// It expired, or its holder gave it back.
 fn is_explained(first: &Grant, second: &Grant) -> bool {
     !first.is_timed
         || second.ended + MARGIN >= first.live_until
@@ -130,8 +130,8 @@ fn is_explained(first: &Grant, second: &Grant) -> bool {
 fn again_after_ack(first: &Grant, place: usize, second: &Grant) -> Option<String> {
     let act = first.acts.iter().filter(|act| act.completes > place).find(|act| {
         let accepted = matches!(act.result, Outcome::Answered(settled) if settled.success);
-        // Done under the first lease, so before any lease that was granted later. A noop only tells that it was
-        // completed when it was answered.
+        // Executed under the first lease, so before any later lease was granted. A no-op only shows that it was completed by the time of its
+        // response.
         accepted && (act.is_done() && is_after(second, first) || second.sent >= act.ended)
     })?;
     let Grant { ended, lease, .. } = second;

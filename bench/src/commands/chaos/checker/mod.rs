@@ -1,7 +1,7 @@
-//! Holds a history to what is promised. Pure: a history goes in, violations come out.
+//! Checks a history against the guarantees. Pure: a history goes in, violations come out.
 //!
-//! A rule speaks only where the times of requests and answers leave no doubt. What may have been done is never held against
-//! a broker, so that every violation is one.
+//! A rule only applies where the times of requests and responses leave no doubt. What may have been executed is never held against a
+//! broker, so every reported violation is real.
 
 mod auto_ack;
 mod dead_letters;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use self::index::Index;
 use super::history::History;
 
-/// Clocks of two processes on one machine are the same, but a time that is taken is old when it is compared.
+/// Processes on one machine share a clock, but a time is old when it is compared.
 const MARGIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -55,7 +55,7 @@ impl Rule {
         Rule::AtMostOnce,
     ];
 
-    /// The promise.
+    /// The guarantee.
     pub fn words(self) -> &'static str {
         match self {
             Rule::Lost => "a push answered 2xx is delivered to every group",
@@ -72,7 +72,7 @@ impl Rule {
         }
     }
 
-    /// What a case of it is.
+    /// What counts as a case of it.
     pub fn case(self) -> &'static str {
         match self {
             Rule::Lost => "deliveries owed",
@@ -96,7 +96,7 @@ pub struct Violation {
     pub text: String,
 }
 
-/// How often each rule had something to say, and what it found.
+/// How often each rule applied, and the violations it found.
 #[derive(Debug, Default)]
 pub struct Findings {
     cases: [u64; Rule::ALL.len()],

@@ -1,4 +1,4 @@
-//! Groups that are sent back, and a queue that is deleted: what must come all the same.
+//! Checks groups that were moved back, and a queue that was deleted: what must be delivered nevertheless.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     fleeting(index, history, findings);
 }
 
-/// Everything that was accepted before the group was sent back comes after that.
+/// Everything accepted before the group was moved back is delivered after that.
 fn rewound(index: &Index, history: &History, findings: &mut Findings) {
     let queue = GROUPS[REWOUND].1;
     let mut last: HashMap<Key, Time> = HashMap::new();
@@ -37,7 +37,7 @@ fn rewound(index: &Index, history: &History, findings: &mut Findings) {
     }
 }
 
-/// What was first sent after the last delete of its queue.
+/// Messages first sent after the last delete of their queue.
 fn fleeting(index: &Index, history: &History, findings: &mut Findings) {
     let deleted = history.deletes.iter().map(|span| span.until).max().unwrap_or_default();
     let grants = index.grants.iter().filter(|grant| grant.group == FLEETERS);

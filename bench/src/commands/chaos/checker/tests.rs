@@ -1,4 +1,4 @@
-//! Every rule, on histories that keep it and on histories that do not.
+//! Every rule, on histories that keep it and on histories that violate it.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl Story {
         self
     }
 
-    /// One that waited from then until now.
+    /// A pop that waited for this time.
     fn waited(self, from: u64, at: u64, seq: u32) -> Story {
         self.waited_as(SLEEPERS, from, at, seq)
     }
@@ -97,7 +97,7 @@ impl Story {
         self
     }
 
-    /// To a queue of its own: as `push`, `pop` and `settle`.
+    /// To a queue of its own: like `push`, `pop` and `settle`.
     fn push_into(mut self, at: u64, items: &[Key]) -> Story {
         let receipts = items.iter().map(|&key| Receipt::Stored(id(key))).collect();
         let (items, outcome) = (items.to_vec(), Outcome::Answered(receipts));
@@ -182,7 +182,7 @@ impl Story {
         check(&self.0)
     }
 
-    /// Those of this rule; the stories are too short to keep all others.
+    /// Violations of this rule; the histories are too short to keep all others.
     fn breaks(self, rule: Rule) -> usize {
         self.check().violations_of(rule)
     }
@@ -221,7 +221,7 @@ fn what_was_accepted_must_come_to_every_group_and_what_is_unknown_need_not() {
 fn what_was_pushed_to_a_new_partition_while_a_group_was_away_must_come_to_it() {
     let old = Key { lane: Lane { queue: SOURCE, number: 7 }, seq: 0 };
     let created = Key { lane: Lane { queue: SOURCE, number: 8 }, seq: 0 };
-    // The group reads once and is away while the second partition is created. All others complete what is there.
+    // The group reads once and is away while the second partition is created. All others complete its messages.
     let away = || {
         let story = Story::default().push_into(0, &[old]).pop_from(20, AWAY, "first", &[old]);
         let story = story.settle_in(40, "first", old, Verdict::Completed).push_into(1_000, &[created]);
@@ -233,7 +233,7 @@ fn what_was_pushed_to_a_new_partition_while_a_group_was_away_must_come_to_it() {
         })
     };
     assert_eq!(away().pop_from(60_000, AWAY, "back", &[created]).breaks(Rule::Lost), 0);
-    // Removed, because everybody who had read the partition had completed it.
+    // Removed, because all groups that had read the partition had completed it.
     assert_eq!(away().pop_from(60_000, AWAY, "back", &[]).breaks(Rule::Lost), 1);
 }
 
@@ -244,7 +244,7 @@ fn a_message_may_not_come_before_one_that_was_accepted_earlier() {
     assert_eq!(pushed().pop(60, "a", &[0, 2]).breaks(Rule::Order), 1);
     assert_eq!(pushed().pop(60, "a", &[0, 2, 1]).breaks(Rule::Order), 1);
     assert_eq!(pushed().pop(60, "a", &[1]).breaks(Rule::Order), 1);
-    // Nobody knows whether the one before is stored.
+    // It is unknown whether the previous one is stored.
     let unknown = Story::default().push_to(0, 0, 0, Outcome::Unknown).push(20, &[1]);
     assert_eq!(unknown.pop(40, "a", &[1]).breaks(Rule::Order), 0);
 }
@@ -255,7 +255,7 @@ fn what_was_not_completed_may_not_be_skipped() {
     assert_eq!(delivered().ack(60, "a", 0, DONE).pop(80, "b", &[1]).breaks(Rule::Order), 0);
     let lost_answer = delivered().settle(60, "a", &[(0, Verdict::Completed)], Outcome::Unknown);
     assert_eq!(lost_answer.pop(80, "b", &[1]).breaks(Rule::Order), 0);
-    // Delivered, but given back, refused, forgotten, or completed later only.
+    // Delivered, but given back, refused, forgotten, or completed only later.
     assert_eq!(delivered().nack(60, "a", 0).pop(80, "b", &[1]).breaks(Rule::Order), 1);
     assert_eq!(delivered().ack(60, "a", 0, REFUSED).pop(80, "b", &[1]).breaks(Rule::Order), 1);
     assert_eq!(delivered().pop(3_000, "b", &[1]).breaks(Rule::Order), 1);
@@ -263,7 +263,7 @@ fn what_was_not_completed_may_not_be_skipped() {
 }
 
 #[test]
-fn only_who_changes_brokers_may_overtake_what_is_in_a_spool() {
+fn only_a_writer_that_changes_brokers_may_overtake_spooled_messages() {
     let spooled = || Story::default().push_to(0, 0, 0, Outcome::Answered(Receipt::Buffered(id(key(0)))));
     let stored = |broker| spooled().push_to(20, broker, 1, Outcome::Answered(Receipt::Stored(id(key(1)))));
     assert_eq!(stored(1).pop(40, "a", &[1]).breaks(Rule::Order), 0);
@@ -275,10 +275,10 @@ fn a_lease_may_not_be_granted_beside_a_live_one() {
     let held = || Story::default().push(0, &[0, 1]).pop(100, "a", &[0]);
     assert_eq!(held().pop(1_000, "b", &[0]).breaks(Rule::TwoLeases), 1);
     assert_eq!(held().pop(2_150, "b", &[0]).breaks(Rule::TwoLeases), 0);
-    // Over, by its holder's will.
+    // Ended by its holder.
     assert_eq!(held().ack(500, "a", 0, DONE).pop(600, "b", &[1]).breaks(Rule::TwoLeases), 0);
     assert_eq!(held().nack(500, "a", 0).pop(600, "b", &[0]).breaks(Rule::TwoLeases), 0);
-    // Another group has leases of its own.
+    // Another group has its own leases.
     let other = held().pop_as(200, ALPHA + 1, "b", vec![(key(0), id(key(0)))]);
     assert_eq!(other.breaks(Rule::TwoLeases), 0);
     // Completed in part: the rest is still held.
@@ -308,7 +308,7 @@ fn nothing_is_accepted_from_a_holder_whose_lease_is_over() {
         assert_eq!((findings.cases(Rule::StaleHolder), findings.violations_of(Rule::StaleHolder)), (1, 0));
     }
     assert_eq!(taken().renew(2_600, "a", Outcome::Answered(0)).breaks(Rule::StaleHolder), 0);
-    // Nobody took it over, but it had run out.
+    // No other took it over, but it had expired.
     let expired = || Story::default().push(0, &[0]).pop(0, "a", &[0]);
     assert_eq!(expired().ack(2_600, "a", 0, DONE).breaks(Rule::StaleHolder), 1);
     assert_eq!(expired().ack(1_900, "a", 0, DONE).breaks(Rule::StaleHolder), 0);
@@ -320,7 +320,7 @@ fn nothing_is_accepted_from_a_holder_whose_lease_is_over() {
         expired().renew(1_500, "a", Outcome::Unknown).ack(2_600, "a", 0, DONE).breaks(Rule::StaleHolder),
         0
     );
-    // A lost answer may have held the lease, but only while there was one to hold.
+    // A lost response may have held the lease, but only while there was one to hold.
     let lost = |at, renewed: Option<u64>| {
         let story = expired().settle(at, "a", &[(0, Verdict::Completed)], Outcome::Unknown);
         let story = renewed.into_iter().fold(story, |story, at| story.renew(at, "a", Outcome::Answered(1)));
@@ -341,7 +341,7 @@ fn what_was_completed_never_comes_again() {
     assert_eq!(acked(REFUSED).pop(3_000, "b", &[0]).breaks(Rule::Duplicate), 0);
     let deferred = Settled { deferred: true, ..DONE };
     assert_eq!(acked(deferred).pop(3_000, "b", &[0]).breaks(Rule::Duplicate), 1);
-    // Both pops were under way at once: which lease is the older one cannot be said.
+    // Both pops were in progress at once: which lease is older is unknown.
     let beside = Story::default().push(0, &[0]).pop(100, "a", &[0]).ack(500, "a", 0, DONE);
     assert_eq!(beside.pop(105, "b", &[0]).breaks(Rule::Duplicate), 0);
     // Acknowledged with the last of its batch.
@@ -355,7 +355,7 @@ fn what_comes_again_needs_a_reason() {
     assert_eq!(held().pop(500, "b", &[0]).breaks(Rule::Duplicate), 1);
     assert_eq!(held().pop(2_200, "b", &[0]).breaks(Rule::Duplicate), 0);
     assert_eq!(held().nack(300, "a", 0).pop(500, "b", &[0]).breaks(Rule::Duplicate), 0);
-    // A lost acknowledgement is none: done, it would not come again, and undone, the lease is still there.
+    // A lost acknowledgement explains nothing: executed, it would not be redelivered, and otherwise the lease is still there.
     let lost = held().settle(300, "a", &[(1, Verdict::Completed)], Outcome::Unknown);
     assert_eq!(lost.pop(500, "b", &[0]).breaks(Rule::Duplicate), 1);
     assert_eq!(Story::default().push(0, &[0]).pop(100, "a", &[0, 0]).breaks(Rule::Duplicate), 1);
@@ -369,7 +369,7 @@ fn a_transaction_is_whole_or_nothing() {
     };
     let broken = |outcome, outputs: &[u32]| {
         let violations = of(outcome, outputs);
-        // That its source was moved by nobody is said beside it.
+        // That its source was moved by no transaction is reported as well.
         violations.iter().filter(|one| one.rule == Rule::Atomic && one.text.contains("transaction 0")).count()
     };
     for (outputs, violations) in [(&[0, 1][..], 0), (&[0], 1), (&[], 1)] {
@@ -397,7 +397,7 @@ fn a_source_message_is_moved_by_exactly_one_transaction() {
         Outcome::Unknown,
     );
     assert_eq!(again.sink(3_040, &[0, 1, 2, 3]).breaks(Rule::Atomic), 1);
-    // A second try of the same one is not a second transaction.
+    // A second attempt is not a second transaction.
     let tried = taken().transaction(40, 0, "a", &[0], Outcome::Unknown).transaction(
         60,
         0,
@@ -408,7 +408,7 @@ fn a_source_message_is_moved_by_exactly_one_transaction() {
     assert_eq!(tried.sink(80, &[0, 1]).breaks(Rule::Atomic), 0);
 }
 
-/// The last try is the one that is answered.
+/// The last attempt gets the response.
 fn answered_with(receipt: Receipt, tries: u64) -> Story {
     let unknown = |story: Story, at| story.push_to(at, 0, 0, Outcome::Unknown);
     let story = (1..tries).fold(Story::default(), unknown);
@@ -416,7 +416,7 @@ fn answered_with(receipt: Receipt, tries: u64) -> Story {
 }
 
 #[test]
-fn a_message_has_one_id_and_it_is_the_one_that_was_told() {
+fn a_message_has_one_id_which_is_the_returned_one() {
     let sent = |tries: usize| {
         let story =
             (1..tries).fold(Story::default(), |story, at| story.push_to(at as u64, 0, 0, Outcome::Unknown));
@@ -436,13 +436,13 @@ fn a_message_has_one_id_and_it_is_the_one_that_was_told() {
     assert_eq!(delivered(sent(2), &[told, told]), 0);
     assert_eq!(delivered(sent(2), &[told, told + 7]), 1);
     assert_eq!(delivered(sent(2), &[told + 7]), 1);
-    // In a spool or put aside, while another try of it was stored.
+    // Spooled or deferred, while another attempt of it was stored.
     for receipt in [Receipt::Buffered, Receipt::Deferred] {
         let answered = |tries| answered_with(receipt(Uuid::from_u128(told)), tries);
         assert_eq!(delivered(answered(2), &[told + 7]), 0);
         assert_eq!(delivered(answered(1), &[told + 7]), 1);
     }
-    // Nobody sent it.
+    // It was never sent.
     assert_eq!(delivered(Story::default(), &[told]), 1);
 }
 
@@ -455,7 +455,7 @@ fn a_waiting_pop_may_not_sleep_beside_a_message() {
     let pushed = || Story::default().push(1_000, &[0]);
     assert_eq!(pushed().waited(500, 1_500, 0).breaks(Rule::Asleep), 0);
     assert_eq!(pushed().waited(500, 30_000, 0).breaks(Rule::Asleep), 1);
-    // It came late itself, or a fault was in the way.
+    // It was late itself, or a fault was active.
     assert_eq!(pushed().waited(29_000, 30_000, 0).breaks(Rule::Asleep), 0);
     assert_eq!(pushed().fault(2_000, 15_000).waited(500, 30_000, 0).breaks(Rule::Asleep), 0);
     assert_eq!(pushed().fault(2_000, 5_000).waited(500, 30_000, 0).breaks(Rule::Asleep), 1);
@@ -475,7 +475,7 @@ fn a_waiting_pop_may_not_sleep_once_the_lease_on_its_partition_is_over() {
     assert_eq!(waits(leased().nack(1_300, "a", 0), 23_200).breaks(Rule::Asleep), 1);
     let done = leased().ack(1_300, "a", 0, DONE).push(1_500, &[1]);
     assert_eq!(done.waited_as(DOZERS, 1_600, 23_200, 1).breaks(Rule::Asleep), 1);
-    // Nobody knows until when it was held, or when a lease of its length was over.
+    // It is unknown until when it was held, or when a lease of its length ended.
     let unknown = leased().settle(1_300, "a", &[(0, Verdict::Completed)], Outcome::Unknown);
     assert_eq!(waits(unknown, 23_200).breaks(Rule::Asleep), 0);
     assert_eq!(waits(leased().clock_jump(1_200, 1_300), 23_200).breaks(Rule::Asleep), 0);
@@ -496,7 +496,7 @@ fn a_waiting_pop_may_not_sleep_while_its_broker_serves_others_whatever_faults_co
     };
     assert_eq!(slept(0, SOURCE, 10), 1);
     assert_eq!(slept(0, SOURCE, 9), 0);
-    // Another broker, or another queue, says nothing of this one.
+    // Another broker or queue does not matter for this one.
     assert_eq!(slept(1, SOURCE, 10), 0);
     assert_eq!(slept(0, SINK, 10), 0);
 }
@@ -566,10 +566,10 @@ fn what_was_sent_before_a_delete_of_its_queue_may_be_stored_again_behind_it() {
     };
     assert_eq!(stored_again(Some((500, 600))), 0);
     assert_eq!(stored_again(None), 1);
-    // Before it was sent, or after it had come as both.
+    // Before it was sent, or after it had been delivered as both.
     assert_eq!(stored_again(Some((100, 300))), 1);
     assert_eq!(stored_again(Some((2_000, 2_100))), 1);
-    // Its sender knows the first of the two ids only.
+    // Its sender only knows the first of the two ids.
     let told = |deleted| {
         let mut story = Story::default().push_into(400, &[fleeting]);
         story = story.pop_as(900, FLEETERS, "b", vec![(fleeting, Uuid::from_u128(77))]);
@@ -596,9 +596,9 @@ fn a_message_is_given_up_after_all_its_retries_and_otherwise_completed() {
     assert_eq!(tried(2).breaks(Rule::GivenUp), 1);
     assert_eq!(dead(tried(2)).breaks(Rule::GivenUp), 0);
     assert_eq!(dead(tried(1)).breaks(Rule::GivenUp), 1);
-    // What has failed so often does not come again.
+    // A message that has failed this often is not delivered again.
     assert_eq!(dead(tried(2)).pop_from(900, GIVES_UP, "late", &[letter]).breaks(Rule::GivenUp), 1);
-    // But sent back, it comes under another id, and has all its retries.
+    // After a redrive it is delivered under another id, with all retries.
     let back = || dead(tried(2)).pop_as(900, GIVES_UP, "back", vec![(letter, Uuid::from_u128(77))]);
     assert_eq!(back().breaks(Rule::GivenUp), 0);
     let mut again = back();
@@ -637,7 +637,7 @@ fn what_is_acknowledged_by_its_pop_comes_at_most_once_and_in_order() {
     assert_eq!(pop(pop(pushed(), 50, &[0, 1]), 80, &[1]).breaks(Rule::AtMostOnce), 1);
     assert_eq!(pop(pushed(), 50, &[1, 0]).breaks(Rule::AtMostOnce), 1);
     assert_eq!(pop(pop(pushed(), 50, &[1]), 80, &[0]).breaks(Rule::AtMostOnce), 1);
-    // One never came: only a lost answer explains that.
+    // One was never delivered: only a lost response explains that.
     assert_eq!(pop(pushed(), 50, &[1]).breaks(Rule::AtMostOnce), 1);
     let mut lost = pop(pushed(), 50, &[1]);
     lost.0.lost_auto_acks = 10;
@@ -661,7 +661,7 @@ fn times_are_not_compared_while_the_clock_of_leases_is_wrong() {
     assert_eq!(held().pop(21_000, "b", &[0]).breaks(Rule::TwoLeases), 1);
     assert_eq!(held().clock_jump(20_500, 20_700).pop(21_000, "b", &[0]).breaks(Rule::TwoLeases), 0);
     assert_eq!(held().clock_jump(1_000, 2_000).pop(21_000, "b", &[0]).breaks(Rule::TwoLeases), 1);
-    // What was completed stays completed, whatever the time.
+    // A completed message stays completed, whatever the time.
     let acked = held().ack(20_100, "a", 0, DONE).clock_jump(20_500, 20_700).pop(21_000, "b", &[0]);
     assert_eq!(acked.breaks(Rule::Duplicate), 1);
 }

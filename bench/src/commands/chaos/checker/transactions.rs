@@ -1,4 +1,4 @@
-//! Transactions: as a whole or not at all, and once for each source message.
+//! Checks transactions: all or nothing, and once per source message.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,7 +15,7 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     for transaction in &history.transactions {
         tries.entry(transaction.number).or_default().push(transaction);
     }
-    // By which transactions a source message was moved, as far as their outputs show.
+    // The transactions that moved a source message, according to their outputs.
     let mut moved: BTreeMap<Key, Vec<u32>> = BTreeMap::new();
     for (number, tries) in tries {
         findings.case(Rule::Atomic);
@@ -46,8 +46,8 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     exactly_once(index, &moved, &delivered, findings);
 }
 
-/// An acknowledgement in a transaction is its commit: what was moved twice was completed twice, what was never moved was
-/// completed by nobody.
+/// An acknowledgement in a transaction is its commit: a message that was moved twice was completed twice, and one that was never moved
+/// was never completed.
 fn exactly_once(
     index: &Index,
     moved: &BTreeMap<Key, Vec<u32>>,
@@ -61,7 +61,7 @@ fn exactly_once(
     }
     let accepted = index.messages.iter().filter(|(_, message)| message.accepted.is_some());
     for (key, _) in accepted.filter(|(key, _)| key.lane.queue == SOURCE) {
-        // What never came to the movers is lost, and said to be.
+        // A message that was never delivered to the movers is lost, and reported as such.
         if !moved.contains_key(key) && delivered.contains(&(MOVERS, *key)) {
             let group = GROUPS[MOVERS].0;
             findings

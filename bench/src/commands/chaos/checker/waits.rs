@@ -1,4 +1,4 @@
-//! Waiting pops: none sleeps beside a message.
+//! Checks waiting pops: none keeps waiting while there is a message for it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use super::index::{Grant, Index};
 use super::{Findings, Rule};
 use crate::commands::chaos::history::{GROUPS, History, Manner, Time};
 
-/// After the last fault. A partition may be under a lease that a lost answer left behind, and a machine may be slow.
-/// Much less than such a pop waits.
+/// After the last fault. A lost response may have left a lease on the partition, and the machine may be slow. Much less than such a
+/// pop waits.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Between faults: seconds in which the same broker handed out messages of the same queue. Faults cannot excuse a pop that
-/// sleeps through so many of them.
+/// Between faults: seconds in which the same broker delivered messages of the same queue. Faults do not excuse a pop that keeps waiting
+/// through so many of them.
 const SERVED_SECONDS: usize = 10;
 
-/// Of groups whose consumers do nothing but wait. A case is a delivery that would have been a violation, had it not come.
+/// For groups whose consumers only wait. A case is a delivery that would have been a violation if it had not arrived.
 pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     for (&(group, _), grants) in &index.by_lane {
         if !matches!(GROUPS[group].2, Manner::Waits | Manner::Dozes) {
@@ -31,7 +31,7 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     }
 }
 
-/// When the lease before was over at the latest; `None`: unknown.
+/// The latest time at which the previous lease ended; `None`: unknown.
 fn free_by(before: Option<&Grant>) -> Option<Time> {
     match before {
         None => Some(Time::ZERO),
@@ -41,7 +41,7 @@ fn free_by(before: Option<&Grant>) -> Option<Time> {
 
 /// `free`: from when on no lease was in the way.
 fn judge(index: &Index, history: &History, grant: &Grant, free: Time, findings: &mut Findings) {
-    // What is behind another message has to wait for that one.
+    // A message behind another one has to wait for that.
     let Some(&key) = grant.keys.first() else { return };
     let Some(accepted) = index.messages.get(&key).and_then(|message| message.accepted) else { return };
     if accepted.provisional {
@@ -69,7 +69,7 @@ fn judge(index: &Index, history: &History, grant: &Grant, free: Time, findings: 
     }
 }
 
-/// In how many seconds of a time the broker of a pop answered pops of other groups that were sent in it, from the same queue.
+/// The number of seconds in which the pop's broker responded to pops of other groups, sent in that time, from the same queue.
 fn served_seconds(index: &Index, sleeper: &Grant, from: Time, until: Time) -> usize {
     let others = index.grants.iter().filter(|grant| {
         grant.group != sleeper.group

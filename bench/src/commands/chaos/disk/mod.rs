@@ -1,4 +1,4 @@
-//! A disk of our own, so that it can be full, and can lose what was not synced when the power fails.
+//! A simulated disk that can be full, and can lose unsynced data like in a power failure.
 
 mod mounted;
 mod tree;
@@ -14,7 +14,7 @@ use fuser::BackgroundSession;
 use self::mounted::{Shared, lock};
 use self::tree::Tree;
 
-/// Room for the WAL of a long run, with every dead row of it.
+/// Room for the WAL of a long run, including all dead rows.
 const BYTES: usize = 1 << 30;
 
 pub struct Disk {
@@ -23,7 +23,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// In this folder, or as part of the disk it is on.
+    /// In this folder, or part of the disk that it is on.
     pub fn mount(folder: PathBuf) -> Result<Disk> {
         fs::create_dir(&folder)?;
         let tree: Shared = Arc::new(Mutex::new(Tree::new(BYTES)));
@@ -43,7 +43,7 @@ impl Disk {
         self.mounted.as_ref().err().map(String::as_str)
     }
 
-    /// Takes nothing more, until [`Disk::free`].
+    /// Accepts nothing more until [`Disk::free`].
     pub fn fill(&self) {
         self.with(|tree| tree.set_capacity(0));
     }
@@ -52,12 +52,12 @@ impl Disk {
         self.with(|tree| tree.set_capacity(BYTES));
     }
 
-    /// Everything that is there reaches the disk.
+    /// Syncs everything to the disk.
     pub fn sync(&self) {
         self.with(Tree::sync_all);
     }
 
-    /// What was not synced is lost. Whatever uses the disk must have ended. Returns how many files that has changed.
+    /// Drops unsynced data. All users of the disk must have exited. Returns how many files that changed.
     pub fn lose_power(&self) -> usize {
         self.with(Tree::lose_power).unwrap_or(0)
     }
@@ -70,7 +70,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.mounted.is_ok() {
-            // Lazily: a process may still be on the way out.
+            // Lazily, because a process may still be exiting.
             let _ = Command::new("umount").arg("-l").arg(&self.folder).output();
         }
     }

@@ -1,4 +1,4 @@
-//! The tree as a file system that PostgreSQL and brokers can use, by FUSE.
+//! Mounts the tree as a file system for PostgreSQL and brokers, through FUSE.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,7 +15,7 @@ use fuser::{
 
 use super::tree::{Content, Number, Refusal, Tree};
 
-/// The kernel asks again each time: after a loss of power everything may be different.
+/// The kernel must not cache: after a power failure everything may be different.
 const NO_CACHE: Duration = Duration::ZERO;
 const BLOCK: u32 = 4096;
 const FIRST: Generation = Generation(0);
@@ -26,7 +26,7 @@ pub fn lock(tree: &Shared) -> MutexGuard<'_, Tree> {
     tree.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until the answer is dropped.
+/// Mounted until the result is dropped.
 pub fn mount(tree: &Shared, folder: &Path) -> io::Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options =
@@ -63,7 +63,7 @@ fn attributes(tree: &Tree, number: Number) -> Result<FileAttr, Refusal> {
         Content::File { bytes, .. } => (FileType::RegularFile, bytes.len() as u64),
         Content::Folder { .. } => (FileType::Directory, 0),
     };
-    // Times are of no interest to those who use it.
+    // Users of this disk do not need file times.
     let time = SystemTime::UNIX_EPOCH;
     Ok(FileAttr {
         ino: INodeNo(number),

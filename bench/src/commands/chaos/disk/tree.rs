@@ -1,7 +1,7 @@
-//! Files in memory that know what has reached the disk. Pure: no kernel, no clock.
+//! Files in memory that track what has reached the disk. Pure: no kernel, no clock.
 //!
-//! It forgets as a journaling file system may: the bytes of a file are safe once that file was synced, and changes of
-//! folders, in their order, once anything was synced after them. Everything else is undone by [`Tree::lose_power`].
+//! It loses data as a journaling file system may: the bytes of a file are safe once that file was synced, and changes of folders, in
+//! order, once anything was synced after them. Everything else is undone by [`Tree::lose_power`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -28,7 +28,7 @@ pub struct Node {
     pub uid: u32,
     pub gid: u32,
     pub content: Content,
-    /// Open handles: a file that was removed lives as long as it has any.
+    /// Open handles: a removed file exists as long as it has any.
     handles: u32,
 }
 
@@ -38,7 +38,7 @@ pub enum Content {
     Folder { entries: Entries, safe: Entries },
 }
 
-/// How to get back to what is on the disk, the last one first.
+/// Undo log back to the state on disk, last one first.
 #[derive(Debug)]
 pub enum Undo {
     Bytes { at: usize, old: Vec<u8> },
@@ -49,7 +49,7 @@ pub enum Undo {
 pub struct Tree {
     nodes: HashMap<Number, Node>,
     next: Number,
-    /// Folders that have changed since the last sync, and files that were taken out of one.
+    /// Folders changed since the last sync, and files removed from one.
     changed: BTreeSet<Number>,
     removed: BTreeSet<Number>,
     capacity: usize,
@@ -91,7 +91,7 @@ impl Tree {
         self.capacity
     }
 
-    /// From now on; what is stored stays.
+    /// Applies to new data; what is stored stays.
     pub fn set_capacity(&mut self, bytes: usize) {
         self.capacity = bytes;
     }
@@ -220,7 +220,7 @@ impl Tree {
         }
     }
 
-    /// The bytes of this file, or the entries of this folder, and all changes of folders before.
+    /// Syncs the bytes of this file, or the entries of this folder, and all earlier changes of folders.
     pub fn sync(&mut self, number: Number) -> Done<()> {
         if let Content::File { undo, .. } = &mut self.node_mut(number)?.content {
             undo.clear();
@@ -244,7 +244,7 @@ impl Tree {
         }
     }
 
-    /// A file that no folder has any more, unless it is open: then when it is looked at again.
+    /// Frees a file without a folder entry, unless it is open: then when it is closed.
     fn forget(&mut self, number: Number) {
         let Some(node) = self.nodes.get(&number) else { return };
         if node.handles > 0 {
@@ -256,7 +256,7 @@ impl Tree {
         }
     }
 
-    /// What was not synced never happened. Returns how many files and folders that has changed.
+    /// Undoes unsynced changes. Returns how many files and folders that changed.
     pub fn lose_power(&mut self) -> usize {
         let mut changed = 0;
         for node in self.nodes.values_mut() {
@@ -342,7 +342,7 @@ mod tests {
         tree.write(second, 0, b"2").unwrap();
         tree.sync(first).unwrap();
         tree.lose_power();
-        // Its entry is there, as after the sync of a journal; its bytes are not.
+        // Its entry exists, as after a sync of the journal; its bytes do not.
         assert_eq!(tree.lookup(ROOT, name("b")), Ok(second));
         assert_eq!(tree.length(second), Ok(0));
     }
