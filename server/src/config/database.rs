@@ -377,7 +377,10 @@ mod tests {
         }
         for words in ["sslrootcert=/ca.pem", "sslcert=c sslkey=k", "sslkey=k"] {
             let said = tls(&["--database-url", &format!("host=h {words}")]).unwrap_err();
-            assert_eq!(said, "the connection string names certificates, but no sslmode asks for TLS");
+            assert_eq!(
+                said,
+                "the connection string names certificates, but nothing enables TLS: add an sslmode"
+            );
         }
         let asked = tls(&["--database-url", "host=h sslrootcert=/ca.pem", "--pg-use-ssl"]).unwrap();
         assert_eq!((asked.mode, asked.roots), (TlsMode::VerifyFull, Roots::File("/ca.pem".into())));
