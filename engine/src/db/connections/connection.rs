@@ -11,6 +11,10 @@ use crate::db::backend::Backend;
 use crate::db::error::Error;
 use crate::db::procedures::Statements;
 
+/// After so many abandoned calls a connection is replaced: one that is abandoned while it is prepared leaves its prepared
+/// statement in the session, some kilobytes, and nothing knows its name.
+const ABANDONED_MAX: u32 = 100;
+
 pub struct Connection {
     pub client: Client,
     pub statements: Statements,
@@ -24,6 +28,8 @@ pub struct Connection {
     unsettled: Arc<AtomicBool>,
     /// The caller has gone away without the answer to its call. It may be on its way.
     abandoned: AtomicBool,
+    /// How often that has happened.
+    abandonments: u32,
     /// Between `begin` and the answer to `commit` or `rollback`.
     in_transaction: AtomicBool,
 }
@@ -45,6 +51,7 @@ impl Connection {
             broken: AtomicBool::new(false),
             unsettled: Arc::default(),
             abandoned: AtomicBool::new(false),
+            abandonments: 0,
             in_transaction: AtomicBool::new(false),
         }
     }
@@ -106,6 +113,14 @@ impl Connection {
     /// Whether its caller went away during a call, since this was last asked.
     pub(super) fn was_abandoned(&self) -> bool {
         self.abandoned.swap(false, Relaxed)
+    }
+
+    /// It has come to rest after a call that was abandoned.
+    pub(super) fn settled(&mut self) {
+        self.abandonments += 1;
+        if self.abandonments >= ABANDONED_MAX {
+            self.broken.store(true, Relaxed);
+        }
     }
 
     /// Whether the next caller would find it as a new one is: no call without its answer, and in no transaction.
