@@ -268,13 +268,12 @@ impl Connections {
     }
 
     /// Waits for the answer to a call that was abandoned: answers come in order, so for the answer to one behind it.
-    fn settle(&self, mut connection: Connection) {
+    fn settle(&self, connection: Connection) {
         let home = self.clone();
         self.0.connector.tasks.spawn(async move {
-            let answer = tokio::time::timeout(SETTLES_WITHIN, connection.client.simple_query("")).await;
-            match answer {
-                Ok(Ok(_)) => connection.settled(),
-                _ => connection.give_up(),
+            let settled = tokio::time::timeout(SETTLES_WITHIN, connection.client.simple_query(""));
+            if !matches!(settled.await, Ok(Ok(_))) {
+                connection.give_up();
             }
             connection.retire_if_worn();
             home.give_back(connection);

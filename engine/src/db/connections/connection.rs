@@ -124,14 +124,6 @@ impl Connection {
         }
     }
 
-    /// It has come to rest after a call that was abandoned.
-    pub(super) fn settled(&mut self) {
-        self.abandonments += 1;
-        if self.abandonments >= ABANDONED_MAX {
-            self.broken.store(true, Relaxed);
-        }
-    }
-
     /// Whether the next caller would find it as a new one is: no call without its answer, and in no transaction.
     pub(super) fn is_idle(&self) -> bool {
         self.is_usable() && !self.in_transaction.load(Relaxed)
