@@ -83,9 +83,8 @@ impl Error {
             Self::NoQueue(_) | Self::QueueMissing(_) | Self::NoGroup { .. } => ErrorCode::NotFound,
             Self::QueueLimit(_) | Self::KeyRequired(_) => ErrorCode::Conflict,
             Self::Overloaded { .. } | Self::Spool(SpoolError::Full { .. }) => ErrorCode::RateLimited,
-            Self::Spool(SpoolError::Disk(_) | SpoolError::None) | Self::KeyInDoubt(_) => {
-                ErrorCode::Unavailable
-            }
+            Self::Spool(SpoolError::Disk(_) | SpoolError::Unusable(_) | SpoolError::None)
+            | Self::KeyInDoubt(_) => ErrorCode::Unavailable,
             Self::Database(error) => error.code(),
             Self::Unreadable(_) | Self::Seal(_) | Self::NoKey => ErrorCode::Internal,
         }

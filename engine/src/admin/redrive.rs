@@ -45,7 +45,7 @@ impl Engine {
                 Err(Undone::Failed(error)) => return Err(error),
             }
         }
-        Err(DbError::Lost("the dead letter kept changing while it was replayed".to_owned()).into())
+        Err(DbError::Changed("the dead letter kept changing while it was replayed").into())
     }
 
     /// How many dead letters match; `None`: no such queue.

@@ -15,7 +15,7 @@ use crate::db::{Connection, Error as DbError, control};
 use crate::error::Error;
 use crate::message::append::Behind;
 use crate::message::parcel::{Message, Parcel, Secrecy};
-use crate::spool::{Read, Spool, Spooled};
+use crate::spool::{Read, Spool, SpoolError, Spooled};
 
 /// Between two tries to reach the database.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -101,7 +101,7 @@ impl Folder {
     }
 
     /// One that cannot be stored must not keep the others from it.
-    fn keep_refused(&self, record: &Read, reason: &str) -> Result<(), DbError> {
+    fn keep_refused(&self, record: &Read, reason: &str) -> Result<(), Error> {
         let path = self.spool.dir().join(format!("{:020}.refused.json", record.number));
         let options = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).clone();
         let mut file = options.open(&path).map_err(|error| disk(&error))?;
@@ -129,7 +129,7 @@ impl Source for Folder {
             }
             records.truncate(RECORDS_MAX);
             if records.is_empty() {
-                return Err(DbError::Unreachable("there is nothing to read in the spool".to_owned()).into());
+                return Err(Error::Spool(SpoolError::Unusable("its files hold no record".to_owned())).into());
             }
             return Ok(Some(Records { from, records, parcels: Vec::new() }));
         }
@@ -196,8 +196,8 @@ impl Source for Folder {
     }
 }
 
-fn disk(error: &std::io::Error) -> DbError {
-    DbError::Unreachable(format!("the spool cannot be used: {error}"))
+fn disk(error: &std::io::Error) -> Error {
+    Error::Spool(SpoolError::Unusable(error.to_string()))
 }
 
 fn messages<'a>(request: &'a Spooled<'_>) -> impl Iterator<Item = Message<'a>> {

@@ -83,6 +83,9 @@ pub enum SpoolError {
     Full { bytes: u64 },
     #[error("the database connection cannot be used, and the spool cannot be written: {0}")]
     Disk(String),
+    /// Met by the intake only: what is in the spool waits.
+    #[error("the spool cannot be used: {0}")]
+    Unusable(String),
     #[error("this broker has no spool")]
     None,
 }

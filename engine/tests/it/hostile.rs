@@ -73,7 +73,8 @@ async fn hostile_database() -> (Database, Client, Client) {
     let (called, all) = words();
     let built_in = "select coalesce(array_agg(distinct p.proname::text), '{}') from pg_proc p
                     where p.pronamespace = 'pg_catalog'::regnamespace and p.proname = any ($1)";
-    let called: Vec<String> = called.into_iter().collect();
+    // No name in PostgreSQL is longer.
+    let called: Vec<String> = called.into_iter().filter(|name| name.len() < 64).collect();
     let names: Vec<String> = sql.query_one(built_in, &[&called]).await.unwrap().get(0);
     assert!(names.len() > 80 && names.iter().any(|name| name == "make_interval"), "{names:?}");
     let relations = all.into_iter().filter(|word| word.starts_with("pg_"));

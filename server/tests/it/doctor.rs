@@ -63,7 +63,7 @@ async fn a_broker_says_at_its_start_what_is_wrong_once() {
     let sql = database.client().await;
     sql.batch_execute("alter table queen.heads set (autovacuum_enabled = off)").await.unwrap();
     // It has looked again by then.
-    broker.says("doctor: autovacuum is switched off for queen.heads").await;
+    broker.says("doctor: autovacuum is disabled for queen.heads").await;
     assert_eq!(broker.output().matches("doctor: fsync is off").count(), 1, "{}", broker.output());
 }
 

@@ -202,11 +202,11 @@ async fn the_doctor_and_the_metrics_name_what_is_wrong() {
     assert_eq!(code, Some(1), "{said}");
     assert!(
         said.contains("! blocked: ")
-            && said.contains("of Queen wait")
+            && said.contains("are waiting for a lock held by session")
             && said.contains("last statement: not shown"),
         "{said}"
     );
-    assert!(said.contains("deferred operation(s) wait"), "{said}");
+    assert!(said.contains("deferred operation(s) pending"), "{said}");
     let metrics = server.get("/metrics/prometheus").await;
     assert!(metrics.headers["content-type"].to_str().unwrap().starts_with("text/plain"));
     let value = |name: &str| {

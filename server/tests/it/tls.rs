@@ -102,7 +102,7 @@ async fn the_command_line_trusts_the_file_it_is_given() {
             "{said}"
         );
         assert!(!said.contains("CaUsedAsEndEntity"), "{said}");
-        assert!(said.contains("it is self-signed: use --cacert") || more.is_empty(), "{said}");
+        assert!(said.contains("it is self-signed: trust it with --cacert") || more.is_empty(), "{said}");
         assert!(!said.contains("is it running there?"), "{said}");
     }
     let empty = dir.path().join("empty.pem");

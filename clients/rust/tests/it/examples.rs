@@ -127,7 +127,7 @@ async fn a_self_signed_certificate_is_trusted_if_it_is_named() {
     // Not another certificate for the same name, and not for another name.
     for (url, pem, why) in [
         (broker.url().to_owned(), &twin.certificate, "it is self-signed"),
-        (broker.url().replace("127.0.0.1", "localhost"), &own.certificate, "it is for another name"),
+        (broker.url().replace("127.0.0.1", "localhost"), &own.certificate, "its name does not match the URL"),
     ] {
         let refused = ask(&url, pem).await.unwrap_err();
         assert!(refused.contains("is not trusted") && refused.contains(why), "{refused}");
