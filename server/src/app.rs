@@ -131,7 +131,7 @@ fn methods(app: &App, path: &'static str) -> MethodRouter<App> {
     routes::at(path).fold(MethodRouter::new(), |methods, route| {
         let mut endpoint = route.endpoint();
         if route.reads() {
-            endpoint = reads::bounded(app, endpoint);
+            endpoint = reads::bounded(app, endpoint, route.reads_database());
         }
         // With access control, the check writes the audit log.
         if route.acts() && app.options.guard.is_none() {

@@ -275,10 +275,10 @@ pub struct Settings {
     #[arg(long, env = "OPQ_ACK_UTILIZATION", default_value_t = 0.8, value_name = "SHARE",
           value_parser = share, help_heading = LOAD)]
     pub opq_ack_utilization: f64,
-    /// Answer pushes with 429 while more deferred operations than this are open.
+    /// With this many deferred operations open, answer pushes that would have to be deferred with 429.
     #[arg(long, env = "OPQ_PUSH_MAX_DEPTH", default_value_t = 10_000, help_heading = LOAD)]
     pub opq_push_max_depth: u64,
-    /// Answer acknowledgements with 429 while more deferred operations than this are open.
+    /// With this many deferred operations open, answer acknowledgements that would have to be deferred with 429.
     #[arg(long, env = "OPQ_ACK_MAX_DEPTH", default_value_t = 50_000, help_heading = LOAD)]
     pub opq_ack_max_depth: u64,
     /// How long requests have to wait for their database call before the broker counts as overloaded. A busy database alone does
@@ -286,11 +286,11 @@ pub struct Settings {
     #[arg(long, env = "OPQ_PATIENCE_MS", default_value = "500ms", value_name = "MS",
           value_parser = milliseconds, help_heading = LOAD)]
     pub opq_patience: Duration,
-    /// How often the processor polls for deferred operations while there are any. It is also notified.
+    /// How often to look for deferred operations while there are any. New ones are also announced.
     #[arg(long, env = "OPQ_INTERVAL_MS", default_value = "100ms", value_name = "MS",
           value_parser = some_milliseconds, help_heading = LOAD)]
     pub opq_interval: Duration,
-    /// Partitions that the processor claims at once.
+    /// Partitions whose deferred operations are claimed at once.
     #[arg(long, env = "OPQ_CLAIM_LIMIT", default_value_t = 50, value_parser = value_parser!(u16).range(1..),
           help_heading = LOAD)]
     pub opq_claim_limit: u16,

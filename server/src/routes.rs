@@ -24,8 +24,11 @@ use crate::http::{
 /// What a request does, which decides about limits and the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Answers from memory, or asks the database something short that jobs ask all the time.
+    /// Answers from memory.
     Memory,
+    /// Reads what the broker knows, or something short: counts against the reads of its client, and needs none of the
+    /// connections for them.
+    Quick,
     /// Reads from the database: counts against the reads of its client (`limits/reads.rs`).
     Read,
     /// Moves messages, or reports on them: too frequent for the audit log.
@@ -36,7 +39,7 @@ pub enum Effect {
     Search,
 }
 
-use Effect::{Change, Memory, Message, Read, Search};
+use Effect::{Change, Memory, Message, Quick, Read, Search};
 
 pub struct Route {
     pub method: Method,
@@ -114,14 +117,14 @@ pub static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
         route!(groups::delete_from_queue, Needs(Admin, Queue(This(Administer))), Change),
         route!(seeks::in_queue, Needs(ReadWrite, Queue(This(Administer))), Search),
         route!(seeks::in_partition, Needs(ReadWrite, Queue(This(Administer))), Search),
-        route!(maintenance::push, Needs(Admin, All), Memory),
+        route!(maintenance::push, Needs(Admin, All), Quick),
         route!(maintenance::set_push, Needs(Admin, All), Change),
-        route!(maintenance::pop, Needs(Admin, All), Memory),
+        route!(maintenance::pop, Needs(Admin, All), Quick),
         route!(maintenance::set_pop, Needs(Admin, All), Change),
-        route!(whoami::whoami, Needs(ReadOnly, Nothing), Memory),
-        route!(settings::settings, Needs(Admin, All), Memory),
-        route!(doctor::doctor, Needs(ReadOnly, All), Memory),
-        route!(cluster::shared_state, Needs(Admin, All), Memory),
+        route!(whoami::whoami, Needs(ReadOnly, Nothing), Quick),
+        route!(settings::settings, Needs(Admin, All), Quick),
+        route!(doctor::doctor, Needs(ReadOnly, All), Quick),
+        route!(cluster::shared_state, Needs(Admin, All), Quick),
         route!(cluster::shared_state_stats, Needs(Admin, All), Memory),
         route!(cluster::inter_instance_stats, Needs(Admin, All), Memory),
         route!(cluster::notify, Needs(Admin, All), Change),
@@ -136,7 +139,7 @@ pub static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
         route!(status::queues, Needs(ReadOnly, Handler), Read),
         route!(status::queue, Needs(ReadOnly, Queue(Any)), Read),
         route!(analytics::ingested, Needs(ReadOnly, All), Read),
-        route!(analytics::buffers, Needs(ReadOnly, All), Memory),
+        route!(analytics::buffers, Needs(ReadOnly, All), Quick),
         route!(health::health, Public, Memory),
         route!(health::live, Public, Memory),
         route!(health::ready, Public, Memory),
@@ -181,6 +184,11 @@ impl Route {
 
     /// Counts against the reads of its client.
     pub fn reads(&self) -> bool {
+        matches!(self.effect, Quick | Read | Search)
+    }
+
+    /// Needs one of the connections for reads.
+    pub fn reads_database(&self) -> bool {
         matches!(self.effect, Read | Search)
     }
 
@@ -244,7 +252,7 @@ mod tests {
     #[test]
     fn a_get_changes_nothing_and_other_methods_do() {
         for route in ROUTES.iter() {
-            let reads = matches!(route.effect, Memory | Read);
+            let reads = matches!(route.effect, Memory | Quick | Read);
             assert!(route.effect == Message || reads == (route.method == Method::GET), "{}", route.path);
         }
     }

@@ -44,7 +44,8 @@ pub fn start(engine: &Engine) {
 /// Pushes the message of these letters again, without a redrive.
 pub async fn replay(engine: &Engine, letters: Vec<Letter>) -> Result<Option<PushResult>, Undone> {
     let mut batch = Letters { messages: vec![(Place::default(), letters)], ..Letters::default() };
-    super::enter(&engine.shared, &mut DeadLetters::new(engine), &mut batch).await?;
+    // Boxed: large, and by hand.
+    Box::pin(super::enter(&engine.shared, &mut DeadLetters::new(engine), &mut batch)).await?;
     Ok(batch.results.pop())
 }
 
@@ -145,7 +146,8 @@ impl Source for DeadLetters {
 
     async fn take(&mut self) -> Result<Option<Letters>, Undone> {
         let fresh = std::mem::take(&mut self.fresh);
-        if fresh && (self.active.is_empty() || clock::now() - self.looked >= LOOK_EVERY) {
+        // Also while a redrive is always due.
+        if clock::now() - self.looked >= LOOK_EVERY || fresh && self.active.is_empty() {
             self.looked = clock::now();
             self.claim().await;
         }
@@ -276,10 +278,12 @@ impl Source for DeadLetters {
         Ok(())
     }
 
-    /// Another broker must not take the redrive over meanwhile.
-    async fn later(&mut self, batch: Letters, _why: Undone) -> Result<(), Undone> {
-        let Some(step) = batch.step else { return Ok(()) };
-        self.step(Step::at(step.id, step.from)).await
+    /// Another broker must not take the redrive over meanwhile. What is behind it waits as well: the position cannot pass it.
+    async fn later(&mut self, batch: Letters, why: Undone) -> Result<(), Undone> {
+        if let Some(step) = batch.step {
+            self.step(Step::at(step.id, step.from)).await?;
+        }
+        Err(why)
     }
 
     async fn wait(&mut self, ended: Result<(), Undone>) {

@@ -280,9 +280,10 @@ impl Watch {
     pub fn leave(&self, interest: Interest<'_>, woken: bool, looks: bool) {
         let mut state = self.lock();
         state.used_at = clock::now();
+        // The watch that woke it does not list it anymore; others it was parked in do.
+        state.left += 1;
         match interest {
-            _ if !woken => state.left += 1,
-            _ if looks => {}
+            _ if !woken || looks => {}
             Interest::Any if state.ready.ready() == 0 => {}
             Interest::Any => drop(state.wake_any()),
             Interest::Partition(name) => state.wake_for(name),

@@ -86,7 +86,8 @@ pub struct Access {
     /// Claim with grants, which limit a token to some queues.
     #[arg(long, env = "JWT_GRANTS_CLAIM", default_value = "queen", value_name = "CLAIM", help_heading = ACCESS)]
     pub jwt_grants_claim: String,
-    /// Paths that require neither token nor key, separated by commas. A path that ends in `/` includes all paths below it.
+    /// Paths that require neither token nor key, separated by commas. A path that ends in `/` includes all
+    /// paths below it; `/` alone is only the page of the dashboard.
     #[arg(long, env = "JWT_SKIP_PATHS", default_value = "/health,/metrics/prometheus,/metrics,/", value_name = "PATHS",
           value_parser = NonEmptyStringValueParser::new(), help_heading = ACCESS)]
     pub jwt_skip_paths: String,

@@ -19,18 +19,26 @@ use crate::http::error::ApiError;
 use crate::http::request::{Body, SMALL};
 
 /// The limit in front of a route.
-pub fn bounded(app: &App, route: MethodRouter<App>) -> MethodRouter<App> {
+pub fn bounded(app: &App, route: MethodRouter<App>, reads_database: bool) -> MethodRouter<App> {
     match app.limits.bounds.reads_per_client > 0 {
-        true => route.layer(from_fn_with_state(app.clone(), bound)),
+        true => route.layer(from_fn_with_state((app.clone(), reads_database), bound)),
         false => route,
     }
 }
 
-async fn bound(State(app): State<App>, caller: Caller, request: Request, next: Next) -> Response {
+async fn bound(
+    State((app, reads_database)): State<(App, bool)>,
+    caller: Caller,
+    request: Request,
+    next: Next,
+) -> Response {
     let client = Client::from(&caller);
     let Some(_place) = app.limits.reads.enter(client.clone()) else {
         return app.limits.too_many_reads().into_response();
     };
+    if !reads_database {
+        return next.run(request).await;
+    }
     // A body may arrive slowly, and the client's other reads must not wait for it.
     let request = match received(request, &app).await {
         Ok(request) => request,

@@ -246,3 +246,18 @@ async fn what_the_broker_knows_waits_for_no_turn() {
         assert!([200, 504].contains(&status.unwrap()));
     }
 }
+
+#[tokio::test]
+async fn examinations_on_request_count_as_reads_of_their_client() {
+    let server = Server::start_with(&["--max-reads-per-client", "2"]).await;
+    let holder = server.database.client().await;
+    holder.batch_execute("begin; lock table queen.segments in access exclusive mode").await.unwrap();
+    let mut asked = JoinSet::new();
+    for _ in 0..20 {
+        let get = reqwest::Client::new().get(format!("{}/api/v1/system/doctor?fresh=true", server.url));
+        asked.spawn(async move { get.send().await.unwrap().status().as_u16() });
+    }
+    let statuses = asked.join_all().await;
+    assert!(statuses.contains(&429), "{statuses:?}");
+    holder.batch_execute("rollback").await.unwrap();
+}

@@ -116,6 +116,22 @@ fn a_pop_that_leaves_several_watches_passes_on_the_wake_up_of_any_and_is_forgott
 }
 
 #[test]
+fn a_pop_that_one_watch_wakes_is_forgotten_by_the_others() {
+    let (busy, quiet) = (watch(), watch());
+    for _ in 0..10_000 {
+        let waiter: Arc<Waiter> = Arc::default();
+        assert!(busy.park(Interest::Any, None, 0, &waiter) && quiet.park(Interest::Any, None, 0, &waiter));
+        busy.mark(&partition(1), None);
+        let woken = waiter.leave();
+        assert!(woken);
+        [&busy, &quiet].into_iter().for_each(|watch| watch.leave(Interest::Any, woken, true));
+        let taken = busy.take(clock::now(), 1, 1).remove(0);
+        busy.finish(&taken, Claim::Nothing);
+    }
+    assert!(quiet.lock().parked.len() < 200);
+}
+
+#[test]
 fn nobody_parks_beside_something_ready() {
     let watch = watch();
     watch.mark(&partition(1), None);

@@ -12,7 +12,7 @@ pub fn cluster(page: &mut Page, engine: &Engine) {
     let counters: [Named<ClusterTotals>; 9] = [
         ("queen_cluster_push_requests_total", "Push requests.", |all| all.push_requests),
         ("queen_cluster_push_messages_total", "Messages stored.", |all| all.push_messages),
-        ("queen_cluster_pop_requests_total", "Pop requests.", |all| all.pop_requests),
+        ("queen_cluster_pop_requests_total", "Pop requests that name a queue.", |all| all.pop_requests),
         ("queen_cluster_pop_messages_total", "Messages delivered.", |all| all.pop_messages),
         ("queen_cluster_ack_requests_total", "Acknowledgement requests.", |all| all.ack_requests),
         ("queen_cluster_ack_messages_total", "Messages acknowledged.", |all| all.ack_messages),
