@@ -78,7 +78,7 @@ async fn a_message_that_is_refused_ends_it_and_what_was_stored_is_told() {
     let lines = format!("1\n2\n\"{}\"\n4\n5\n", "x".repeat(200));
     let said = fed(&server.url, &["push", "orders", "-p", "a"], &lines).await.code(1);
     let (pushed, rest) = said.err.strip_prefix("queen: ").unwrap().split_once(" pushed, 1 failed: ").unwrap();
-    assert!(rest.contains("at most 100"), "{rest}");
+    assert!(rest.contains("the limit is 100"), "{rest}");
     let popped = run(&server.url, &["pop", "orders", "-n", "9", "--auto-ack"]).await.code(0);
     assert_eq!(popped.out.lines().count().to_string(), pushed);
     assert!(popped.out.starts_with("1\n2\n"), "{}", popped.out);
