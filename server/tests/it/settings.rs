@@ -23,7 +23,7 @@ async fn every_setting_is_told_with_its_value_and_where_it_came_from() {
     assert_eq!((&page["version"], &page["server"]), (&health["version"], &health["server"]));
     let expected = json!({
         "group": "Pop", "name": "default-batch-size", "variable": "DEFAULT_BATCH_SIZE", "value": "7",
-        "source": "flag", "help": "Messages per pop when it does not say", "secret": false,
+        "source": "flag", "help": "Messages per pop if it has no `batch`", "secret": false,
     });
     assert_eq!(one(&page, "default-batch-size"), expected);
     assert_eq!(one(&page, "rate-queues")["value"], "a=1,b=2");
