@@ -39,7 +39,7 @@ fn with_table(page: &str) -> String {
     let mut table = String::from("| option | default | meaning |\n|---|---|---|\n");
     for option in OPTIONS.iter() {
         let (default, meaning) = (option.default_text(), option.description());
-        writeln!(table, "| `{}` | {default} | {meaning} |", option.name).unwrap();
+        writeln!(table, "| `{}` | {default} | {meaning} |", option.name).expect("a string takes it");
     }
     format!("{before}{start}{table}{end}{after}")
 }
@@ -64,7 +64,7 @@ pub struct QueueOptions {
         };
         text += &commented(option, "    /// ");
         text += "    #[serde(skip_serializing_if = \"Option::is_none\")]\n";
-        writeln!(text, "    pub {}: Option<{kind}>,", option.column).unwrap();
+        writeln!(text, "    pub {}: Option<{kind}>,", option.column).expect("a string takes it");
     }
     text += "    /// A label, for a pop by label.
     #[serde(skip_serializing_if = \"Option::is_none\")]
@@ -88,8 +88,8 @@ export interface QueueOptions {
 ";
     for option in OPTIONS.iter() {
         let kind = if option.default.is_boolean() { "boolean" } else { "number" };
-        writeln!(text, "  /**\n{}   */", commented(option, "   * ")).unwrap();
-        writeln!(text, "  {}?: {kind} | null;", option.name).unwrap();
+        writeln!(text, "  /**\n{}   */", commented(option, "   * ")).expect("a string takes it");
+        writeln!(text, "  {}?: {kind} | null;", option.name).expect("a string takes it");
     }
     text += "}
 
@@ -97,7 +97,7 @@ export interface QueueOptions {
 export const QUEUE_OPTIONS: readonly (keyof QueueOptions)[] = [
 ";
     for option in OPTIONS.iter() {
-        writeln!(text, "  '{}',", option.name).unwrap();
+        writeln!(text, "  '{}',", option.name).expect("a string takes it");
     }
     text + "];\n"
 }
@@ -117,7 +117,7 @@ class QueueOptions(TypedDict, total=False):
     for option in OPTIONS.iter() {
         let kind = if option.default.is_boolean() { "bool" } else { "int" };
         text += &commented(option, "    #: ");
-        writeln!(text, "    {}: {kind} | None", option.column).unwrap();
+        writeln!(text, "    {}: {kind} | None", option.column).expect("a string takes it");
     }
     text + "    #: A label, for a pop by label.
     namespace: str | None
@@ -131,7 +131,7 @@ fn commented(option: &QueueOption, start: &str) -> String {
     let text = format!("{} Default: {}.", option.description(), option.default_text());
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
-        let line = lines.last_mut().unwrap();
+        let line = lines.last_mut().expect("there is a line");
         if line.is_empty() {
             line.push_str(word);
         } else if line.len() + word.len() < 100 {
