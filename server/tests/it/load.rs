@@ -220,7 +220,7 @@ async fn the_doctor_and_the_metrics_name_what_is_wrong() {
     drop(strain);
     server.sql("update queen.deferred set status = 'failed', error = 'why not', finished_at = now()").await;
     let (_, said) = doctor(&server.database).await;
-    assert!(said.contains("have failed, the last because: why not"), "{said}");
+    assert!(said.contains("failed, most recently with: why not"), "{said}");
 }
 
 #[tokio::test]
