@@ -53,12 +53,9 @@ pub async fn configure(
                from queen.configure_queue($1, $2, $3, $4::text::jsonb) c, pg_notify('queen', $5)";
     let parameters: [&(dyn ToSql + Sync); 5] = [&ask.queue, &ask.namespace, &ask.task, &columns, &note];
     let rows = many(connections, "queen.configure_queue", sql, &parameters).await?;
-    Ok(rows.first().map(|row| Configured {
-        id: row.get(0),
-        namespace: row.get(1),
-        task: row.get(2),
-        options: options(row.get(3)),
-    }))
+    let Some(row) = rows.first() else { return Ok(None) };
+    let options = options("queen.configure_queue", row.get(3))?;
+    Ok(Some(Configured { id: row.get(0), namespace: row.get(1), task: row.get(2), options }))
 }
 
 pub async fn queue_exists(connections: &Connections, queue: &str) -> Result<bool, Error> {
@@ -82,8 +79,8 @@ pub async fn reads(connections: &Connections, group: &str, queue: &str) -> Resul
 }
 
 /// From a row of `queen.queues` as JSON.
-pub(super) fn options(row: &str) -> QueueOptions {
-    serde_json::from_str(row).expect("every option is a column of queen.queues")
+pub(super) fn options(procedure: &'static str, row: &str) -> Result<QueueOptions, Error> {
+    serde_json::from_str(row).map_err(|error| Error::Unexpected { procedure, cause: error.to_string() })
 }
 
 pub async fn delete_queue(connections: &Connections, queue: &str, note: &str) -> Result<bool, Error> {

@@ -365,14 +365,14 @@ pub async fn cursor(
 pub async fn options(connections: &Connections, queue: Uuid) -> Result<Option<QueueOptions>, Error> {
     let sql = "select to_jsonb(o)::text from queen.queue_options($1) o";
     let rows = many(connections, "queen.queue_options", sql, &[&queue]).await?;
-    Ok(rows.first().map(|row| control::options(row.get(0))))
+    rows.first().map(|row| control::options("queen.queue_options", row.get(0))).transpose()
 }
 
 /// The same by its name; `None`: there is none.
 pub async fn named_options(connections: &Connections, queue: &str) -> Result<Option<QueueOptions>, Error> {
     let sql = "select to_jsonb(o)::text from queen.named_options($1) o";
     let rows = many(connections, "queen.named_options", sql, &[&queue]).await?;
-    Ok(rows.first().map(|row| control::options(row.get(0))))
+    rows.first().map(|row| control::options("queen.named_options", row.get(0))).transpose()
 }
 
 /// What is leased and what was given up, everywhere.

@@ -1,4 +1,4 @@
-//! What came of an ack, and what its items are told.
+//! The outcome of an ack, and the results of its items.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub struct AckOutcome {
 }
 
 impl AckOutcome {
-    /// What one ack of a row is told. A row of several is plain completions, so each can be judged by itself.
+    /// The outcome of one ack of a row. A row of several is plain completions, so each can be judged by itself.
     pub fn new(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone: bool) -> Self {
         if answer.status == Settlement::InvalidLease {
             // The same ack sent again after its answer was lost: its lease is over because it was acknowledged.
