@@ -1,5 +1,5 @@
 //! The pool: connections that are prepared once, opened when they are needed, and handed out idle.
-//! [`convoys`] decides who gets which, [`incarnation`] whether the server is still the one that it was.
+//! [`convoys`] assigns them; [`incarnation`] notices when the server has restarted or failed over.
 
 mod connection;
 mod convoys;

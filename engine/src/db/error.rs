@@ -1,5 +1,5 @@
-//! What a database call can end in. Each error says what happened, which code a client gets, and what a caller may do
-//! next: try again, give the connection up, or count with a commit that nobody has confirmed.
+//! Errors of database calls. Each says what happened, which code a client gets, and what a caller may do next: retry, give
+//! up the connection, or allow for a commit that was not confirmed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What the parts of a pop promise together: whatever happens in whatever order, and whoever hangs up, no pop stays parked
-//! beside a partition that it could claim.
+//! The parts of a pop together: in any order of events and hang-ups, no pop stays parked beside a partition that it could
+//! claim.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -26,7 +26,7 @@ class LoopThread:
     def __init__(self) -> None:
         #: Held while closing, so that concurrent calls of close wait for it.
         self._closing = threading.Lock()
-        #: Held briefly: nothing is passed to a loop that was told to end.
+        #: Held briefly: nothing is passed to a loop that is ending.
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -136,7 +136,7 @@ pub(crate) type Fate = Result<Pushed, Arc<Undelivered>>;
 
 /// The results of all messages of a batch.
 pub(crate) enum Fates {
-    /// All are stored. The details are parsed when somebody asks for them.
+    /// All are stored. The details are parsed on request.
     Stored {
         answer: Bytes,
         read: OnceLock<Result<Vec<Pushed>, Error>>,

@@ -1,4 +1,4 @@
-//! Who gets which connection: callers that need one alone, and flights that share one as a convoy. It knows how many
+//! Assigns connections: to callers that need one alone, and to flights that share one as a convoy. It knows how many
 //! connections there are, and nothing of what they are.
 //!
 //! The database spends a quarter of a millisecond on a flight before it looks at the first item, most of it waiting for

@@ -78,7 +78,7 @@ mod tests {
     fn a_new_incarnation_makes_earlier_connections_stale_and_empties_caches_first() {
         let (all, forgotten) = (Incarnations::default(), Arc::new(AtomicUsize::new(0)));
         let (counter, asked) = (forgotten.clone(), all.clone());
-        // It asks while it is told, as caches do.
+        // Asks from within the notification, as caches do.
         all.on_new(move || _ = counter.fetch_add(asked.ended() as usize, Release));
         let first = all.met("a".to_owned());
         let same = all.met("a".to_owned());

@@ -198,8 +198,8 @@ impl Transaction {
         shared.life.forgotten(over);
     }
 
-    /// Makes the partitions that are missing, as part of the transaction: if it is rolled back, they never were. Nobody else knows
-    /// of them until it is committed; who wants to make one of the same name waits for that.
+    /// Creates the missing partitions as part of the transaction: if it rolls back, they never existed. They are invisible to
+    /// others until it commits; another session that creates one of the same name waits for that.
     async fn open(
         &self,
         shared: &Shared,

@@ -223,7 +223,7 @@ proptest! {
                     let (p, claim) = claiming.remove(at);
                     list.finish(&p, claim.unwrap());
                 },
-                // An ack or a nack that ends the lease, and what is told of it.
+                // An ack or a nack that ends the lease, and the report of it.
                 5 => if let Some(lease) = row.lease.take_if(|lease| lease.until > *now) {
                     if flag { row.cursor = lease.end; }
                     releases.push((p, row.cursor < lease.head, lease.foreign));

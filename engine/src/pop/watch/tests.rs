@@ -1,4 +1,4 @@
-//! Who is woken by what, and who gets a partition that several pops name.
+//! Which pops each event wakes, and which one gets a partition that several pops name.
 
 use super::*;
 use std::time::Duration;
