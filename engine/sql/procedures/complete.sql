@@ -28,7 +28,7 @@ begin
             lease_until = case when a.goal < c.lease_end then c.lease_until end,
             lease_start = case when a.goal < c.lease_end then coalesce(c.lease_start, c.cursor) end,
             lease_end = case when a.goal < c.lease_end then c.lease_end end,
-            version = c.version + 1, generation = (c.version + 1) / 16
+            version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
         from (select a.*, l.ctid
               from unnest(p_ids, p_partitions, p_groups, p_leases, p_expected, p_to)
                    with ordinality a (ack_id, partition_id, consumer_group, held, expected, goal, ordinal)

@@ -61,7 +61,7 @@ begin
         on conflict (id) do nothing
         returning d.partition_id)
     update queen.heads as h
-    set deferred_pending = h.deferred_pending + n.count, version = h.version + 1, generation = (h.version + 1) / 16
+    set deferred_pending = h.deferred_pending + n.count, version = h.version + 1, generation = queen.next_generation(h.generation, h.version)
     from (select a.count, l.ctid
           from (select d.partition_id, count(*)::int as count from added d group by d.partition_id) a
           cross join lateral (select k.ctid from queen.heads k where k.partition_id = a.partition_id
@@ -146,7 +146,7 @@ begin
         lease_own_until = case when queen.is_held(c.lease_until, v_now) then c.lease_own_until else c.lease_until end,
         lease_until = case when c.lease_until > v_now then greatest(c.lease_until, v_now + interval '30 days')
                            else c.lease_until end,
-        version = c.version + 1, generation = (c.version + 1) / 16
+        version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
     from (select a.count, l.ctid
           from (select d.partition_id, d.consumer_group, count(*)::int as count
                 from added d group by d.partition_id, d.consumer_group) a

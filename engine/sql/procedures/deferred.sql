@@ -194,7 +194,7 @@ begin
 
     update queen.heads as h
     set deferred_pending = greatest(h.deferred_pending - n.count, 0),
-        version = h.version + 1, generation = (h.version + 1) / 16
+        version = h.version + 1, generation = queen.next_generation(h.generation, h.version)
     from (select a.count, l.ctid
           from unnest(v_closed.partitions, v_closed.groups, v_closed.counts) a (partition_id, consumer_group, count)
           cross join lateral (select k.ctid from queen.heads k where k.partition_id = a.partition_id
@@ -210,7 +210,7 @@ begin
         lease_until = case when c.deferred_pending <= n.count and queen.is_held(c.lease_until, queen.now())
                            then greatest(c.lease_own_until, queen.now() + make_interval(secs => n.lease_time))
                            else c.lease_until end,
-        version = c.version + 1, generation = (c.version + 1) / 16
+        version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
     from (select a.count, l.ctid, case when q.lease_time > 0 then q.lease_time else 60 end as lease_time
           from unnest(v_closed.partitions, v_closed.groups, v_closed.counts) a (partition_id, consumer_group, count)
           join queen.partitions p on p.id = any (array[a.partition_id])
@@ -308,13 +308,13 @@ begin
     returning d.consumer_group into v_group;
     if v_group = '' then
         update queen.heads as h
-        set deferred_pending = h.deferred_pending + 1, version = h.version + 1, generation = (h.version + 1) / 16
+        set deferred_pending = h.deferred_pending + 1, version = h.version + 1, generation = queen.next_generation(h.generation, h.version)
         where h.partition_id = v_partition
           and h.generation = (select n.generation from queen.head_of(v_partition) n);
     elsif v_group is not null then
         perform queen.lock_readers(array[v_partition], array[v_group]);
         update queen.consumers as c
-        set deferred_pending = c.deferred_pending + 1, version = c.version + 1, generation = (c.version + 1) / 16
+        set deferred_pending = c.deferred_pending + 1, version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
         where c.partition_id = v_partition and c.consumer_group = v_group
           and c.generation = (select n.generation from queen.reader_of(v_partition, v_group) n);
     end if;

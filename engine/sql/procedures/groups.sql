@@ -146,7 +146,7 @@ begin
     update queen.consumers as c
     set cursor = case when p_end then a.head else queen.offset_after(a.id, p_time) end,
         lease_id = null, lease_until = null, lease_end = null, attempts = 0,
-        version = c.version + 1, generation = (c.version + 1) / 16
+        version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
     from (select a.id, l.generation, h.head
           from unnest(v_partitions) a (id)
           cross join lateral queen.reader_of(a.id, p_group) l

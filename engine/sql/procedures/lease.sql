@@ -42,7 +42,7 @@ begin
                 lease_end = case when not g.auto then g.last end,
                 attempts = case when g.auto then 0 else c.attempts end,
                 served_at = v_now,
-                version = c.version + 1, generation = (c.version + 1) / 16
+                version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
             from (select a.ordinal::int as position, a.lease_id, a.auto, k.ctid, r.first, h.head,
                          case when k.failed_from = r.first then k.attempts else 0 end as attempts,
                          least(h.head, r.first + least(a.batch, greatest(1, p_bytes_max
@@ -132,7 +132,7 @@ begin
             lease_end = case when not g.auto then g.last end,
             attempts = case when g.auto or g.first > g.cursor then 0 else c.attempts end,
             served_at = v_now,
-            version = c.version + 1, generation = (c.version + 1) / 16
+            version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
         from decided g
         where c.ctid = g.row_at and g.status = 0
         returning g.*),
@@ -163,7 +163,7 @@ begin
     -- Everything left is to be skipped: the partition no longer counts as waiting.
     if v_rest.passed is not null then
         update queen.consumers as c
-        set cursor = a.passed_to, attempts = 0, version = c.version + 1, generation = (c.version + 1) / 16
+        set cursor = a.passed_to, attempts = 0, version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
         from unnest(v_rest.passed, v_rest.passed_to) a (row_at, passed_to)
         where c.ctid = a.row_at;
     end if;

@@ -3,6 +3,18 @@
 -- statement. Statements that lock cannot use them and repeat them in a lateral select. Statements that then update the row name
 -- its generation, from a select that ends in `offset 0`: otherwise the update might be planned to run first.
 
+-- queen.next_generation: the generation of the next version of a row.
+-- in:     p_generation bigint, p_version bigint   of the version that is replaced
+-- out:    bigint
+-- locks:  none
+-- raises: never
+-- Generations start seldom enough that few index entries are left behind, and often enough that a lookup walks past few dead
+-- versions while an open transaction keeps them (docs/performance.md).
+create or replace function queen.next_generation(p_generation bigint, p_version bigint)
+returns bigint language sql immutable as $$
+    select p_generation + (p_version % 64 = 63)::int
+$$;
+
 -- queen.head_of: the heads row of a partition.
 -- in:     p_partition uuid
 -- out:    the row; none if the partition does not exist

@@ -59,7 +59,7 @@ begin
         update queen.heads as h
         set head = h.head + a.count, last_push_at = greatest(v_now, h.last_push_at),
             message_bytes_max = greatest(h.message_bytes_max, a.bytes),
-            version = h.version + 1, generation = (h.version + 1) / 16
+            version = h.version + 1, generation = queen.next_generation(h.generation, h.version)
         from (select a.*, l.head, l.deferred_pending, l.ctid
               from unnest(p_partitions, p_expected, p_counts, p_bytes, p_suspects, p_recheck)
                    with ordinality a (id, expected, count, bytes, suspect, recheck, ordinal)
@@ -173,7 +173,7 @@ begin
         update queen.heads as h
         set head = h.head + p_counts[i], last_push_at = v_partition.at,
             message_bytes_max = greatest(h.message_bytes_max, p_bytes[i]),
-            version = h.version + 1, generation = (h.version + 1) / 16
+            version = h.version + 1, generation = queen.next_generation(h.generation, h.version)
         where h.partition_id = p_partitions[i] and h.generation = v_partition.generation;
     end loop;
 end $$;

@@ -13,7 +13,7 @@ begin
     update queen.consumers as c
     set lease_id = null, lease_until = null, lease_end = null,
         cursor = case when a.lease_id is null then a.first else c.cursor end,
-        version = c.version + 1, generation = (c.version + 1) / 16
+        version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
     from (select a.*, l.generation
           from unnest(p_partitions, p_groups, p_leases, p_first, p_last)
                a (partition_id, consumer_group, lease_id, first, last)
@@ -42,7 +42,7 @@ begin
         lease_until = case when p_lease is not null and p_end > p_first then c.lease_until end,
         lease_end = case when p_lease is not null and p_end > p_first then p_end end,
         cursor = case when p_lease is null then p_end else c.cursor end,
-        version = c.version + 1, generation = (c.version + 1) / 16
+        version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
     from (select l.generation from queen.reader_of(p_partition, p_group) l offset 0) a
     where c.partition_id = p_partition and c.consumer_group = p_group and c.generation = a.generation
       and (c.lease_id = p_lease or (p_lease is null and c.cursor > p_end));

@@ -31,7 +31,7 @@ begin
         lease_own_until = case when queen.is_held(c.lease_until, v_now)
                                then greatest(c.lease_own_until, v_now + make_interval(secs => a.seconds))
                                else c.lease_own_until end,
-        version = c.version + 1, generation = (c.version + 1) / 16
+        version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
     from (select a.*, l.generation
           from unnest(v_held.partitions, v_held.groups, v_held.leases, v_held.seconds)
                with ordinality a (partition_id, consumer_group, lease_id, seconds, ordinal)

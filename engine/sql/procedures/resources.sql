@@ -293,7 +293,7 @@ begin
                         for no key update) h;
     with cleared as (
         update queen.heads as h
-        set tail = h.head, version = h.version + 1, generation = (h.version + 1) / 16
+        set tail = h.head, version = h.version + 1, generation = queen.next_generation(h.generation, h.version)
         from (select a.id, k.generation, k.head - k.tail as removed
               from unnest(v_partitions) a (id) cross join lateral queen.head_of(a.id) k
               offset 0) a

@@ -115,7 +115,7 @@ begin
         from asked k),
     moved as (
         update queen.heads as h
-        set tail = d.tail_after, version = h.version + 1, generation = (h.version + 1) / 16
+        set tail = d.tail_after, version = h.version + 1, generation = queen.next_generation(h.generation, h.version)
         from decided d
         where h.partition_id = d.id and h.generation = d.generation and d.tail_after > d.tail)
     select d.ordinal, d.tail_after - d.tail, (p_kind = 'completed' or not d.in_force) and d.tail_after < d.expired

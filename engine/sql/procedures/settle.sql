@@ -96,7 +96,7 @@ begin
         lease_until = case when not r.released then c.lease_until end,
         lease_start = case when not r.released then coalesce(c.lease_start, c.cursor) end,
         lease_end = case when not r.released then c.lease_end end,
-        version = c.version + 1, generation = (c.version + 1) / 16
+        version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
     from unnest(v_rows) r
     where c.partition_id = any (array[r.partition_id]) and c.consumer_group = r.consumer_group
       and c.generation = r.generation and r.status in (0, 1, 6);

@@ -46,7 +46,7 @@ begin
     insert into queen.skips as k (partition_id, message_offset, consumer_group) values (p_partition, p_offset, p_group)
     on conflict do nothing;
     update queen.heads as h
-    set skips_end = greatest(h.skips_end, p_offset + 1), version = h.version + 1, generation = (h.version + 1) / 16
+    set skips_end = greatest(h.skips_end, p_offset + 1), version = h.version + 1, generation = queen.next_generation(h.generation, h.version)
     from (select n.generation from queen.head_of(p_partition) n offset 0) n
     where h.partition_id = p_partition and h.generation = n.generation;
 
@@ -57,7 +57,7 @@ begin
     update queen.consumers as c
     set cursor = case when l.stands then l.kept else c.cursor end, attempts = case when l.stands then 0 else c.attempts end,
         lease_start = case when l.stands then coalesce(c.lease_start, c.cursor) else c.lease_start end,
-        version = c.version + 1, generation = (c.version + 1) / 16
+        version = c.version + 1, generation = queen.next_generation(c.generation, c.version)
     from (select r.consumer_group, r.generation,
                  not coalesce(r.lease_until > queen.now(), false) and r.deferred_pending = 0
                      and greatest(r.cursor, h.tail) = p_offset as stands,

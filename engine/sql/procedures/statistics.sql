@@ -255,7 +255,7 @@ end $$;
 
 -- queen.freshen: makes the counts exact before they are read, where that is cheap.
 -- in:     p_queue text (null = those of all queues that may be wrong), p_partitions_max int (of a cheap queue),
---         p_budget interval, p_quiet interval, p_reconcile interval (as queen.measure)
+--         p_budget interval (after which no further queue is begun), p_quiet interval, p_reconcile interval (as queen.measure)
 -- out:    nothing
 -- locks:  as queen.measure, queue by queue in id order, so that two of them cannot wait for each other
 -- raises: never
@@ -265,6 +265,7 @@ returns void language plpgsql set enable_seqscan = on set enable_sort = on set p
 declare
     v_until timestamptz := clock_timestamp() + p_budget;
     v_queue uuid;
+    v_first boolean := true;
 begin
     for v_queue in
         select q.id from queen.queues q left join queen.queue_counts c on c.queue_id = q.id
@@ -272,7 +273,9 @@ begin
            or p_queue is null and (c.queue_id is null or c.suspect or c.changed_at > c.measured_at)
         order by q.id
     loop
-        exit when clock_timestamp() > v_until;
+        -- On a busy machine the time can be over before the first.
+        exit when not v_first and clock_timestamp() > v_until;
+        v_first := false;
         continue when (select count(*) from (select 1 from queen.partitions p where p.queue_id = v_queue
                                              limit p_partitions_max + 1) n) > p_partitions_max;
         perform queen.measure(v_queue, true, p_queue is not null, p_quiet, p_reconcile);

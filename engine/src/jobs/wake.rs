@@ -83,6 +83,9 @@ enum Hint {
     Pushed,
     /// A lease served by another broker was released; `more` if the partition may have more messages.
     Released {
+        /// Not told by brokers of 0.1.0, and not known for an ack without a lease.
+        #[serde(default)]
+        lease: Option<Uuid>,
         partition: Uuid,
         group: String,
         queue: String,
@@ -124,11 +127,20 @@ impl Wake {
         }
     }
 
-    pub fn released(&self, partition: Uuid, group: &str, queue: &str, name: &str, more: bool) {
+    pub fn released(
+        &self,
+        lease: Option<Uuid>,
+        partition: Uuid,
+        group: &str,
+        queue: &str,
+        name: &str,
+        more: bool,
+    ) {
         if self.is_alone() {
             return;
         }
         self.send(Hint::Released {
+            lease,
             partition,
             group: group.to_owned(),
             queue: queue.to_owned(),
@@ -341,10 +353,15 @@ impl Wake {
                     }
                 });
             }
-            Hint::Released { partition, group, queue, name, more } => {
-                shared.leases().acked(&(partition, group.as_str().into()), i64::MAX, true);
+            Hint::Released { lease, partition, group, queue, name, more } => {
+                let key = (partition, group.as_str().into());
+                let mut leases = shared.leases();
+                if lease.is_none_or(|lease| leases.is_of(&key, lease)) {
+                    leases.acked(&key, i64::MAX, true);
+                }
+                drop(leases);
                 if let Some(watch) = shared.watches.find(&queue, &group) {
-                    watch.released(partition, &name, more, None);
+                    watch.released(partition, &name, lease, more, None);
                 }
             }
             Hint::Reset { queue, group } => forget(shared, queue.as_deref(), group.as_deref()),

@@ -125,7 +125,7 @@ impl PopClaim {
                             if !candidate.watch.has_served(candidate.partition.id) {
                                 shared.tally.leased(&candidate.partition.queue, &self.group);
                             }
-                            Claim::Granted { until: after(leased.wait_ms) }
+                            Claim::Granted { lease: self.lease, until: after(leased.wait_ms) }
                         }
                     }
                     LeaseStatus::Empty => Claim::Nothing,
@@ -303,7 +303,7 @@ async fn give_back(shared: &Shared, claims: &[Grant], group: &str, lease: Option
                     shared.tally.consumed(&claim.partition.queue, &group.into(), claim.first - claim.last);
                 }
                 let partition = &claim.partition;
-                claim.watch.released(partition.id, &partition.name, true, Some(partition));
+                claim.watch.released(partition.id, &partition.name, lease, true, Some(partition));
                 claim.watch.mark(partition, None);
             }
         }

@@ -295,10 +295,17 @@ pub fn publish(shared: &Shared, ack: &Ack, answer: &Acked) {
         let more = answer.cursor < answer.head;
         if let Some(watch) = shared.watches.find(&answer.queue, &ack.group) {
             let known = ack.service.as_ref().map(|service| &service.partition);
-            watch.released(ack.partition, &answer.partition, more, known);
+            watch.released(ack.partition, &answer.partition, ack.lease, more, known);
         }
         if !ours {
-            shared.wake.released(ack.partition, &ack.group, &answer.queue, &answer.partition, more);
+            shared.wake.released(
+                ack.lease,
+                ack.partition,
+                &ack.group,
+                &answer.queue,
+                &answer.partition,
+                more,
+            );
         }
     }
 }

@@ -28,13 +28,25 @@ enum State {
     Ready(Order),
     /// Some pop of this broker is asking the database for it. What it will say may be out of date by then: see `News`.
     Claiming(News),
-    /// Leased, or not visible yet: worth another look at that time. `windowed` messages wait for a batch to fill up;
-    /// 0: that is not the reason; `ASIDE`: set aside, and a push does not help.
-    Held {
-        until: Instant,
-        pushed: bool,
-        windowed: i64,
-    },
+    /// Leased, or not visible yet: worth another look at that time.
+    Held(Held),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    until: Instant,
+    pushed: bool,
+    /// So many messages wait for a batch to fill up; 0: that is not the reason; `ASIDE`: set aside, and a push does not help.
+    windowed: i64,
+    /// The lease, if it was granted here.
+    lease: Option<Uuid>,
+}
+
+impl Held {
+    /// There may be more to read than a lease holds.
+    fn until(until: Instant) -> Self {
+        Self { until, pushed: true, windowed: 0, lease: None }
+    }
 }
 
 /// What has happened to a partition since its claim began.
@@ -50,6 +62,7 @@ struct News {
 pub enum Claim {
     /// A lease until then.
     Granted {
+        lease: Uuid,
         until: Instant,
     },
     /// Delivered and done; more to read or not.
@@ -118,19 +131,23 @@ impl ReadyList {
                 true
             }
             // One more message may fill the batch.
-            Some((_, State::Held { windowed: 1.., .. })) => {
+            Some((_, State::Held(Held { windowed: 1.., .. }))) => {
                 self.remove(partition.id);
                 self.make_ready(partition.clone());
                 true
             }
-            Some((_, State::Claiming(News { pushed, .. }) | State::Held { pushed, windowed: ASIDE, .. })) => {
+            Some((
+                _,
+                State::Claiming(News { pushed, .. }) | State::Held(Held { pushed, windowed: ASIDE, .. }),
+            )) => {
                 *pushed = true;
                 false
             }
-            Some((_, State::Held { until, .. })) => {
-                let until = look_at.map_or(*until, |at| at.min(*until));
+            Some((_, State::Held(held))) => {
+                let until = look_at.map_or(held.until, |at| at.min(held.until));
+                let held = Held { until, pushed: true, ..*held };
                 self.remove(partition.id);
-                self.hold(partition.clone(), until, true, 0);
+                self.hold(partition.clone(), held);
                 false
             }
             Some((_, State::Ready(_))) => false,
@@ -146,8 +163,7 @@ impl ReadyList {
             self.note_service(partition.id);
         }
         match held_until {
-            // There may be more than its lease holds.
-            Some(until) => self.hold(partition, until, true, 0),
+            Some(until) => self.hold(partition, Held::until(until)),
             None => self.make_ready(partition),
         }
     }
@@ -184,7 +200,8 @@ impl ReadyList {
             if taken.len() == count {
                 break;
             }
-            if let Some((partition, State::Held { windowed: 0, pushed, .. })) = self.partitions.get(&id) {
+            if let Some((partition, State::Held(Held { windowed: 0, pushed, .. }))) = self.partitions.get(&id)
+            {
                 let (partition, pushed) = (partition.clone(), *pushed);
                 self.remove(id);
                 let claiming = State::Claiming(News { pushed, ..News::default() });
@@ -200,8 +217,8 @@ impl ReadyList {
         if let Some((_, State::Claiming(_))) = self.partitions.get(&partition.id) {
             return false;
         }
-        let pushed =
-            matches!(self.partitions.get(&partition.id), Some((_, State::Held { pushed: true, .. })));
+        let held = self.partitions.get(&partition.id);
+        let pushed = matches!(held, Some((_, State::Held(Held { pushed: true, .. }))));
         self.remove(partition.id);
         let claiming = State::Claiming(News { pushed, ..News::default() });
         self.partitions.insert(partition.id, (partition.clone(), claiming));
@@ -234,15 +251,20 @@ impl ReadyList {
             return true;
         }
         match claim {
-            Claim::Granted { until } => self.hold(partition.clone(), until, pushed, 0),
-            // There may be more than its lease holds.
-            Claim::Later { at } => self.hold(partition.clone(), at, true, 0),
-            Claim::Window { pending, at } => self.hold(partition.clone(), at, false, pending),
+            Claim::Granted { lease, until } => {
+                let held = Held { until, pushed, windowed: 0, lease: Some(lease) };
+                self.hold(partition.clone(), held);
+            }
+            Claim::Later { at } => self.hold(partition.clone(), Held::until(at)),
+            Claim::Window { pending, at } => {
+                let held = Held { until: at, pushed: false, windowed: pending, lease: None };
+                self.hold(partition.clone(), held);
+            }
             Claim::Busy { now } => {
                 let times = self.busy.entry(partition.id).or_default();
                 let pause = BUSY_MIN.saturating_mul(1 << (*times).min(20)).min(BUSY_MAX);
                 *times += 1;
-                self.hold(partition.clone(), now + pause, true, 0);
+                self.hold(partition.clone(), Held::until(now + pause));
             }
             Claim::Committed { .. } | Claim::Nothing | Claim::Unused | Claim::Gone => {}
         }
@@ -255,19 +277,32 @@ impl ReadyList {
             return;
         }
         self.remove(partition.id);
-        self.hold(partition.clone(), until, false, ASIDE);
+        self.hold(partition.clone(), Held { until, pushed: false, windowed: ASIDE, lease: None });
     }
 
-    /// A lease ended before its time. True if the partition is ready by this. `known`: the lease was served here. Its partition
-    /// may have left the list meanwhile, when a hint came late that an earlier lease had ended with nothing more to read.
-    pub fn released(&mut self, partition: Uuid, more: bool, known: Option<&Arc<Partition>>) -> bool {
+    /// A lease ended before its time. True if the partition is ready by this. `lease`: if it is known which one. `known`: it was
+    /// served here. Its partition may have left the list meanwhile, when a hint came late that another lease had ended with nothing
+    /// more to read.
+    pub fn released(
+        &mut self,
+        partition: Uuid,
+        lease: Option<Uuid>,
+        more: bool,
+        known: Option<&Arc<Partition>>,
+    ) -> bool {
         match self.partitions.get_mut(&partition) {
             Some((_, State::Claiming(news))) => {
                 news.released = true;
                 news.pushed |= more;
                 false
             }
-            Some((listed, State::Held { pushed, windowed: 0, .. })) => {
+            // The present one was granted after it.
+            Some((_, State::Held(held)))
+                if lease.is_some() && held.lease.is_some() && lease != held.lease =>
+            {
+                false
+            }
+            Some((listed, State::Held(Held { pushed, windowed: 0, .. }))) => {
                 let (listed, ready) = (listed.clone(), *pushed || more);
                 self.remove(partition);
                 if ready {
@@ -280,7 +315,7 @@ impl ReadyList {
                 true
             }),
             // What waits for its batch or is set aside was found after that lease.
-            Some((_, State::Held { .. } | State::Ready(_))) | None => false,
+            Some((_, State::Held(_) | State::Ready(_))) | None => false,
         }
     }
 
@@ -352,7 +387,7 @@ impl ReadyList {
                 *news = News { pushed: true, released: true };
                 true
             }
-            State::Ready(_) | State::Held { .. } => false,
+            State::Ready(_) | State::Held(_) => false,
         });
         let partitions = &self.partitions;
         self.busy.retain(|id, _| partitions.contains_key(id));
@@ -369,12 +404,12 @@ impl ReadyList {
         self.partitions.insert(partition.id, (partition, State::Ready(order)));
     }
 
-    fn hold(&mut self, partition: Arc<Partition>, until: Instant, pushed: bool, windowed: i64) {
-        self.due.insert((until, partition.id));
-        if windowed > 0 {
-            self.windows.insert((windowed, partition.id));
+    fn hold(&mut self, partition: Arc<Partition>, held: Held) {
+        self.due.insert((held.until, partition.id));
+        if held.windowed > 0 {
+            self.windows.insert((held.windowed, partition.id));
         }
-        self.partitions.insert(partition.id, (partition, State::Held { until, pushed, windowed }));
+        self.partitions.insert(partition.id, (partition, State::Held(held)));
     }
 
     fn note_service(&mut self, partition: Uuid) {
@@ -385,7 +420,7 @@ impl ReadyList {
     fn remove(&mut self, partition: Uuid) {
         match self.partitions.remove(&partition) {
             Some((_, State::Ready(order))) => drop(self.order.remove(&order)),
-            Some((_, State::Held { until, windowed, .. })) => {
+            Some((_, State::Held(Held { until, windowed, .. }))) => {
                 self.due.remove(&(until, partition));
                 self.windows.remove(&(windowed, partition));
             }

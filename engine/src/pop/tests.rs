@@ -137,7 +137,7 @@ impl World {
                         false if row.cursor == row.head => Claim::Nothing,
                         false => {
                             row.leased = true;
-                            Claim::Granted { until }
+                            Claim::Granted { lease: candidate.id, until }
                         }
                     };
                     pop.claims.push((candidate, claim));
@@ -201,7 +201,7 @@ impl World {
         }
         for granted in pop.granted {
             self.rows[granted.number as usize].leased = false;
-            self.watch.released(granted.id, &granted.name, true, Some(&granted));
+            self.watch.released(granted.id, &granted.name, Some(granted.id), true, Some(&granted));
             self.watch.mark(&granted, None);
         }
     }
@@ -220,7 +220,8 @@ impl World {
         if row.leased && !on_its_way {
             (row.leased, row.cursor) = (false, row.cursor + 1);
             let known = partition(number);
-            self.watch.released(known.id, &known.name, row.cursor < row.head, Some(&known));
+            let more = row.cursor < row.head;
+            self.watch.released(known.id, &known.name, Some(known.id), more, Some(&known));
         }
     }
 

@@ -230,9 +230,16 @@ impl Watch {
     }
 
     /// See `ReadyList::released`.
-    pub fn released(&self, partition: Uuid, name: &str, more: bool, known: Option<&Arc<Partition>>) {
+    pub fn released(
+        &self,
+        partition: Uuid,
+        name: &str,
+        lease: Option<Uuid>,
+        more: bool,
+        known: Option<&Arc<Partition>>,
+    ) {
         let mut state = self.lock();
-        if state.ready.released(partition, more, known) || (more && !state.parked_by_name.is_empty()) {
+        if state.ready.released(partition, lease, more, known) || (more && !state.parked_by_name.is_empty()) {
             state.wake_for(name);
         }
     }

@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 use crate::spool::{buffered, cut_off, emptied, spooling};
 use crate::support::*;
 
-const ONE: &str = "one:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+pub const ONE: &str = "one:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const TWO: &str = "two:ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
 const MARK: &str = "sentence-nobody-may-read";
 
@@ -25,11 +25,11 @@ fn with(config: Config, current: Option<&str>, old: Option<&str>) -> Config {
     Config { keys: keys(current, old), ..config }
 }
 
-async fn holding(url: &str, current: Option<&str>, old: Option<&str>) -> Engine {
+pub async fn holding(url: &str, current: Option<&str>, old: Option<&str>) -> Engine {
     engine_with(with(config(url), current, old)).await
 }
 
-async fn encrypt(engine: &Engine, queue: &str) {
+pub async fn encrypt(engine: &Engine, queue: &str) {
     configure(engine, queue, json!({"encryptionEnabled": true})).await;
 }
 

@@ -8,10 +8,11 @@ use queen_testkit::{Proxy, database};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use crate::crypt::{ONE, encrypt, holding};
 use crate::letters::dead_of;
 use crate::support::{
-    Ask, ack_all, any, config, dead_letters, drain, engine, engine_with, eventually, named, number, pop,
-    push, push_ids, travel,
+    Ask, ack_all, any, calls, config, count_calls, dead_letters, drain, engine, engine_with, eventually,
+    named, number, pop, push, push_ids, travel,
 };
 
 fn all_of(queue: &str, per_second: i32) -> RedriveAsk {
@@ -339,4 +340,56 @@ async fn a_redrive_takes_what_was_counted_and_nothing_that_fails_between_the_cou
     }
     let done = completed(&broker, id).await;
     assert_eq!((done.total, done.done, letters(&sql).await), (3, 3, 2));
+}
+
+#[tokio::test]
+async fn a_redrive_that_stands_before_a_locked_partition_does_not_spin() {
+    let db = database().await;
+    let (sql, mut other) = (db.client().await, db.client().await);
+    let keeper = holding(db.url(), Some(ONE), None).await;
+    dead(&keeper, "q", &["readable"], 1).await;
+    encrypt(&keeper, "q").await;
+    dead(&keeper, "q", &["unreadable"], 1).await;
+    let first = "select count(*) from queen.partitions p
+                 where p.name = 'readable' and p.id < (select o.id from queen.partitions o where o.name = 'unreadable')";
+    assert_eq!(number(&sql, first).await, 1);
+    keeper.stop().await;
+    count_calls(&sql, db.name()).await;
+
+    let lock = other.transaction().await.unwrap();
+    let heads = "select from queen.heads h join queen.partitions p on p.id = h.partition_id
+                 where p.name = 'readable' for update of h";
+    lock.execute(heads, &[]).await.unwrap();
+    let broker = engine(db.url()).await;
+    let id = started(&broker, &all_of("q", 100)).await;
+    let looks = async || calls(&sql).await.get("redrive_letters").copied().unwrap_or(0);
+    let before = eventually("it begins", async || Some(looks().await).filter(|looks| *looks > 0)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let seen = looks().await - before;
+    assert!(seen < 10, "{seen} looks in three seconds");
+
+    lock.rollback().await.unwrap();
+    let redrive = eventually("the rest is done", async || {
+        Some(state(&broker, id).await).filter(|redrive| redrive.done + redrive.failed == 2)
+    })
+    .await;
+    assert_eq!((redrive.done, redrive.failed), (1, 1));
+    assert_eq!(dead_letters(&broker, "q").await[0].partition, "unreadable");
+}
+
+#[tokio::test]
+async fn a_redrive_begins_while_another_is_never_at_rest() {
+    let db = database().await;
+    let keeper = holding(db.url(), Some(ONE), None).await;
+    encrypt(&keeper, "slow").await;
+    dead(&keeper, "slow", &["p"], 4_000).await;
+    dead(&keeper, "quick", &["p"], 1).await;
+    keeper.stop().await;
+    // Without the key every letter of the first is refused by itself.
+    let broker = engine(db.url()).await;
+    let slow = started(&broker, &all_of("slow", 1_000)).await;
+    eventually("it begins", async || (state(&broker, slow).await.failed > 0).then_some(())).await;
+    let quick = started(&broker, &all_of("quick", 1_000)).await;
+    completed(&broker, quick).await;
+    assert_eq!(state(&broker, slow).await.status, "running");
 }

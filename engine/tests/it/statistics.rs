@@ -43,6 +43,18 @@ async fn a_queue_without_readers_is_unread_and_an_unknown_one_is_unknown() {
 }
 
 #[tokio::test]
+async fn the_queue_asked_for_is_measured_however_busy_the_machine_is() {
+    let db = database().await;
+    let broker = engine(db.url()).await;
+    let sql = db.client().await;
+    push(&broker, "q", "p", 0..3).await;
+    let late =
+        "select queen.freshen('q', 1000, interval '-1 second', interval '10 seconds', interval '1 hour')";
+    sql.execute(late, &[]).await.unwrap();
+    assert_eq!(number(&sql, "select stored::bigint from queen.queue_figures where name = 'q'").await, 3);
+}
+
+#[tokio::test]
 async fn leased_completed_and_dead_lettered_messages_are_counted_separately() {
     let db = database().await;
     let broker = engine(db.url()).await;

@@ -47,13 +47,23 @@ fn a_partition_being_claimed_is_not_handed_out_twice() {
 #[test]
 fn a_late_hint_about_an_earlier_lease_loses_no_partition() {
     let now = clock::now();
-    let mut list = ReadyList::default();
-    let p = partition(1);
-    list.mark(&p, None);
-    list.take(now, 1, 1);
-    list.finish(&p, Claim::Granted { until: now + Duration::from_secs(5) });
-    assert!(!list.released(p.id, false, None), "another broker's lease, before this one");
-    assert!(list.released(p.id, true, Some(&p)));
+    let (earlier, lease) = (Some(Uuid::from_u128(1)), Uuid::from_u128(2));
+    let granted = || {
+        let (mut list, p) = (ReadyList::default(), partition(1));
+        list.mark(&p, None);
+        list.take(now, 1, 1);
+        list.finish(&p, Claim::Granted { lease, until: now + Duration::from_secs(5) });
+        (list, p)
+    };
+    for more in [false, true] {
+        let (mut list, p) = granted();
+        assert!(!list.released(p.id, earlier, more, None));
+        assert_eq!(names(&list.take(now + Duration::from_secs(6), 1, 1)), [1], "it runs out");
+    }
+    // Brokers of 0.1.0 do not say which lease they mean.
+    let (mut list, p) = granted();
+    assert!(!list.released(p.id, None, false, None));
+    assert!(list.released(p.id, Some(lease), true, Some(&p)));
     assert_eq!(names(&list.take(now, 1, 1)), [1]);
 }
 
@@ -65,11 +75,11 @@ fn a_lease_comes_back_when_it_ends_by_ack_or_by_time() {
         list.mark(&partition(number), None);
     }
     for taken in list.take(now, 3, 1) {
-        list.finish(&taken, Claim::Granted { until: now + Duration::from_secs(5) });
+        list.finish(&taken, Claim::Granted { lease: taken.id, until: now + Duration::from_secs(5) });
     }
     assert!(list.take(now, 3, 1).is_empty());
-    assert!(list.released(partition(1).id, true, None));
-    assert!(!list.released(partition(2).id, false, None));
+    assert!(list.released(partition(1).id, Some(partition(1).id), true, None));
+    assert!(!list.released(partition(2).id, None, false, None));
     assert_eq!(names(&list.take(now, 3, 1)), [1]);
     assert_eq!(names(&list.take(now + Duration::from_secs(6), 3, 1)), [3]);
 }
@@ -100,7 +110,7 @@ fn what_is_set_aside_is_left_alone_until_its_time() {
     list.set_aside(&aside, until);
     list.mark(&leased, None);
     list.take(now, 1, 1);
-    list.finish(&leased, Claim::Granted { until: until + Duration::from_secs(1) });
+    list.finish(&leased, Claim::Granted { lease: Uuid::nil(), until: until + Duration::from_secs(1) });
     assert!(!list.mark(&aside, Some(now)), "a push does not help");
     assert_eq!(list.next_due(), Some(until));
     assert_eq!(names(&list.take_leased(2)), [2]);
@@ -142,7 +152,7 @@ fn a_locked_partition_is_looked_at_ever_less_often_and_keeps_nobody_from_the_oth
     assert!(list.has_busy());
     list.mark(&free, None);
     assert_eq!(list.take(now, 9, 1)[0].id, free.id);
-    assert!(list.released(locked.id, false, None), "an ack of ours means that it is free");
+    assert!(list.released(locked.id, None, false, None), "an ack of ours means that it is free");
     let taken = list.take(now, 1, 1).remove(0);
     list.finish(&taken, Claim::Nothing);
     assert!(!list.has_busy());
@@ -152,6 +162,7 @@ fn a_locked_partition_is_looked_at_ever_less_often_and_keeps_nobody_from_the_oth
 struct Shadow {
     now: Instant,
     rows: [Row; 3],
+    leases: u128,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -163,6 +174,7 @@ struct Row {
 
 #[derive(Clone, Copy)]
 struct Lease {
+    id: Uuid,
     until: Instant,
     end: u32,
     /// The partition's, when it was granted.
@@ -183,8 +195,10 @@ impl Shadow {
             }
             _ => {
                 let until = self.now + Duration::from_secs(3);
-                row.lease = Some(Lease { until, end: row.cursor + 1, head: row.head, foreign });
-                Claim::Granted { until }
+                self.leases += 1;
+                let id = Uuid::from_u128(self.leases);
+                row.lease = Some(Lease { id, until, end: row.cursor + 1, head: row.head, foreign });
+                Claim::Granted { lease: id, until }
             }
         }
     }
@@ -203,13 +217,13 @@ proptest! {
         steps in prop::collection::vec((0u8..11, 0u8..3, any::<bool>()), 0..200)
     ) {
         let mut list = ReadyList::default();
-        let mut shadow = Shadow { now: clock::now(), rows: [Row::default(); 3] };
+        let mut shadow = Shadow { now: clock::now(), rows: [Row::default(); 3], leases: 0 };
         let mut claiming: Vec<(Arc<Partition>, Option<Claim>)> = Vec::new();
-        let mut releases: Vec<(Arc<Partition>, bool, bool)> = Vec::new();
+        let mut releases: Vec<(Arc<Partition>, Uuid, bool, bool)> = Vec::new();
         let mut seeded = true;
         for (action, number, flag) in steps {
             let p = partition(number);
-            let Shadow { now, rows } = &mut shadow;
+            let Shadow { now, rows, .. } = &mut shadow;
             let row = &mut rows[number as usize];
             match action {
                 0 => { row.head += 1; list.mark(&p, None); }
@@ -226,11 +240,11 @@ proptest! {
                 // An ack or a nack that ends the lease, and the report of it.
                 5 => if let Some(lease) = row.lease.take_if(|lease| lease.until > *now) {
                     if flag { row.cursor = lease.end; }
-                    releases.push((p, row.cursor < lease.head, lease.foreign));
+                    releases.push((p, lease.id, row.cursor < lease.head, lease.foreign));
                 },
                 6 => if !releases.is_empty() {
-                    let (p, more, foreign) = releases.remove(0);
-                    list.released(p.id, more, (!foreign).then_some(&p));
+                    let (p, lease, more, foreign) = releases.remove(0);
+                    list.released(p.id, Some(lease), more, (!foreign).then_some(&p));
                 },
                 7 => if let Some(lease) = &mut row.lease { lease.until = *now + Duration::from_secs(3); },
                 // Another broker's claim.
@@ -251,8 +265,8 @@ proptest! {
         for (p, claim) in claiming {
             list.finish(&p, claim.unwrap_or(Claim::Unused));
         }
-        for (p, more, foreign) in releases {
-            list.released(p.id, more, (!foreign).then_some(&p));
+        for (p, lease, more, foreign) in releases {
+            list.released(p.id, Some(lease), more, (!foreign).then_some(&p));
         }
         if !seeded {
             shadow.seed(&mut list);

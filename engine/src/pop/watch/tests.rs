@@ -181,7 +181,7 @@ async fn a_lease_that_runs_out_wakes_the_next_pop() {
     let watch = Watch::new("q".into(), "g".into(), timers.clone());
     let p = partition(1);
     assert!(watch.begin(&p).is_ok());
-    watch.finish(&p, Claim::Granted { until: clock::now() + Duration::from_millis(20) });
+    watch.finish(&p, Claim::Granted { lease: p.id, until: clock::now() + Duration::from_millis(20) });
     let waiter = park(&watch, Interest::Any);
     tokio::select! {
         () = timers.run() => {}
