@@ -42,6 +42,8 @@ def running_broker(more={}):
     folder.chmod(0o755)
     log = folder / "log"
     settings = {"HOST": "127.0.0.1", "PORT": "0", "RETENTION_INTERVAL": "2000", "EVICTION_INTERVAL": "2000"}
+    # Nothing is deferred only because this machine is busy.
+    settings["OPQ_PATIENCE_MS"] = "3600000"
     # Not all variables: a stray PG_HOST would send the broker to another database.
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     with log.open("wb") as output:

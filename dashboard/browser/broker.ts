@@ -92,7 +92,9 @@ function log(folder: string): string {
 
 async function run(folder: string, settings: Settings): Promise<Running> {
   const output = await open(log(folder), 'w')
-  const started = spawn(QUEEN, ['serve'], { env: environment(settings), stdio: ['ignore', output.fd, output.fd] })
+  // Nothing is deferred only because this machine is busy.
+  const env = environment({ OPQ_PATIENCE_MS: '3600000', ...settings })
+  const started = spawn(QUEEN, ['serve'], { env, stdio: ['ignore', output.fd, output.fd] })
   const ended = new Promise<number | null>((resolve) => {
     started.once('exit', resolve)
     started.once('error', () => resolve(null))

@@ -32,7 +32,8 @@ export async function startBroker(settings: Record<string, string> = {}): Promis
   // Not all variables: a stray PG_HOST would send the broker to another database.
   const kept = Object.fromEntries(KEPT.flatMap((name) => (process.env[name] ? [[name, process.env[name]]] : [])));
   const broker = spawn(BINARY, ['serve', '--data-dir', join(folder, 'data')], {
-    env: { ...kept, HOST: '127.0.0.1', PORT: '0', ...settings },
+    // Nothing is deferred only because this machine is busy.
+    env: { ...kept, HOST: '127.0.0.1', PORT: '0', OPQ_PATIENCE_MS: '3600000', ...settings },
     stdio: ['ignore', output.fd, output.fd],
   });
   const ended = new Promise<number | null>((resolve, reject) => {
