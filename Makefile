@@ -30,7 +30,7 @@ test-rust:
 test-broker: dashboard
 	cargo build --locked -p queen-testkit -p queen-server
 
-# They mostly wait, for leases to expire and brokers to restart.
+# `make test` runs these suites in parallel: they mostly wait, for leases to expire and brokers to restart.
 test-package:
 	cargo test --locked --doc -p queen-client
 	cargo package --locked -p queen-client
@@ -54,7 +54,8 @@ test-js test-python test-published: test-%:
 dashboard: ## build the dashboard to dashboard/dist/page; the next build of the broker includes it
 	dashboard/run build
 
-check: ## formatting and lint
+check: ## formatting and lint, with the release of Rust that Cargo.toml names
+	@scripts/toolchain
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 

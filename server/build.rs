@@ -1,5 +1,5 @@
-//! Puts the pages of `dashboard/dist/page` into the binary, if they were built. If not, the broker says how to do that: to
-//! build the broker itself nobody needs Node.js.
+//! Embeds the pages of `dashboard/dist/page` in the binary if they were built. Otherwise the broker serves a page that
+//! says how to build them, so building the broker alone does not require Node.js.
 
 use std::collections::hash_map::DefaultHasher;
 use std::error::Error;
@@ -11,7 +11,7 @@ use std::{env, fs};
 #[expect(clippy::disallowed_methods, reason = "it is how cargo speaks to a build script")]
 fn main() -> Result<(), Box<dyn Error>> {
     let dist = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../dashboard/dist");
-    // The folder itself is in the repository: a path that is missing would count as changed each time.
+    // The folder itself is in the repository, because cargo takes a missing path for a change on every build.
     println!("cargo:rerun-if-changed={}", dist.display());
     println!("cargo:rerun-if-changed=build.rs");
     let page = dist.join("page");
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         assets.sort();
         for asset in assets {
             let name = asset.file_name().and_then(|name| name.to_str()).ok_or("a name that is no text")?;
-            // Beside the file that it is a shorter form of.
+            // The compressed variants are embedded next to the file that they belong to.
             if !name.ends_with(".gz") && !name.ends_with(".br") {
                 entry(&mut code, &format!("/assets/{name}"), &asset)?;
             }

@@ -51,7 +51,7 @@ impl Consumer {
         }
     }
 
-    /// All received, or no progress for so long that the rest counts as lost.
+    /// Whether everything was received, or there was no progress for so long that the rest counts as lost.
     fn is_finished(&mut self) -> bool {
         let (complete, producers_done, received) = with_checker(&self.checker, |checker| {
             (checker.complete(), checker.producers_done(), checker.received())
@@ -102,7 +102,7 @@ impl Worker for Consumer {
     }
 }
 
-/// Once everything was received, further messages are repeated or invented.
+/// Pops once more after everything was received, to find messages that are repeated or made up.
 pub async fn check_nothing_left(
     client: &mut Client,
     queue: &str,

@@ -1,4 +1,4 @@
-//! An in-memory broker for tests, correct or with one fault. Only what the scenarios call, without time limits.
+//! An in-memory broker for tests, correct or with one fault. It has only what the scenarios call, and no time limits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -35,7 +35,7 @@ enum Fault {
     Refuse,
 }
 
-/// One push request out of this many is treated wrongly.
+/// One of this many push requests is treated wrongly.
 const FAULT_EVERY: u64 = 5;
 
 #[derive(Default)]

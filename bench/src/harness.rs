@@ -169,7 +169,7 @@ impl Phase {
 pub struct Tally {
     pub requests: u64,
     pub messages: u64,
-    /// Including those that finished after the window but were paid for.
+    /// Includes messages that finished after the window, because their cost is measured as well.
     pub metered_messages: u64,
     /// Messages in each tenth of a window of fixed length, to show a decline.
     pub tenths: [u64; TENTHS],

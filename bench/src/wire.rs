@@ -283,7 +283,7 @@ impl Pad {
         Pad { pool, at: random.below(pool.len()) }
     }
 
-    /// Goes through the pool from front to back: the processor fetches ahead, and a piece comes again only
+    /// Goes through the pool from front to back, because the processor then fetches ahead. A piece is repeated only
     /// after two megabytes.
     fn next(&mut self, bytes: usize) -> &'static [u8] {
         let bytes = bytes.min(self.pool.len() / 2);

@@ -14,7 +14,8 @@ use super::output::Output;
 use queen_protocol::units::some_seconds;
 
 const HEADING: &str = "Connection";
-/// Limit of a single attempt. A broker that has not responded by then rarely will; another attempt is a better use of the time.
+/// Limit of a single attempt. A broker that has not responded by then rarely will, so another attempt
+/// makes better use of the time.
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 
 /// First line of a certificate in a PEM file.

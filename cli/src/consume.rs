@@ -144,7 +144,8 @@ fn start(
     }
     let noted = cause.clone();
     let consuming = consuming.stop_timeout(consume.stop_timeout()).on_error(move |error| {
-        // When `Exec` gives a message back, its lease ends; that its neighbors cannot be given back again is expected.
+        // When `Exec` gives a message back, its lease ends. The other messages of the lease can then not be given back
+        // again, which is expected.
         if error.kind() != ErrorKind::Refused || !noted.is_noted() {
             note(error.to_string());
         }
@@ -168,7 +169,8 @@ fn start(
     Ok(consuming.start()?)
 }
 
-/// The reader of our output may leave at any time. What could not be written is not handled, and is given back.
+/// The reader of our output may leave at any time. A message that could not be written is not
+/// handled, and is given back.
 async fn print(output: Output, message: Raw, context: Context, cause: Cause) -> Result<(), String> {
     if let Err(error) = block_in_place(|| delivery::print(output, &message)) {
         cause.note(error);

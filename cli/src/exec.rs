@@ -24,7 +24,7 @@ use super::reader::Reader;
 const TAIL_BYTES: usize = 2_000;
 /// How long to read standard error after the command has exited; a background child may keep it open.
 const STDERR_PATIENCE: Duration = Duration::from_millis(500);
-/// A command that dies of a broken pipe and the broken pipe itself are noticed in either order, within this time.
+/// The death of a command by a broken pipe and the broken pipe itself may be noticed in either order, within this time.
 const READER_PATIENCE: Duration = Duration::from_millis(100);
 /// Exit codes of a shell that cannot run a command, or cannot find it.
 const NOT_RUN: [i32; 2] = [126, 127];
@@ -41,7 +41,7 @@ pub struct Exec {
 /// Why a message was not processed.
 #[derive(Debug, PartialEq, Eq)]
 enum Trouble {
-    /// The command failed. `unheard`: in a way that a closed standard output would cause.
+    /// The command failed. `unheard`: the failure may be caused by a closed standard output.
     Failed { why: String, unheard: bool },
     /// The command could not be run, and would fail for every other message too.
     NotRun(String),
@@ -59,11 +59,11 @@ impl Exec {
         Self { command, urls, reader, cause }
     }
 
-    /// Acknowledges the message if its command succeeds, each by itself, so that after a kill only the running command is
-    /// repeated. An error becomes the message's failure.
+    /// Acknowledges the message if its command succeeds. Each message is acknowledged on its own, so that after a kill
+    /// only the running command is repeated. An error becomes the message's failure.
     ///
     /// # Cancel safety
-    /// The command and everything it started is killed.
+    /// The command and everything it started are killed.
     pub async fn handle(&self, message: &Raw, context: &Context) -> Result<(), String> {
         let trouble = match self.run(message, context).await {
             Ok(()) => {

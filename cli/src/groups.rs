@@ -24,7 +24,7 @@ pub struct Groups {
     action: Action,
 }
 
-/// The most partitions the broker returns; the list has no further page.
+/// The most partitions that the broker returns; the list has no further page.
 const PARTITIONS_MAX: i64 = 1_000;
 
 #[derive(Debug, Subcommand)]
@@ -109,7 +109,7 @@ pub async fn all(admin: &Admin, queue: Option<&str>) -> Result<Vec<GroupSummary>
     pages::all(page).await
 }
 
-/// A group's position, in one queue or in all.
+/// The positions of a group, in one queue or in all.
 async fn standing(
     admin: &Admin,
     group: &str,

@@ -1,5 +1,7 @@
 //! The commands that are clients of a broker. No SQL and no HTTP here: everything goes through `queen-client`.
 
+#![warn(clippy::print_stdout, clippy::print_stderr, reason = "panics if nobody reads it")]
+
 mod ack;
 mod bench;
 mod cause;

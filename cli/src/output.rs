@@ -289,7 +289,7 @@ impl Output {
 
 /// A note on standard error. A failure to write it is ignored.
 pub fn note(text: impl AsRef<str>) {
-    // One write, so that other processes' output does not get in between.
+    // A single write, so that the output of other processes does not get in between.
     _ = io::stderr().write_all(format!("queen: {}\n", text.as_ref()).as_bytes());
 }
 

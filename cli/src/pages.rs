@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-/// Page size; no list of the broker returns less if it has as much.
+/// Page size. Every list of the broker returns this many entries if there are as many.
 const PAGE: u64 = 1_000;
 
 /// At most `limit` entries, and whether there are more. `page` fetches one page. If the list changes meanwhile, an entry may be

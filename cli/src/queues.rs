@@ -266,7 +266,7 @@ fn in_force(options: &QueueOptions) -> Result<Table> {
     Ok(table)
 }
 
-/// Earlier brokers ignore options that they do not know, and so a typo.
+/// Earlier brokers ignore unknown options, and with them a typo.
 fn check(options: &[(String, Value)]) -> Result<()> {
     let mut names = options.iter().map(|(name, _)| name);
     names.try_for_each(|name| check_option(name)).map_err(|BadRequest(text)| Refused::usage(text))

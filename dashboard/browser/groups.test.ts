@@ -102,7 +102,7 @@ describe.concurrent('a group', () => {
     await api.pushMany(queue, 4)
     await api.consume(queue, 4, 'billing')
     await detail(page, 'billing', queue)
-    // An hour ago none of it was pushed; after tomorrow, nothing is.
+    // All messages were pushed within the last hour, and none is pushed after tomorrow.
     await forecast(page, /after a time/, '4 messages will be delivered again.')
     const tomorrow = new Date(Date.now() + 86_400_000).toISOString().slice(0, 19)
     await dialog(page).getByLabel('Time', { exact: true }).fill(tomorrow)
@@ -191,7 +191,7 @@ describe.concurrent('a group', () => {
     await heading(page, 'Consumer groups').waitFor()
     const left = await api.get(`/api/v1/consumer-groups?queue=${queue}`)
     expect(left.map(({ name }: { name: string }) => name).sort()).toEqual(['audit', 'billing'])
-    // It starts over.
+    // The group starts over.
     expect(await api.consume(queue, 2, group)).toHaveLength(2)
   })
 })

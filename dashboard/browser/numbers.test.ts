@@ -11,10 +11,12 @@ import { afterAll, beforeAll, context, describe, eventually, expect, heading, in
 const { url, pid } = inject('shared')
 
 const WEIGHT_BYTES = 150_000
-/** With a broker that was not optimized other suites run beside this one, so a page only has to be there. */
+/** With an unoptimized broker, other suites run at the same time, so a page only has to load at all. */
 const INTERACTIVE_MS = DEBUG_BUILD ? 20_000 : 1_000
 const SHARE_OF_A_CORE = DEBUG_BUILD ? 0.06 : 0.01
-/** Beside other suites time says nothing of the page. The processor time of its thread does. */
+/**
+ * While other suites run, elapsed time says nothing about the page. The processor time of its thread does.
+ */
 const SLOW_FRAMES = DEBUG_BUILD ? 1 : 0.05
 const FRAME_MS = 50
 const SEARCH_MS = 200

@@ -21,7 +21,7 @@ declare module 'vitest' {
   }
 }
 
-/** The last of such flags counts, so it repeats what Playwright disables. */
+/** The last such flag takes precedence, so this one repeats what Playwright disables. */
 const WITHOUT = [
   'AvoidUnnecessaryBeforeUnloadCheckSync',
   'DestroyProfileOnBrowserClose',

@@ -9,8 +9,8 @@ export default defineConfig({
   test: {
     include: ['*.test.ts'],
     globalSetup: ['setup.ts'],
-    // One file after the other, in one process: files share the browser, and what is measured is measured alone. Tests of a
-    // file that are marked as concurrent wait together for what pages ask every few seconds.
+    // Files run one after another in one process: they share the browser, and measurements are not disturbed.
+    // Concurrent tests of a file wait together for what pages poll every few seconds.
     fileParallelism: false,
     isolate: false,
     maxConcurrency: 4,

@@ -1,5 +1,5 @@
-// The pages: at which address each one is, how the navigation lists it and for whom. A page is fetched when it is first opened; it
-// shows what lies below its address (`#/queues/orders`) itself.
+// The pages: the address of each, how the navigation shows it, and to whom. A page is loaded when it is first
+// opened. It handles the addresses below its own (`#/queues/orders`) itself.
 
 import type { Component } from 'svelte'
 import type { Right } from './rights'
@@ -11,12 +11,12 @@ export interface Page {
   /** The first segment of its address. */
   id: string
   label: string
-  /** Which right, over all queues, it makes sense with; `some`: over any of them. */
+  /** The right that the page requires on all queues; `some`: any right on any queue. */
   needs: Right | 'some'
   load: Load
 }
 
-/** In groups, with a little space between them. */
+/** In groups, with some space between them. */
 export const PAGES: Page[][] = [
   [{ id: '', label: 'Overview', needs: 'some', load: () => import('./pages/Overview.svelte') }],
   [
@@ -36,7 +36,7 @@ export const PAGES: Page[][] = [
   ],
 ]
 
-/** Always within reach of a thumb; the others are behind one more press. */
+/** Always visible on a phone. Other pages need one more tap. */
 export const FIRST = ['', 'queues', 'messages', 'dead-letters']
 
 export const login: Load = () => import('./pages/Login.svelte')

@@ -1,5 +1,5 @@
-//! A bounded map in two generations: what is used moves to the young one, and the old one goes as a whole when
-//! the young one has filled half the budget. Close to least-recently-used, without a list to maintain.
+//! A bounded map in two generations: an entry moves to the young one when it is used, and the old one is dropped as a
+//! whole when the young one has filled half the budget. Close to least-recently-used, without a list to maintain.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::hash::Hash;
 use std::mem;
 
 /// # Invariants
-/// - The weights of all entries add up to at most the budget, but for one oversized entry.
+/// - The weights of all entries add up to at most the budget, except for one oversized entry.
 /// - An entry used since the last turn of generations survives the next.
 pub struct Cache<K, V> {
     young: HashMap<K, (V, usize)>,
@@ -44,7 +44,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         self.young.insert(key, (value, weight));
     }
 
-    /// Tells the cache that an entry has grown or shrunk.
+    /// Updates the weight of an entry that has grown or shrunk.
     pub fn reweigh<Q>(&mut self, key: &Q, weight: usize)
     where
         K: Borrow<Q>,

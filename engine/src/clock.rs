@@ -7,7 +7,7 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Microseconds since 1970 by this machine's clock: for ages, which may be off by what clocks differ.
+/// Microseconds since 1970 by this machine's clock: for ages, which may be off by the difference between clocks.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
 pub fn wall() -> i64 {
     micros(SystemTime::now())
@@ -31,7 +31,7 @@ pub fn millis(time: SystemTime) -> String {
     queen_protocol::format_millis(micros(time))
 }
 
-/// The other way round, for a time a client sent.
+/// The reverse, for a time a client sent.
 pub fn system_time(micros: i64) -> SystemTime {
     let distance = Duration::from_micros(micros.unsigned_abs());
     if micros >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }

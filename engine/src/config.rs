@@ -1,4 +1,4 @@
-//! What an engine is told when it starts. It has no defaults: whoever builds it decides every value.
+//! The settings an engine starts with. There are no defaults: the caller decides every value.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,37 +10,37 @@ pub struct Config {
     /// A URL or a keyword string, as libpq takes it. Never logged: it may hold a password.
     pub database: String,
     pub tls: Tls,
-    /// How soon a silent end of a connection is noticed.
+    /// How soon a connection that ended silently is noticed.
     pub keepalive: Keepalive,
-    /// With which the payloads of queues that ask for it are encrypted.
+    /// The keys that encrypt payloads of queues with encryption.
     pub keys: Keys,
-    /// Without a key, such queues take no messages. Otherwise they store them readable.
+    /// Without a key, such queues reject messages. If false, they store them in clear text.
     pub encryption_required: bool,
     /// Connections of the message plane; 0 = sized from the server's `max_connections`.
     pub connections: usize,
-    /// Flights of all lanes in the air at once before the next one waits a moment for others to land.
+    /// Flights of all lanes in the air at once; beyond that, the next one waits a moment for others to land.
     pub flights: usize,
     pub connect_timeout: Duration,
     /// No statement of the message plane runs longer.
     pub statement_timeout: Duration,
-    /// No list or figure that somebody looks at takes longer.
+    /// No query for a list or figure runs longer.
     pub read_timeout: Duration,
     pub lock_timeout: Duration,
-    /// How long an operation is tried again after a lost connection before its caller is told.
+    /// How long an operation is retried after a lost connection before it fails.
     pub retry_for: Duration,
     /// A fixed collection window; zero = a lane flies as soon as a slot is free.
     pub linger: Duration,
     pub flight_items_max: usize,
     pub flight_bytes_max: usize,
-    /// Entries that wait for a flight of one lane before the next is refused.
+    /// Entries that may wait for a flight of one lane; beyond that, the next is refused.
     pub waiting_max: usize,
     /// The database server is the broker's own, and so is the role.
     pub own_server: bool,
     /// Partitions a queue may have; 0 = any number.
     pub partitions_max: i32,
-    /// Queues there may be; 0 = any number.
+    /// Queues that may exist; 0 = any number.
     pub queues_max: i32,
-    /// The first push to a queue makes it.
+    /// The first push to a queue creates it.
     pub auto_create: bool,
     /// Flights a lane may have in the air at once.
     pub slots: Slots,
@@ -52,20 +52,20 @@ pub struct Config {
     pub eviction_interval: Duration,
     pub retention_batch: i32,
     pub partition_cleanup: Duration,
-    /// How long it is kept what happened: the minutes of queues and brokers, traces, redrives that have ended.
+    /// How long history is kept: the minutes of queues and brokers, traces, finished redrives.
     pub history_retention: Duration,
     pub extent_bytes: i64,
     pub extent_age: Duration,
-    /// How often the counts of queues are told to the database.
+    /// How often the counts of queues are reported to the database.
     pub statistics_interval: Duration,
-    /// After which time they are measured, whether somebody doubts them or not.
+    /// How often queues are measured even if their counts are not suspect.
     pub statistics_reconcile: Duration,
     /// How often the database is examined; zero = never.
     pub doctor_interval: Duration,
     pub deferring: Deferring,
     /// `host:port`, to tell brokers apart.
     pub name: String,
-    /// How often the broker looks at itself, and how often it writes down what it did.
+    /// How often the broker samples itself, and how often it writes down what it did.
     pub metrics_sample: Duration,
     pub metrics_aggregate: Duration,
     /// Where pushes go while the database cannot be reached; `None`: they fail.
@@ -74,36 +74,37 @@ pub struct Config {
 
 #[derive(Debug, Clone)]
 pub struct SpoolConfig {
-    /// Each broker takes a folder in it.
+    /// Each broker uses a folder of its own in it.
     pub dir: PathBuf,
-    /// Of all messages in it.
+    /// Limit for all messages in it together.
     pub bytes_max: u64,
-    /// A file ends at the first of these.
+    /// A file ends at whichever of these it reaches first.
     pub file_bytes: u64,
     pub file_records: u64,
 }
 
-/// When operations are put aside, and how they are worked off.
+/// When operations are deferred, and how they are executed later.
 #[derive(Debug, Clone)]
 pub struct Deferring {
-    /// Off: this broker defers nothing under load, only what must stay behind something that another has deferred.
+    /// Off: this broker defers nothing because of load, only what must stay behind operations that another broker
+    /// deferred.
     pub enabled: bool,
-    /// Busy connections by all, above which pushes may be deferred.
+    /// Share of connections that must be busy before pushes may be deferred.
     pub push_utilisation: f64,
     pub ack_utilisation: f64,
-    /// Open operations above which pushes are turned away.
+    /// Open operations above which pushes are rejected.
     pub push_depth_max: u64,
     pub ack_depth_max: u64,
-    /// How long a request has to wait for its flight before that is a sign of load.
+    /// How long a request has to wait for its flight before the wait is a sign of load.
     pub patience: Duration,
-    /// How often the processor looks for work while there is some; it is also told.
+    /// How often the processor looks for work while there is some; it is also notified.
     pub interval: Duration,
-    /// Partitions one look takes on.
+    /// Partitions that one look takes on.
     pub claim_limit: usize,
-    /// After this time another broker takes an operation over.
+    /// After this time another broker takes over an operation.
     pub timeout: Duration,
     pub retries_max: i32,
-    /// How long operations that are done are remembered.
+    /// How long finished operations are kept.
     pub retention: Duration,
 }
 
@@ -112,7 +113,7 @@ pub struct Deferring {
 pub struct Tls {
     pub mode: TlsMode,
     pub roots: Roots,
-    /// The certificate and the key to show to the server, as PEM files.
+    /// The client certificate and key to present to the server, as PEM files.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
@@ -129,13 +130,13 @@ impl Tls {
 pub enum TlsMode {
     #[default]
     Off,
-    /// Encrypt if the server can; it keeps out nobody.
+    /// Encrypt if the server can; this does not stop an active attacker.
     Prefer,
     /// Encrypt, accept any certificate.
     Unverified,
     /// The certificate must come from an authority we trust, whatever name it carries.
     VerifyCa,
-    /// It must also carry the name we connect to.
+    /// The certificate must also carry the name we connect to.
     VerifyFull,
 }
 
@@ -144,18 +145,18 @@ pub enum TlsMode {
 pub enum Roots {
     #[default]
     System,
-    /// A file of PEM.
+    /// A PEM file.
     File(PathBuf),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Keepalive {
-    /// After this time without traffic the other side is asked whether it is there.
+    /// After this time without traffic, the peer is probed.
     pub idle: Duration,
-    /// How often it is asked again without an answer, and how many times.
+    /// How often an unanswered probe is repeated, and how many times.
     pub interval: Duration,
     pub count: u32,
-    /// What was sent and not received for this long ends the connection; zero = the system decides.
+    /// Sent data that is not acknowledged for this long ends the connection; zero = the system decides.
     pub user_timeout: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! Encryption at rest: the keys of a broker, and how a payload is sealed and opened. It knows no queue and no table.
 //!
-//! A sealed payload is a JSON object, so that a frame stays a line of JSON. It is never recognised by its shape: the frame
-//! names the key beside it, and a payload that a sender wrote in the same shape is a payload like any other.
+//! A sealed payload is a JSON object, so that a frame stays a line of JSON. It is never recognized by its shape: the
+//! frame names the key beside it, and a payload that a sender wrote in the same shape is a payload like any other.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ const KEY_BYTES: usize = 32;
 const TAG_BYTES: usize = 16;
 const KEY_ID_MAX: usize = 64;
 
-/// Stands before the transaction id in what is authenticated, so that nothing else that is ever sealed with the same key
+/// Prefixed to the transaction id in what is authenticated, so that nothing else that is ever sealed with the same key
 /// can pass for a payload.
 const PURPOSE: &[u8] = b"queen payload 1\0";
 
-/// Clones share them. Shows ids only, never a key.
+/// Clones share them. `Debug` shows ids only, never a key.
 #[derive(Clone, Default)]
 pub struct Keys(Arc<Ring>);
 
@@ -35,7 +35,7 @@ struct Key {
     cipher: RandomizedNonceKey,
 }
 
-/// A payload nobody can read, and under which key.
+/// A sealed payload, and under which key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
     pub key_id: String,
@@ -57,7 +57,7 @@ pub enum Unreadable {
 #[error("a payload cannot be encrypted")]
 pub struct SealError;
 
-/// Why keys are refused. Says nothing of what they are.
+/// Why keys are refused. Reveals nothing about the keys themselves.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKey {
     #[error("a key is 64 hexadecimal digits (32 bytes), or ID:DIGITS")]
@@ -78,7 +78,7 @@ struct Envelope<'a> {
 }
 
 impl Keys {
-    /// `current` seals and opens, those of `old` (separated by commas) only open.
+    /// `current` seals and opens; those in `old` (separated by commas) only open.
     pub fn parse(current: Option<&str>, old: Option<&str>) -> Result<Self, BadKey> {
         let current = current.map(Key::parse).transpose()?;
         let old = old.into_iter().flat_map(|keys| keys.split(',')).map(Key::parse);
@@ -96,7 +96,7 @@ impl Keys {
         self.0.current.is_some()
     }
 
-    /// The one that seals first.
+    /// The key that seals comes first.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.0.current.iter().chain(&self.0.old).map(|key| key.id.as_str())
     }
@@ -165,8 +165,8 @@ impl Key {
     }
 }
 
-/// What a payload is bound to: the one thing that stays with a message in the log, among dead letters, deferred operations
-/// and in the spool. A replayed dead letter gets a new transaction id, and is sealed anew.
+/// What a payload is bound to: the one thing that stays with a message in the log, among dead letters, among deferred
+/// operations and in the spool. A replayed dead letter gets a new transaction id, and is sealed again.
 fn authenticated(transaction_id: &str) -> Vec<u8> {
     [PURPOSE, transaction_id.as_bytes()].concat()
 }
@@ -257,7 +257,7 @@ mod tests {
             let mut bytes = sealed.envelope.into_bytes();
             let at = at.index(bytes.len());
             bytes[at] ^= flip;
-            // What is no text cannot be read from the database in the first place.
+            // Bytes that are not text cannot be read from the database in the first place.
             if let Ok(envelope) = String::from_utf8(bytes) {
                 let opened = keys.open(&sealed.key_id, &envelope, "t");
                 prop_assert_eq!(opened, Err(Unreadable::Damaged(sealed.key_id)));

@@ -1,5 +1,5 @@
-//! Names to partitions: what the broker has looked up, bounded. Only a hint: a row deleted behind its back shows
-//! when it is used, and is then looked up again.
+//! Names to partitions: what the broker has looked up, bounded. Only a hint: if a row was deleted in the meantime,
+//! that shows when the entry is used, and the name is looked up again.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +16,9 @@ const NAMES_MAX: usize = 100_000;
 pub struct Known {
     pub partition: Arc<Partition>,
     pub dedup_seconds: i32,
-    /// Its queue wants payloads encrypted.
+    /// Whether its queue requires payloads to be encrypted.
     pub encrypted: bool,
-    /// The head when it was looked up.
+    /// The head at the time of the lookup.
     pub head: i64,
 }
 
@@ -32,7 +32,7 @@ impl Directory {
         Self { known: Mutex::new(Cache::new(NAMES_MAX)), changes: AtomicU64::new(0) }
     }
 
-    /// In the order asked; one lock for all.
+    /// In the order asked, under one lock.
     pub fn find<'a>(&self, names: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Option<Known>> {
         let mut known = self.lock();
         let mut key = String::new();
@@ -44,12 +44,12 @@ impl Directory {
             .collect()
     }
 
-    /// To be read before something is looked up that is to be learned.
+    /// To be read before a lookup whose result goes to [`Self::learn`].
     pub fn changes(&self) -> u64 {
         self.changes.load(SeqCst)
     }
 
-    /// Unless options were changed since it was looked up: it would be remembered for good that a queue is not to be
+    /// Remembers a lookup, unless options changed since: otherwise it might be remembered for good that a queue is not
     /// encrypted.
     pub fn learn(&self, known: Known, changes: u64) {
         let mut key = String::new();
@@ -66,7 +66,7 @@ impl Directory {
         self.lock().remove(key.as_str());
     }
 
-    /// The partitions of a queue, as far as they are known.
+    /// The partitions of a queue that are known here.
     pub fn ids(&self, queue: &str) -> Vec<Uuid> {
         let mut ids = Vec::new();
         self.lock().retain(|_, known| {

@@ -92,7 +92,7 @@ impl Examination {
 }
 
 /// Examines a database without a running engine. May take long, unlike the examination in the background.
-pub async fn diagnose(config: &Config) -> Result<Examination, StartError> {
+pub async fn examine(config: &Config) -> Result<Examination, StartError> {
     let connector = Connector::new(config, Tasks::default())?;
     let client = opened(&connector).await?;
     let refused = |error: tokio_postgres::Error| StartError::Statement(error_chain(&error));
@@ -104,7 +104,7 @@ pub async fn diagnose(config: &Config) -> Result<Examination, StartError> {
         return Ok(without_schema(begun, pooled));
     }
     let sent = clock::wall_seconds();
-    let facts = control::diagnose_alone(&client, true).await.map_err(StartError::Statement)?;
+    let facts = control::doctor_facts_alone(&client, true).await.map_err(StartError::Statement)?;
     let here = Circumstances {
         pool: pool_size(config.connections, facts.settings.max_connections.unsigned_abs() as usize),
         schema: SCHEMA_VERSION,

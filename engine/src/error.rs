@@ -37,7 +37,7 @@ pub enum Error {
     Unreadable(Box<UnreadableMessage>),
     #[error("{0}")]
     Seal(#[from] SealError),
-    /// What was encrypted must not become readable by being moved.
+    /// An encrypted message must not become readable by being moved.
     #[error(
         "a message that was encrypted cannot be pushed again without a key to encrypt with; set QUEEN_ENCRYPTION_KEY"
     )]
@@ -46,7 +46,7 @@ pub enum Error {
         "no encryption key is configured on this broker, and queue {0:?} asks for encryption: set QUEEN_ENCRYPTION_KEY"
     )]
     KeyRequired(String),
-    /// It may ask for encryption, and the database cannot be asked now.
+    /// The queue may require encryption, and the database cannot be asked now.
     #[error(
         "the database cannot be reached, and without QUEEN_ENCRYPTION_KEY messages are spooled only for queues known not to ask for \
          encryption; {0:?} is not known"

@@ -1,4 +1,4 @@
-//! Readers of bytes that nobody has checked, for `fuzz/`. Not part of what the engine offers.
+//! Functions that read unchecked bytes, exported for `fuzz/`. Not part of the engine's interface.
 
 pub use crate::log::Partition;
 pub use crate::log::frames::{Frame, read_string, with_ids, write_frame};

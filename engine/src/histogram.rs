@@ -1,4 +1,5 @@
-//! A histogram with fixed bounds. Adding is two atomic additions, no lock and no allocation, so it may stand on a hot path.
+//! A histogram with fixed bounds. Adding takes two atomic additions, no lock and no allocation, so it is fit for a hot
+//! path.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,7 +26,7 @@ pub struct Histogram {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distribution {
     pub bounds: &'static [u64],
-    /// How many values were at most as large as the bound, and, last, how many there are.
+    /// For each bound, how many values did not exceed it; last, how many there were in total.
     pub counts: Vec<u64>,
     pub sum: u64,
 }

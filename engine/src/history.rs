@@ -1,9 +1,9 @@
-//! History: what this broker did and how it was, minute by minute, until it is written down. Pure: it is told the time, and
-//! knows no database.
+//! History: what this broker did and measured, minute by minute, until it is written to the database. Pure: the time
+//! is passed in, and it knows no database.
 //!
-//! Minutes are those of the database's clock, because several brokers write into them: this one estimates that clock from the
-//! last time it asked and from how long ago that was. The minute is cut here and not when it is written, so that what
-//! happened while the database was away is not one spike at its return.
+//! Minutes are those of the database's clock, because several brokers write into them. This broker estimates that
+//! clock from its last reading and the time passed since. Minutes are cut here and not when they are written, so that
+//! what happened while the database was unreachable is not one spike at its return.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,11 @@ use serde_json::{Map, Value, json};
 use crate::process::Usage;
 use crate::tally::{Minute, Tally};
 
-/// Queues one statement writes.
+/// Queues that one statement writes.
 pub const BATCH_QUEUES: usize = 2_000;
 
-/// What waits for a database that is away: two hours of a quiet broker. Beyond, minutes are forgotten, but not their totals.
+/// Batches that wait while the database is unreachable: two hours of a quiet broker. Beyond that, minutes are dropped,
+/// but not their totals.
 const WAITING_MAX: usize = 120;
 
 const MINUTE: i64 = 60_000_000;
@@ -37,7 +38,7 @@ pub struct Sample {
     pub waiting: u64,
     pub parked: u64,
     pub threads: u64,
-    /// Tasks that wait for one of them.
+    /// Tasks that wait for a thread.
     pub tasks: u64,
     pub brokers: u64,
     pub leases: u64,
@@ -65,7 +66,7 @@ pub struct ClusterTotals {
 /// What can be written with one statement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
-    /// Goes up; one that was written is not written again.
+    /// Increases with each batch; a number that was written is not written again.
     pub number: i64,
     /// Microseconds since 1970.
     pub minute: i64,
@@ -78,24 +79,24 @@ pub struct Batch {
 
 pub struct History {
     state: Mutex<State>,
-    /// One writer at a time, or batches would overtake each other.
+    /// One writer at a time, because batches must not overtake each other.
     pub writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
-    /// When the database was asked for its time, and what it said.
+    /// When the database was last asked for its time, and its answer.
     clock: Option<(Instant, i64)>,
     number: i64,
     current: Current,
     waiting: VecDeque<Batch>,
     last: Option<(Instant, Sample)>,
-    /// As of the last time something was written.
+    /// As of the last write.
     written: ClusterTotals,
     shown: ClusterTotals,
 }
 
-/// The minute that is going on.
+/// The current minute.
 #[derive(Default)]
 struct Current {
     number: i64,
@@ -108,7 +109,7 @@ struct Current {
     parked_new: bool,
     flights: u64,
     errors: u64,
-    /// Of these, not in a batch yet.
+    /// Those of them that are in no batch yet.
     errors_new: u64,
     expired: [u64; 3],
     expiries: u64,
@@ -122,10 +123,10 @@ struct Gauge {
     last: f64,
 }
 
-/// Why messages left: their age, because all groups had read them, because nobody had.
+/// Why messages were removed: because of their age, because all groups had read them, because not all had in time.
 pub const EXPIRIES: [&str; 3] = ["age", "completed", "wait"];
 
-/// The wire's names, in the order of `Sample::gauges`.
+/// The names that clients see, in the order of `Sample::gauges`.
 const GAUGES: [&str; 17] = [
     "cpu.user_us",
     "cpu.system_us",
@@ -147,7 +148,7 @@ const GAUGES: [&str; 17] = [
 ];
 
 impl Sample {
-    /// `before`: processor time is told as what was used since, in hundredths of a percent of one core.
+    /// Processor time is the share used since `before`, in hundredths of a percent of one core.
     fn gauges(&self, before: Option<&(Instant, Self)>, now: Instant) -> [f64; 17] {
         let share = |used: fn(&Usage) -> u64| {
             let Some((then, before)) = before else { return 0.0 };
@@ -195,17 +196,17 @@ impl History {
         Self { state: Mutex::default(), writing: tokio::sync::Mutex::default() }
     }
 
-    /// What the database's clock said just now, in microseconds since 1970.
+    /// Records a reading of the database's clock, in microseconds since 1970.
     pub fn tell_time(&self, now: Instant, database: i64) {
         self.lock().clock = Some((now, database));
     }
 
-    /// What it would say now; `wall` is this machine's own clock, for as long as nobody has asked.
+    /// The estimated time of that clock; before its first reading, `wall`, this machine's own clock.
     pub fn time(&self, now: Instant, wall: i64) -> i64 {
         self.lock().time(now, wall)
     }
 
-    /// Takes one look at the broker, and closes the minute if it is over. `parked`: pops, by queue.
+    /// Records one sample of the broker, and closes the minute if it is over. `parked`: pops, by queue.
     pub fn sample(
         &self,
         now: Instant,
@@ -216,7 +217,7 @@ impl History {
         about: &Map<String, Value>,
     ) {
         let mut state = self.lock();
-        state.turn(now, wall, tally, about);
+        state.begin_minute(now, wall, tally, about);
         let last = state.last.take();
         let gauges = sample.gauges(last.as_ref(), now);
         let free = sample.pool_size.saturating_sub(sample.pool_busy);
@@ -243,7 +244,7 @@ impl History {
         state.last = Some((now, sample));
     }
 
-    /// Messages left for this reason (`EXPIRIES`).
+    /// Messages were removed for this reason (`EXPIRIES`).
     pub fn expired(&self, reason: &str, messages: u64) {
         let Some(index) = EXPIRIES.iter().position(|word| *word == reason).filter(|_| messages > 0) else {
             return;
@@ -253,10 +254,10 @@ impl History {
         state.current.expiries += 1;
     }
 
-    /// Puts what has happened so far in line to be written, also of the minute that is going on.
+    /// Queues everything that has happened so far for writing, including the current minute.
     pub fn collect(&self, now: Instant, wall: i64, tally: &Tally, about: &Map<String, Value>) {
         let mut state = self.lock();
-        state.turn(now, wall, tally, about);
+        state.begin_minute(now, wall, tally, about);
         state.close(tally, about);
     }
 
@@ -264,12 +265,12 @@ impl History {
         self.lock().waiting.front().cloned()
     }
 
-    /// What was written before this broker came.
+    /// What was written before this broker started.
     pub fn know(&self, totals: ClusterTotals) {
         self.lock().written = totals;
     }
 
-    /// A batch is in the database, which has these totals now.
+    /// A batch was written, and these are the database's totals now.
     pub fn wrote(&self, number: i64, totals: ClusterTotals) {
         let mut state = self.lock();
         if state.waiting.front().is_some_and(|batch| batch.number == number) {
@@ -278,7 +279,7 @@ impl History {
         state.written = totals;
     }
 
-    /// As of the last time something was written, and what this broker did since. Never goes down.
+    /// As of the last write, plus what this broker did since. Never goes down.
     pub fn totals(&self, tally: &Tally) -> ClusterTotals {
         let mut state = self.lock();
         let mut totals = state.written;
@@ -304,16 +305,16 @@ impl State {
         }
     }
 
-    fn turn(&mut self, now: Instant, wall: i64, tally: &Tally, about: &Map<String, Value>) {
+    fn begin_minute(&mut self, now: Instant, wall: i64, tally: &Tally, about: &Map<String, Value>) {
         let number = self.time(now, wall).div_euclid(MINUTE);
-        // The estimate of the other clock wavers: a minute that has been closed must not be begun anew.
+        // The estimate of the database's clock wavers: a minute that was closed must not begin again.
         if number == self.current.number
             || (self.current.number - BACK_MAX..self.current.number).contains(&number)
         {
             return;
         }
         if self.current.number == 0 {
-            // The first look. What has happened since the start stays.
+            // The first sample. What has happened since the start is kept.
             self.current.number = number;
             return;
         }
@@ -351,7 +352,7 @@ impl State {
             self.waiting.push_back(Batch { number: self.number, minute, lines, row: row.take(), totals });
         }
         while self.waiting.len() > WAITING_MAX {
-            // Not the first: it may have been written without anybody knowing.
+            // Not the first: it may have been written although the response was lost.
             let Some(forgotten) = self.waiting.remove(1) else { break };
             if let Some(next) = self.waiting.get_mut(1) {
                 next.totals.add(&forgotten.totals);
@@ -361,7 +362,7 @@ impl State {
 }
 
 impl Current {
-    /// Column by column, so far. `about`: who this broker is.
+    /// The broker's row so far, by column. `about`: facts about this broker.
     fn row(&self, about: &Map<String, Value>) -> String {
         let sum = |gauge: usize| self.gauges.get(gauge).map_or(0, |gauge| gauge.sum as u64);
         let most = |gauge: usize| self.gauges.get(gauge).map_or(0, |gauge| gauge.max as u64);
@@ -485,7 +486,7 @@ mod tests {
         serde_json::from_str(batch.row.as_ref().unwrap()).unwrap()
     }
 
-    /// A history whose clock was told to stand at the start of a minute.
+    /// A history whose clock stands at the start of a minute.
     fn fresh(now: Instant) -> (History, Tally) {
         let history = History::new();
         history.tell_time(now, 1_000 * MINUTE);
@@ -530,14 +531,14 @@ mod tests {
     fn a_clock_that_wavers_does_not_begin_a_minute_anew() {
         let now = crate::clock::now();
         let (history, tally) = fresh(now);
-        history.lock().turn(now, 0, &tally, &about());
-        history.lock().turn(now + Duration::from_secs(60), 0, &tally, &about());
+        history.lock().begin_minute(now, 0, &tally, &about());
+        history.lock().begin_minute(now + Duration::from_secs(60), 0, &tally, &about());
         history.tell_time(now + Duration::from_secs(61), 1_001 * MINUTE - 5);
         tally.record("q", |minute| minute.pop_requests += 1);
         history.collect(now + Duration::from_secs(61), 0, &tally, &about());
         history.wrote(1, ClusterTotals::default());
         assert_eq!(history.next().unwrap().minute, 1_001 * MINUTE);
-        // One that is really set back is followed.
+        // A clock that is really set back is followed.
         history.tell_time(now + Duration::from_secs(62), 900 * MINUTE);
         history.collect(now + Duration::from_secs(62), 0, &tally, &about());
         assert_eq!(history.lock().current.number, 900);

@@ -1,4 +1,4 @@
-//! The lanes of a broker. A new one is a line of the table below; metrics and figures follow.
+//! The lanes of a broker. To add one, add a line to the table below; metrics and figures follow.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use crate::message;
 use crate::shared::Shared;
 use crate::sidecar::{Lane, LaneCounts, LaneSettings, LaneSpread, Operation};
 
-/// What becomes of an entry that could not be sent because the database is away.
+/// What happens to an entry that could not be sent because the database is unreachable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
     /// It waits.
     Waits,
-    /// It fails at once where there is a spool, which takes what it carries.
+    /// It fails at once if there is a spool, which then takes its messages.
     Spools,
 }
 

@@ -1,7 +1,10 @@
 //! The heart of Queen: operation → lane → SQL procedure → answer. It knows no HTTP.
 //!
 //! To follow a message: `message/push.rs` takes it, `sidecar/lane.rs` puts it on a flight, `message/append.rs` makes a
-//! segment of it, `db/procedures.rs` calls `sql/procedures/push.sql`, and `watches.rs` wakes who waits for it.
+//! segment of it, `db/procedures.rs` calls `sql/procedures/push.sql`, and `watches.rs` wakes the pops that wait for
+//! it.
+
+#![warn(clippy::print_stdout, clippy::print_stderr, reason = "panics if nobody reads it")]
 
 mod admin;
 mod cache;
@@ -61,7 +64,7 @@ pub use db::resources::{
 };
 pub use db::statistics::{Gauges, GroupGauge};
 pub use db::traces::{NamedTrace, NewTrace, Trace, TraceName};
-pub use doctor::{Examination, Facts, Finding, Holder, Severity, Table, diagnose};
+pub use doctor::{Examination, Facts, Finding, Holder, Severity, Table, examine};
 pub use error::{Error, StartError};
 pub use histogram::{Distribution, Histogram, MICROSECONDS};
 pub use history::ClusterTotals;
@@ -85,7 +88,7 @@ pub struct Engine {
     claims: Arc<AtomicU64>,
 }
 
-/// One reading of what the engine counts.
+/// One reading of the engine's counters.
 #[derive(Debug, Clone)]
 pub struct Stats {
     /// By lane.
@@ -93,11 +96,11 @@ pub struct Stats {
     pub connections: usize,
     pub connections_busy: usize,
     pub parked: usize,
-    /// Messages for partitions that would have been too many.
+    /// Messages refused because their queue has all the partitions that it may have.
     pub partitions_refused: u64,
-    /// Messages that were refused because their queue does not exist and must not be made.
+    /// Messages refused because their queue does not exist and must not be created.
     pub queues_refused: u64,
-    /// Partitions that ready lists call ready, and all they list.
+    /// Partitions that ready lists consider ready, and all that they list.
     pub ready: usize,
     pub listed: usize,
     pub segment_cache: CacheStats,
@@ -119,12 +122,12 @@ impl CacheStats {
     }
 }
 
-/// How long an answer of the database counts. Checks of health come from anybody, and as often as they like.
+/// How long a result counts. Anyone may ask for the health of a broker, as often as they like.
 const READY_FOR: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Asks the database whether it answers, with a short deadline. Callers at about the same time share one question, which
-    /// is asked to its end even if all of them go away.
+    /// Checks whether the database responds, with a short deadline. Callers at about the same time share one check,
+    /// which runs to its end even if all of them go away.
     pub async fn ready(&self) -> bool {
         let (done, result) = tokio::sync::oneshot::channel();
         let engine = self.clone();
@@ -148,12 +151,12 @@ impl Engine {
         ready
     }
 
-    /// Whether the last who tried could reach the database. Asks nobody.
+    /// Whether the database could be reached at the last try. Does not query it.
     pub fn reaches_database(&self) -> bool {
         !self.shared.connections.is_down()
     }
 
-    /// How long the database took to answer a small question, the last time it did.
+    /// How long the database took to answer the last small query.
     pub fn database_latency(&self) -> Duration {
         self.shared.load.latency()
     }
@@ -204,13 +207,13 @@ impl Engine {
         self.lanes.waiting(clock::now())
     }
 
-    /// Answers parked pops at once, and lets none park any more. Everything else goes on.
+    /// Answers parked pops at once, and lets none park any more. Everything else continues.
     pub fn drain(&self) {
         self.shared.tasks.drain();
     }
 
-    /// For work that must not stop halfway when the caller goes away: between a commit and what this broker does about it, or
-    /// inside a transaction.
+    /// For work that must not stop halfway when the caller goes away: between a commit and what this broker does about
+    /// it, or inside a transaction.
     async fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -227,7 +230,7 @@ impl Engine {
         if self.shared.tasks.is_stopping() { Err(db::Error::Stopping) } else { Ok(()) }
     }
 
-    /// Refuses new calls; what is in the air lands.
+    /// Refuses new calls; flights in the air land.
     pub async fn stop(&self) {
         self.shared.tasks.stop(&[&self.shared.connections, &self.shared.reads]).await;
         if let Some(spool) = &self.shared.spool {

@@ -1,5 +1,6 @@
-//! What happens to traced messages, noted in memory and written by `jobs/life.rs` a moment later. Best effort: there is
-//! a limit to what waits, and what does not fit is counted and forgotten. The message path never waits for it.
+//! What happens to traced messages, noted in memory and written by `jobs/life.rs` a moment later. Best effort: the
+//! number of waiting events is limited, and those that do not fit are counted and dropped. The message path never
+//! waits for it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,16 +17,16 @@ use crate::message::ack_plan::Item;
 /// Events that wait to be written, about 10 MB at worst.
 const WAITING_MAX: usize = 10_000;
 
-/// Acknowledgements that wait to be looked up.
+/// Acks that wait to be looked up.
 const LOOK_UPS_MAX: usize = 1_000;
 
-/// An explanation may be as large as a request; here the start of it does.
+/// An error text may be as large as a request; here its beginning is enough.
 const ERROR_CHARS_MAX: usize = 1_000;
 
 /// Of one transaction: every message it acknowledges is a parent of every message it pushes.
 const RELATIONS_MAX: usize = 1_000;
 
-/// A message whose sender wants to know what becomes of it.
+/// A message whose sender asked for it to be traced.
 #[derive(Debug, Clone)]
 pub struct TracedMessage {
     pub offset: i64,
@@ -37,14 +38,14 @@ pub struct TracedMessage {
 /// The traced messages of one delivery.
 #[derive(Debug)]
 pub struct Traced {
-    /// The offset of the first message of the delivery, traced or not, and which delivery of it this is, from 1; `None`: another
-    /// broker knows.
+    /// The offset of the first message of the delivery, traced or not, and the number of this delivery of it, from 1;
+    /// `None`: only another broker knows them.
     pub first: Option<(i64, i32)>,
     pub messages: Vec<TracedMessage>,
 }
 
 impl Traced {
-    /// Failures are counted for the first message.
+    /// Failures are counted for the first message only.
     fn attempt(&self, offset: i64) -> Option<i32> {
         self.first.map(|(first, attempt)| if offset == first { attempt } else { 1 })
     }
@@ -59,9 +60,9 @@ pub enum Happened {
     DeadLetter,
     /// Given up, in a queue that keeps no dead letters.
     Dropped,
-    /// A message that was pushed in the transaction that acknowledged this one.
+    /// A message was pushed in the transaction that acknowledged this one.
     Child,
-    /// The other way round.
+    /// A message was acknowledged in the transaction that pushed this one.
     Parent,
 }
 
@@ -110,7 +111,7 @@ pub struct Event {
     pub relation: Option<Relation>,
 }
 
-/// An acknowledgement of a lease with traced messages that another broker served: which ones, the log has to be asked.
+/// An ack of a lease that another broker served and that has traced messages; the log has to be asked which.
 #[derive(Debug)]
 pub struct LookUp {
     pub at: Instant,
@@ -121,7 +122,7 @@ pub struct LookUp {
 }
 
 impl LookUp {
-    /// Up to where.
+    /// The end of the offsets to look up.
     pub fn end(&self) -> i64 {
         let items = self.items.iter().map(|item| item.offset + 1).max().unwrap_or(0);
         items.max(self.moved.to)
@@ -132,7 +133,7 @@ impl LookUp {
     }
 }
 
-/// How well it goes.
+/// How many events were recorded, and how many were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LifeCounts {
     pub recorded: u64,
@@ -140,12 +141,12 @@ pub struct LifeCounts {
 }
 
 /// # Invariants
-/// - No more wait than the limit; the oldest stay.
+/// - No more events wait than the limit; the oldest stay.
 #[derive(Default)]
 pub struct Life {
     waiting: Mutex<VecDeque<Event>>,
     look_ups: Mutex<VecDeque<LookUp>>,
-    /// Somebody writes: events of one broker stay in order.
+    /// Held while writing, so that events of one broker stay in order.
     pub writing: tokio::sync::Mutex<()>,
     pub noted: Notify,
     recorded: AtomicU64,
@@ -181,14 +182,14 @@ impl Life {
         self.look_ups.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// The oldest of those that wait.
+    /// The oldest waiting events.
     pub fn take(&self, limit: usize) -> Vec<Event> {
         let mut waiting = self.waiting();
         let count = limit.min(waiting.len());
         waiting.drain(..count).collect()
     }
 
-    /// They could not be sent, and come first again.
+    /// Puts back events that could not be sent; they come first again.
     pub fn give_back(&self, events: Vec<Event>) {
         let mut waiting = self.waiting();
         let room = WAITING_MAX.saturating_sub(waiting.len());
@@ -236,7 +237,7 @@ fn event(at: Instant, partition: Uuid, message: &TracedMessage, happened: Happen
     }
 }
 
-/// `auto`: nobody will acknowledge them, because delivery did.
+/// `auto`: no ack will follow, because the delivery was one.
 pub fn delivered(at: Instant, partition: Uuid, group: &Arc<str>, traced: &Traced, auto: bool) -> Vec<Event> {
     let mut events = Vec::with_capacity(traced.messages.len());
     for message in &traced.messages {
@@ -253,7 +254,7 @@ pub fn delivered(at: Instant, partition: Uuid, group: &Arc<str>, traced: &Traced
     events
 }
 
-/// What an acknowledgement did: where it took the cursor from and to, and whether dead letters are kept.
+/// What an ack did: where it took the cursor from and to, and whether dead letters are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Moved {
     pub from: i64,
@@ -261,7 +262,7 @@ pub struct Moved {
     pub kept: bool,
 }
 
-/// A cursor that moves over a message has finished it: it was given up if it was said to have failed.
+/// A cursor that moves past a message has finished it; if it was reported as failed, the group gave up on it.
 pub fn settled(
     at: Instant,
     partition: Uuid,
@@ -280,7 +281,7 @@ pub fn settled(
             AckStatus::Failed | AckStatus::Dlq if passed => Happened::Dropped,
             AckStatus::Failed => Happened::Failed,
             AckStatus::Retry => Happened::Retry,
-            // Behind one that failed: not applied, and delivered again.
+            // Behind a failed message: not applied, and delivered again.
             AckStatus::Completed | AckStatus::Dlq => continue,
         };
         let error = item.and_then(|item| item.error.as_deref()).filter(|_| happened != Happened::Completed);
@@ -294,7 +295,7 @@ pub fn settled(
     events
 }
 
-/// Both sides of every relation, and how many there was no room for.
+/// Both sides of every relation, and the number of events there was no room for.
 pub fn related(at: Instant, transaction: Uuid, parents: &[Named], children: &[Named]) -> (Vec<Event>, usize) {
     let mut events = Vec::new();
     let pairs = parents.iter().flat_map(|parent| children.iter().map(move |child| (parent, child)));

@@ -1,6 +1,6 @@
-//! What this process uses, as the kernel tells it. Where nobody tells, it is zero.
+//! Resources that this process uses, as reported by the kernel. Zero where that reports nothing.
 
-/// Clock ticks in a second: the same on every Linux, whatever the kernel counts in.
+/// Clock ticks per second: the same on every Linux, whatever the kernel itself counts in.
 const TICKS: u64 = 100;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub fn usage() -> Usage {
 }
 
 fn parse(stat: &str, status: &str) -> Usage {
-    // The name of the program may hold anything, so fields are counted from its closing bracket.
+    // The name of the program may contain anything, so fields are counted from its closing bracket.
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
     let ticks = |field: usize| {
         let ticks = after.split_ascii_whitespace().nth(field).and_then(|text| text.parse::<u64>().ok());

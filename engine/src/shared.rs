@@ -32,7 +32,7 @@ use crate::watches::Watches;
 /// Transaction hashes of served leases: 16 bytes each, 16 MB.
 const LEASE_HASHES_MAX: usize = 1_000_000;
 
-/// An act of the control plane may hold a connection for long. Most of them are left to the message plane.
+/// An act of the control plane may hold a connection for long. Most connections are left to the message plane.
 const ACTS_SHARE: usize = 4;
 const ACTS_WAITING_MAX: usize = 64;
 
@@ -48,7 +48,7 @@ impl Acts {
         Self { accepted: Semaphore::new(under_way + ACTS_WAITING_MAX), under_way: Semaphore::new(under_way) }
     }
 
-    /// Runs the work when there is a place for it. Too many that wait already, and it is refused.
+    /// Runs the work when there is a place for it. Refuses it if too many are waiting already.
     pub async fn run<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let Ok(_accepted) = self.accepted.try_acquire() else { return Err(db::Error::Full.into()) };
         let _place = self.under_way.acquire().await;
@@ -59,9 +59,9 @@ impl Acts {
 pub struct Shared {
     pub config: Config,
     pub tasks: Tasks,
-    /// Of the message plane, of jobs, and of acts of the control plane.
+    /// For the message plane, jobs, and acts of the control plane.
     pub connections: Connections,
-    /// A few beside them, for lists and figures that somebody looks at: they may be slow, and nothing else waits for them.
+    /// A few more, for lists and figures: these may be slow, and nothing else waits for them.
     pub reads: Connections,
     /// Acts of the control plane that are under way, and those that wait behind them.
     pub acts: Acts,
@@ -76,13 +76,13 @@ pub struct Shared {
     pub history: History,
     pub cluster: Cluster,
     pub spool: Option<Spool>,
-    /// Whether a pooler in transaction mode is in between, once somebody has tried.
+    /// Whether a pooler in transaction mode is in between, once that was tested.
     pub pooled: OnceLock<bool>,
     examination: Mutex<Option<Arc<Examination>>>,
-    /// When the database was last asked whether it answers, and whether it did.
+    /// When the database was last asked whether it responds, and whether it did.
     pub seen_ready: tokio::sync::Mutex<Option<(Instant, bool)>>,
     pub life: Life,
-    /// Messages for partitions that would have been too many.
+    /// Messages refused because their queue has all the partitions that it may have.
     pub partitions_refused: AtomicU64,
     pub queues_refused: AtomicU64,
     pub troubles: Troubles,
@@ -133,7 +133,8 @@ impl Shared {
         }
     }
 
-    /// The server may have lost the end of its log, and give the same offsets to other messages.
+    /// Forgets what was read from the log: the server may have lost the end of it, and give the same offsets to other
+    /// messages.
     pub fn forget_log(&self) {
         *self.segments() = Segments::new(self.config.segment_cache_bytes);
         *self.dedup() = Dedup::new(self.config.dedup_cache_bytes);
@@ -142,7 +143,7 @@ impl Shared {
         self.owners.forget();
     }
 
-    /// Why a message is refused for which there is no partition.
+    /// The reason why messages are refused that have no partition.
     pub fn refusal(&self, refusal: Refusal, queue: &str) -> String {
         match refusal {
             Refusal::Partitions => {
@@ -154,7 +155,7 @@ impl Shared {
         }
     }
 
-    /// Counts it.
+    /// Counts a refusal.
     pub fn refused(&self, refusal: Refusal) {
         let counter = match refusal {
             Refusal::Partitions => &self.partitions_refused,
@@ -172,7 +173,7 @@ impl Shared {
         *self.gauges.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(gauges);
     }
 
-    /// The latest, if there was one.
+    /// The latest examination, if there was one.
     pub fn examination(&self) -> Option<Arc<Examination>> {
         self.examination.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

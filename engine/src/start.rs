@@ -1,4 +1,4 @@
-//! Starting: find out what database this is, bring its schema up to date, open the lanes.
+//! Starting: checks the database, brings its schema up to date, and opens the lanes.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::shared::Shared;
 use crate::spool::Spool;
 use crate::tasks::Tasks;
 
-/// `server_version_num` of the oldest release we test on.
+/// `server_version_num` of the oldest release that we test with.
 const VERSION_MIN: i32 = 150_000;
 
-/// A quarter of what the server allows, so that several brokers and a psql fit beside each other.
+/// A quarter of what the server allows, so that several brokers and a psql session fit in.
 const CONNECTION_SHARE: usize = 4;
 const CONNECTIONS_MAX: usize = 32;
 
-/// Connections for lists and figures, beside the others: one for so many of them.
+/// Connections for lists and figures come on top: one for this many others.
 const READ_SHARE: usize = 8;
 const READS_MAX: usize = 4;
 /// Some seconds of work.
@@ -106,7 +106,7 @@ impl Engine {
     }
 }
 
-/// Brings the schema up to date and leaves.
+/// Brings the schema up to date and returns.
 pub async fn migrate(config: &Config) -> Result<(), StartError> {
     let connector = Connector::new(config, Tasks::default())?;
     prepare(&connector).await.map(drop)
@@ -120,12 +120,12 @@ pub fn pool_size(wanted: usize, allowed: usize) -> usize {
     }
 }
 
-/// Of a broker with so many others.
+/// Connections for lists and figures, for a pool of this size.
 pub fn reads_size(size: usize) -> usize {
     (size / READ_SHARE).clamp(2, READS_MAX)
 }
 
-/// Checks the server and migrates; answers how many connections it allows.
+/// Checks the server and migrates; returns how many connections it allows.
 async fn prepare(connector: &Connector) -> Result<usize, StartError> {
     let (mut client, mut driver) = connector.connect().await.map_err(|error| explain(connector, error))?;
     connector.tasks.spawn_driver(async move {

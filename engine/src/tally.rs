@@ -1,10 +1,10 @@
-//! Tally: what this broker did to each queue since somebody last asked. Two ask: the statistics job, which adds the
-//! counts to those of the whole queue, and the history job, which writes a line for every minute.
+//! Tally: what this broker did to each queue since the last report. Two jobs report it: statistics, which adds the
+//! counts to those of the whole queue, and history, which writes a line for every minute.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Queues with something to tell. Beyond it, what is new is not told but measured.
+/// Queues with something to report. Beyond that, a new queue is not reported but measured.
 const QUEUES_MAX: usize = 100_000;
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub struct Counts {
     pub appended: i64,
     /// By group, how far its cursors moved in all partitions together.
     pub consumed: HashMap<Arc<str>, i64>,
-    /// Something happened that is not counted: the numbers have to be measured again.
+    /// Something happened that is not counted, so the numbers have to be measured again.
     pub doubt: bool,
 }
 
@@ -42,14 +42,14 @@ pub struct Minute {
     pub transactions: u64,
     pub dead_letters: u64,
     pub partitions_created: u64,
-    /// Of messages when they were delivered: the sum of their ages, how many, and the oldest.
+    /// Over messages when they were delivered: the sum of their ages, how many there were, and the highest age.
     pub lag_us: u64,
     pub lag_count: u64,
     pub lag_us_max: u64,
 }
 
 impl Tally {
-    /// After the commit, messages that are new in the log.
+    /// Called after the commit, for messages that are new in the log.
     pub fn appended<'a>(&self, segments: impl Iterator<Item = (&'a Arc<str>, usize)>) {
         let mut queues = self.lock();
         for (queue, messages) in segments {
@@ -60,7 +60,7 @@ impl Tally {
         }
     }
 
-    /// After the commit, a cursor that moved.
+    /// Called after the commit, for a cursor that moved.
     pub fn consumed(&self, queue: &str, group: &Arc<str>, messages: i64) {
         if messages == 0 {
             return;
@@ -70,21 +70,21 @@ impl Tally {
         }
     }
 
-    /// After the commit, a lease. The group is then listed, even if it never comes further.
+    /// Called after the commit, for a lease. The group is then listed, even if its cursor never moves.
     pub fn leased(&self, queue: &str, group: &Arc<str>) {
         if let Some(line) = line(&mut self.lock(), queue) {
             line.counts.consumed.entry(group.clone()).or_default();
         }
     }
 
-    /// Nobody knows what became of something that was sent, or it changed more than is counted.
+    /// The outcome of something that was sent is unknown, or it changed more than is counted.
     pub fn doubt(&self, queue: &str) {
         if let Some(line) = line(&mut self.lock(), queue) {
             line.counts.doubt = true;
         }
     }
 
-    /// A request of this queue.
+    /// Records a request for this queue.
     pub fn record(&self, queue: &str, what: impl FnOnce(&mut Minute)) {
         if let Some(line) = line(&mut self.lock(), queue) {
             what(&mut line.minute);
@@ -101,7 +101,7 @@ impl Tally {
         told
     }
 
-    /// What could not be told after all.
+    /// Puts back what could not be reported.
     pub fn give_back(&self, counts: Vec<(Arc<str>, Counts)>) {
         let mut queues = self.lock();
         for (queue, counts) in counts {
@@ -120,7 +120,7 @@ impl Tally {
         told
     }
 
-    /// What `take_minutes` would tell, of all queues together.
+    /// What `take_minutes` would return, summed over all queues.
     pub fn sum_minutes(&self) -> Minute {
         let mut sum = Minute::default();
         self.lock().values().for_each(|line| sum.add(&line.minute));

@@ -1,4 +1,4 @@
-//! The only spawner: every task of the engine is counted, and told when to stop.
+//! The only place that spawns tasks: every task of the engine is counted, and told when to stop.
 
 use std::future::Future;
 
@@ -13,19 +13,19 @@ pub struct Tasks {
     work: TaskTracker,
     /// Connection drivers: they end when their connections are dropped, so they are waited for last.
     drivers: TaskTracker,
-    /// Nobody waits any longer.
+    /// Canceled when pops must not wait any longer.
     draining: CancellationToken,
-    /// Nobody asks any longer.
+    /// Canceled when the engine stops.
     stopping: CancellationToken,
 }
 
 impl Tasks {
-    /// Runs to its end, also while the engine stops: flights land.
+    /// Runs the task to its end, even while the engine stops, so that flights land.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.work.spawn(task);
     }
 
-    /// Is dropped at its next await once the engine stops: loops that hold nothing.
+    /// Drops the task at its next await once the engine stops: for loops that hold nothing.
     pub fn spawn_until_stop(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stopping = self.stopping.clone();
         self.work.spawn(async move {
@@ -48,7 +48,7 @@ impl Tasks {
         self.stopping.is_cancelled()
     }
 
-    /// Flights and loops that are running.
+    /// How many flights and loops are running.
     pub fn len(&self) -> usize {
         self.work.len()
     }

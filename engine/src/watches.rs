@@ -17,8 +17,8 @@ use crate::pop::watch::{Pushed, Watch};
 /// Beyond this, watches without a pop are dropped at once.
 const WATCHES_MAX: usize = 20_000;
 
-/// A watch without a pop for this long is dropped. The next pop reads its list from the database, which takes 20 ms for
-/// 10,000 partitions: at most 0.4 % of the time of a client that polls just too slowly.
+/// A watch without a pop for this long is dropped. The next pop reads its list from the database, which takes 20 ms
+/// for 10,000 partitions: at most 0.4 % of the time of a client that polls slightly too slowly.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// Partitions in all lists together, some 200 bytes each. Beyond this, lists are emptied until half of them are left.
@@ -111,7 +111,7 @@ impl Watches {
         held.iter().for_each(|watch| watch.reset());
     }
 
-    /// Drops watches without a pop for a while, and empties lists if there is too much in them.
+    /// Drops watches that have had no pop for a while, and empties lists if they hold too much.
     pub fn sweep(&self, now: Instant) {
         let mut held = Vec::new();
         let mut registry = self.lock();
@@ -147,7 +147,7 @@ impl Watches {
         self.lock().watches().map(|watch| watch.parked()).sum()
     }
 
-    /// Of all lists: partitions that may be claimed now, and all that are listed.
+    /// Over all lists: partitions that may be claimed now, and all that are listed.
     pub fn listed(&self) -> (usize, usize) {
         let registry = self.lock();
         let watches = registry.watches();
@@ -159,7 +159,7 @@ impl Watches {
         self.lock().watches().map(|watch| (watch.queue.clone(), watch.group.clone())).collect()
     }
 
-    /// How many, by queue; none for a queue without.
+    /// How many pops are parked, by queue; queues without any are left out.
     pub fn parked_by_queue(&self) -> Vec<(Arc<str>, u64)> {
         let registry = self.lock();
         let queues = registry.queues.iter().map(|(queue, groups)| {
@@ -206,7 +206,7 @@ impl Registry {
         self.retain_of(None, None, keep);
     }
 
-    /// Of the watches of a queue or a group (`None`: of all) those to keep.
+    /// Drops the watches of a queue or a group (`None`: of all), except those to keep.
     fn retain_of(
         &mut self,
         queue: Option<&str>,

@@ -97,7 +97,7 @@ pub fn configure(data: &[u8]) {
     let mut again = options.clone();
     again.merge(&configure.changes).expect("and merged again");
     assert_eq!(options, again, "a repeated request changes nothing");
-    // What is returned can be requested.
+    // Options that are returned can be sent again.
     let told = serde_json::to_value(&options).expect("options are JSON");
     let echo = json!({ "queue": configure.queue, "options": told }).to_string();
     let echo = Configure::parse(echo.as_bytes()).expect("an echo is a request");

@@ -1,4 +1,4 @@
-//! Cuts the fuzzer's bytes into values. Changing a byte changes one value, and not all that follow.
+//! Cuts the fuzzer's bytes into values. Changing a byte changes one value, not all the values after it.
 
 pub struct Input<'a>(&'a [u8]);
 

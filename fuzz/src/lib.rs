@@ -29,7 +29,7 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("units", settings::units),
 ];
 
-/// For `fuzz_target!`. Panics for an unknown name.
+/// Called by `fuzz_target!`. Panics for an unknown name.
 pub fn check(target: &str, data: &[u8]) {
     let found = TARGETS.iter().find(|(name, _)| *name == target);
     found.unwrap_or_else(|| panic!("no target {target}")).1(data);

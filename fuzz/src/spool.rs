@@ -33,7 +33,7 @@ fn check_contents(bytes: &[u8]) {
                 .position(|part| part == written)
                 .expect("it is in the file");
         end = at + written.len();
-        // Finding out what a record is about must not fail either.
+        // Parsing a record's body must not panic either.
         let _ = serde_json::from_slice::<Spooled<'_>>(found.body);
     }
     assert_eq!(contents.end, end);

@@ -39,7 +39,7 @@ fn every_case_of_the_corpus_passes() {
     }
 }
 
-/// A short deterministic walk from the corpus.
+/// Mutations of the corpus, the same in every run.
 #[test]
 fn mutations_of_the_corpus_pass() {
     for (target, check) in TARGETS {
@@ -67,7 +67,8 @@ fn the_fuzzer_knows_every_target() {
     }
 }
 
-/// A few of: a byte changed, removed, doubled, a piece of another case put in, the end cut off.
+/// One to four mutations: a byte is changed, removed or inserted, a piece of another case is
+/// inserted, or the end is cut off.
 fn mutated(case: &[u8], other: &[u8], dice: &mut Random) -> Vec<u8> {
     const AWKWARD: &[u8] = b"\0\"\\{}[],:.%@?='+-0\n\xfe\xff";
     let mut data = case.to_vec();

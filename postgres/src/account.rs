@@ -25,7 +25,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// If a cluster exists, its owner is used, even if a user `postgres` was added to this machine later.
+    /// If a cluster exists, its owner is used, even if a user `postgres` was added to the machine later.
     pub fn choose(cluster: &Path) -> Result<Self, Error> {
         let me = rustix::process::geteuid();
         let owner = fs::metadata(cluster).ok().map(|found| (found.uid(), found.gid()));

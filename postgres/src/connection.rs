@@ -26,7 +26,7 @@ impl Connection {
         format!("host={host} port={} user={} dbname={}", self.port, self.user, self.database)
     }
 
-    /// A command that a person can paste into a shell.
+    /// A command to paste into a shell.
     pub fn psql_command(&self) -> String {
         let host = shell_word(&self.socket_dir.to_string_lossy());
         format!("psql -h {host} -p {} -U {} {}", self.port, self.user, self.database)

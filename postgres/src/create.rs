@@ -37,7 +37,7 @@ async fn initdb(binaries: &Binaries, account: &Account, dir: &Path, locale: &str
     let mut command = account.command(&binaries.initdb(), dir);
     command.arg("-D").arg(dir).args(["-U", NAME, "-E", "UTF8", "--data-checksums", "--no-instructions"]);
     command.args(["--locale", locale, "--lc-collate", "C"]);
-    // Access is controlled by the private folder of the socket: whoever can open the socket may connect.
+    // The private folder of the socket controls access: every process that can open the socket may connect.
     command.args(["--auth-local", "trust", "--auth-host", "reject"]);
     run(command, "").await
 }

@@ -19,7 +19,8 @@ const NEEDED: [&str; 11] = [
     "LOCALE_ARCHIVE",
 ];
 
-/// Lets `command` inherit what it needs, and those named by `more`. Call it before setting any variable.
+/// Lets `command` inherit what every program needs, and the variables that `more` accepts. Call it
+/// before setting any variable.
 pub fn limit(command: &mut Command, more: impl Fn(&str) -> bool) {
     command.env_clear();
     let kept = |name: &OsStr| name.to_str().is_some_and(|name| is_needed(name) || more(name));

@@ -32,8 +32,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// The folder of `postgres` and `initdb`; searched for in the usual places if not set.
     pub bin_dir: Option<PathBuf>,
-    /// Server settings that override ours. Only `port` and `unix_socket_directories` cannot be changed, otherwise the server could
-    /// not be found.
+    /// Server settings that override ours, except `port` and `unix_socket_directories`, without which the
+    /// server could not be found.
     pub extra: Vec<(String, String)>,
 }
 

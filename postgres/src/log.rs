@@ -10,7 +10,7 @@ const LOG_BYTES_MAX: u64 = 10 << 20;
 const TAIL_LINES: usize = 20;
 const TAIL_BYTES_MAX: u64 = 16 << 10;
 
-/// The log, from its end when it was opened.
+/// The server's log. Reading starts at what was its end when it was opened.
 #[derive(Debug)]
 pub struct Log {
     pub path: PathBuf,
@@ -18,7 +18,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// The file to pass to the server, and a reader of what will be added.
+    /// The file to pass to the server, and a reader of what is added to it.
     pub fn open(path: &Path) -> io::Result<(File, Self)> {
         if fs::metadata(path).is_ok_and(|found| found.len() > LOG_BYTES_MAX) {
             fs::rename(path, path.with_extension("log.1"))?;
@@ -28,7 +28,7 @@ impl Log {
         Ok((file, Self { path: path.to_owned(), from }))
     }
 
-    /// The last lines written since it was opened.
+    /// The last lines written since the log was opened.
     pub fn tail(&self) -> String {
         let text = self.read().unwrap_or_else(|error| format!("(cannot read the log: {error})"));
         let lines: Vec<&str> = text.lines().collect();

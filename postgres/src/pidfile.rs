@@ -43,7 +43,7 @@ pub fn read(cluster: &Path) -> Result<Option<PidFile>, Error> {
 /// Whether this process is a server of this cluster. Pids are reused by unrelated processes.
 pub fn runs_on(pid: Pid, cluster: &Path) -> bool {
     if Path::new("/proc/self/cwd").exists() {
-        // A person's shell may have the same working folder.
+        // A user's shell may have the same working folder.
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         // The working folder of a server is its cluster. A process that is dead but not reaped has none.
         let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));

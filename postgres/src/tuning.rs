@@ -41,7 +41,7 @@ const CHOSEN: [(&str, &str); 22] = [
     ("listen_addresses", ""),
     ("unix_socket_permissions", "0700"),
     ("max_connections", "200"),
-    // A stored message is on disk.
+    // A message that was reported as stored is on disk.
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     // A queue writes far more than it reads: infrequent, spread-out checkpoints limit full-page writes.

@@ -10,10 +10,10 @@ use crate::bounded::Bounded;
 use crate::object::Object;
 use crate::{BadRequest, QUEUE_MODE, Ticket, check_name, read_object};
 
-/// A lease cannot be larger, so neither can the acknowledgement of one.
+/// A lease cannot be larger, so neither can an acknowledgement of one.
 const ACK_ITEMS_MAX: usize = 50_000;
 
-/// The rest is cut off: it is stored with the message and its dead letter, and read by people.
+/// Longer errors are cut: they are stored with the message and its dead letter, and read by people.
 const ERROR_CHARS_MAX: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum AckStatus {
 }
 
 impl AckStatus {
-    /// Any word we do not know is a failure: better delivered twice than lost.
+    /// An unknown word is a failure: delivering twice is better than losing a message.
     pub fn parse(word: Option<&str>) -> Self {
         match word {
             None | Some("completed" | "success" | "acked" | "ok") => Self::Completed,
@@ -48,10 +48,10 @@ impl AckStatus {
 #[derive(Debug, Clone)]
 pub struct AckItem {
     pub transaction_id: String,
-    /// Decides between several messages of one transaction. `None`: the first is meant.
+    /// Selects one of several messages with the same transaction id. `None` selects the first.
     pub message_id: Option<Uuid>,
     pub partition_id: Uuid,
-    /// `None`: no lease check. `Some(text)`: whatever the client sent, checked later.
+    /// `None`: the lease is not checked. `Some`: whatever the client sent, checked later.
     pub lease_id: Option<String>,
     pub status: AckStatus,
     pub group: String,
@@ -106,7 +106,7 @@ impl AckBody {
     }
 }
 
-/// A text as it is, and anything else as JSON.
+/// A string as it is, and any other value as JSON.
 fn reason(error: &RawValue) -> Option<String> {
     let mut text = match error.get() {
         "null" => return None,
@@ -153,7 +153,7 @@ pub struct AckResult {
     pub lease_released: bool,
     pub dlq: bool,
     pub noop: bool,
-    /// Of an acknowledgement that was deferred.
+    /// Set if the acknowledgement was deferred.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<Ticket>,
 }

@@ -1,5 +1,5 @@
-//! A list with a limit. An item takes far more memory than the few bytes that can ask for one, so what is beyond the limit
-//! is counted and not kept.
+//! A list with a limit. An item takes far more memory than the few bytes of JSON that it is parsed from, so items
+//! beyond the limit are counted and not kept.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ impl<T, const MAX: usize> Default for Bounded<T, MAX> {
 }
 
 impl<T, const MAX: usize> Bounded<T, MAX> {
-    /// All of it, or a refusal that says how many there are. `what`: "items in one push", for example.
+    /// All items, or an error that says how many there are. `what`: "items in one push", for example.
     pub fn checked(self, what: &str) -> Result<Vec<T>, BadRequest> {
         match self.count > MAX {
             true => Err(BadRequest(format!("{} {what}, at most {MAX} are taken", self.count))),

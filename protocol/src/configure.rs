@@ -8,14 +8,14 @@ use crate::{BadRequest, check_name, check_new_name};
 #[derive(Debug, Clone)]
 pub struct Configure {
     pub queue: String,
-    /// `None` leaves what is stored.
+    /// `None` keeps the stored value.
     pub namespace: Option<String>,
     pub task: Option<String>,
-    /// As they were sent, by the option's name.
+    /// The values as they were sent, by name of the option.
     pub changes: Map<String, Value>,
-    /// What is to be stored, by the option's column.
+    /// The values to store, by column of the option.
     pub columns: Map<String, Value>,
-    /// Start from the defaults instead of from what is stored.
+    /// Start from the defaults instead of the stored options.
     pub replace: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Error codes: the stable words a client may match on, each with its HTTP status beside it.
+//! Error codes: the stable words that a client may match on, each with its HTTP status.
 
 use std::fmt;
 
@@ -66,10 +66,10 @@ impl ErrorCode {
     }
 }
 
-/// Fields that may be sent under another name.
+/// Fields with a second name.
 const TWO_NAMES: [(&str, &str); 2] = [("group", "consumerGroup"), ("message_id", "messageId")];
 
-/// A request that cannot be understood; the text is for the person who sent it.
+/// A request that cannot be understood. The text is for the person who sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRequest(pub String);
 

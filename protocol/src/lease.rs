@@ -13,15 +13,15 @@ use crate::{BadRequest, read_object};
 pub struct LeaseId {
     pub id: Uuid,
     pub partitions: Vec<i64>,
-    /// It holds traced messages, whoever acknowledges them.
+    /// The lease holds traced messages. The id says so, because any broker may acknowledge them.
     pub traced: bool,
 }
 
-/// No number, and so no partition.
+/// Not a hexadecimal number, so it cannot be mistaken for a partition.
 const TRACED: &str = ".t";
 
 impl LeaseId {
-    /// `None` for a text that no broker of ours has written.
+    /// `None` for text that no broker writes.
     pub fn parse(text: &str) -> Option<Self> {
         let (numbers, traced) = match text.strip_suffix(TRACED) {
             Some(numbers) => (numbers, true),
@@ -34,7 +34,7 @@ impl LeaseId {
     }
 }
 
-/// As it is written: no sign, nothing left out.
+/// A number as `Display` writes it: not empty, and without a sign.
 fn number(hex: &str) -> Option<i64> {
     let digits = !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
     i64::from_str_radix(hex, 16).ok().filter(|_| digits)
@@ -56,12 +56,12 @@ pub struct RenewBody {
 }
 
 impl RenewBody {
-    /// A published client drops an empty object, so no body at all means the default.
+    /// A published client does not send an empty object, so an empty body means the defaults.
     pub fn parse(body: &[u8]) -> Result<Self, BadRequest> {
         if body.iter().all(u8::is_ascii_whitespace) { Ok(Self::default()) } else { read_object(body) }
     }
 
-    /// At most a day: a lease that long is a lost partition.
+    /// At most a day. A partition that is leased for longer is as good as lost.
     pub fn seconds(&self) -> i32 {
         let seconds = self.seconds.filter(|&seconds| seconds > 0).unwrap_or(60);
         i32::try_from(seconds.min(86_400)).unwrap_or(86_400)

@@ -1,5 +1,5 @@
-//! The words Queen and its clients share: requests, answers, queue options, error codes, times.
-//! It parses and writes JSON. It knows no socket, no database and no clock.
+//! What Queen and its clients share: requests, responses, queue options, error codes, times. It parses and writes JSON.
+//! It knows no socket, no database and no clock.
 
 mod ack;
 mod bounded;

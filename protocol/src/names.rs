@@ -1,15 +1,15 @@
-//! Names: queues, partitions, consumer groups and transaction ids. Checked at the door, because one bad name
-//! inside a merged batch would fail its neighbours.
+//! Names: queues, partitions, consumer groups and transaction ids. They are checked on arrival, because one bad name in
+//! a merged batch would fail the other requests in it.
 
 use crate::BadRequest;
 
-/// The consumer group of everybody who names none.
+/// The consumer group of all consumers that name none.
 pub const QUEUE_MODE: &str = "__QUEUE_MODE__";
 
-/// The columns are as wide, and an index entry of four-byte characters still fits a page.
+/// The columns have the same limit. An index entry of that many four-byte characters still fits a page.
 const NAME_CHARS_MAX: usize = 255;
 
-/// Accepts any text up to 255 characters, the empty one included; PostgreSQL cannot hold a NUL.
+/// Accepts any text up to 255 characters, including the empty one. PostgreSQL cannot store a NUL.
 pub fn check_name(what: &str, name: &str) -> Result<(), BadRequest> {
     if name.len() > NAME_CHARS_MAX && name.chars().count() > NAME_CHARS_MAX {
         return Err(BadRequest(format!("{what} is longer than {NAME_CHARS_MAX} characters")));
@@ -20,8 +20,8 @@ pub fn check_name(what: &str, name: &str) -> Result<(), BadRequest> {
     Ok(())
 }
 
-/// Of a queue or partition that may come into being. `.` and `..` are steps in a path to browsers, proxies and most URL parsers,
-/// percent-encoded as well, so a route with such a name would reach something else.
+/// For a queue or partition that the request may create. Browsers, proxies and most URL parsers treat `.` and `..` in a
+/// path as steps, even percent-encoded, so a route with such a name would reach something else.
 pub fn check_new_name(what: &str, name: &str) -> Result<(), BadRequest> {
     match name {
         "." | ".." => {

@@ -1,6 +1,6 @@
 //! The known name that is nearest to an unknown one, for error messages.
 
-/// The known name with the least edits between the two, if they are few, no matter how it is capitalized and what joins its words.
+/// The known name with the fewest edits, if they are few. Case and the characters between words do not count.
 pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let letters = |text: &str| -> Vec<char> {
         text.chars()
@@ -12,7 +12,7 @@ pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> O
     let unknown = letters(unknown);
     let distances = known.into_iter().map(|name| (edits(&unknown, &letters(name)), name));
     let (edits, nearest) = distances.min_by_key(|(edits, _)| *edits)?;
-    // Further away it is another word, unless this is its beginning.
+    // With more edits it is another word, unless it begins with the unknown name.
     (3 * edits <= unknown.len() || letters(nearest).starts_with(&unknown)).then_some(nearest)
 }
 

@@ -1,4 +1,5 @@
-//! Objects where objects are meant. What serde derives also reads a list, as the fields in their order; here that is an error.
+//! Reads objects, and nothing else. A derived `Deserialize` also reads a list as the fields in their
+//! order; here that is an error.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,11 +9,11 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::BadRequest;
 
-/// A value that was written as an object.
+/// A value that must be a JSON object.
 #[derive(Debug)]
 pub struct Object<T>(pub T);
 
-/// A body that is an object.
+/// Reads a body that must be a JSON object.
 pub fn read_object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, BadRequest> {
     let Object(read) = serde_json::from_slice(body)?;
     Ok(read)

@@ -1,18 +1,18 @@
-//! Deferred operations, as `/api/v1/operations` and every 202 tell of them.
+//! Deferred operations, as `/api/v1/operations` and every 202 describe them.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-/// Operations a processor is expected to finish in a second, for the estimate.
+/// Operations that are expected to finish per second, for the estimate.
 const EXPECTED_PER_SECOND: u64 = 100;
 
-/// What the sender of a deferred request holds in hands.
+/// What the sender of a deferred request receives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ticket {
     pub operation_id: Uuid,
-    /// About how many operations were open when it was accepted, itself included.
+    /// Approximate number of open operations when it was accepted, including itself.
     pub queue_position: u64,
     /// Seconds.
     pub estimated_wait: u64,
@@ -27,7 +27,7 @@ impl Ticket {
     }
 }
 
-/// The body of a 202 for those who ask for it.
+/// The body of a 202 for requests that ask for an object.
 #[derive(Debug, Clone, Serialize)]
 pub struct Queued {
     /// Always `queued`.
@@ -35,7 +35,7 @@ pub struct Queued {
     #[serde(flatten)]
     pub ticket: Ticket,
     pub operations: Vec<QueuedOperation>,
-    /// For people; only for acknowledgements.
+    /// An explanation for people; only for acknowledgements.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
 }
@@ -65,15 +65,15 @@ pub struct OperationStatus {
     pub retry_count: i32,
     pub error_message: Option<String>,
     pub latency_seconds: f64,
-    /// How many messages it is about.
+    /// Number of messages.
     pub messages: i32,
-    /// The broker that works on it, or did.
+    /// The broker that executes or executed it.
     pub worker: Option<Uuid>,
-    /// What the direct call would have answered, once it is completed.
+    /// The response that the direct call would have had, once it is completed.
     pub result: Option<Box<RawValue>>,
 }
 
-/// A line of `GET /api/v1/operations/stats`.
+/// One entry of `GET /api/v1/operations/stats`.
 #[derive(Debug, Serialize)]
 pub struct OperationStats {
     pub operation_type: String,
@@ -85,17 +85,17 @@ pub struct OperationStats {
     pub avg_latency_seconds: f64,
 }
 
-/// What stands beside the stats.
+/// The load of the broker, next to the entries.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SystemHealth {
-    /// Busy connections by all.
+    /// Share of connections that are busy.
     pub pool_utilization: f64,
-    /// Callers that wait for one.
+    /// Callers that wait for a connection.
     pub pool_waiting: usize,
     /// Open operations.
     pub queue_depth: u64,
-    /// Operations that were finished in a second, of late.
+    /// Operations that currently finish per second.
     pub drain_rate: f64,
     /// Seconds since the oldest open operation was accepted.
     pub oldest_age_seconds: f64,

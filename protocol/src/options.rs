@@ -160,10 +160,10 @@ options! {
     min_pop_wait_time: i32 = 0, "minPopWaitTime", "Minimum pop wait", NoEffect, Milliseconds, max: 60_000, clamped: true;
 }
 
-/// They may stand among the options.
+/// These may also be sent among the options.
 pub(crate) const LABELS: [&str; 2] = ["namespace", "task"];
 
-/// Whether there is such an option. The error names one that is nearly the same.
+/// Fails if there is no such option. The error names a similar one.
 pub fn check_option(name: &str) -> Result<(), BadRequest> {
     let known = || OPTIONS.iter().map(|option| option.name).chain(LABELS);
     if known().any(|known| known == name) {
@@ -201,7 +201,7 @@ impl QueueOption {
         }
     }
 
-    /// The meaning, and since when there is such an option unless it was always there.
+    /// The meaning, followed by the release that added the option, unless the first one had it.
     pub fn description(&self) -> String {
         match self.since {
             FIRST_RELEASE => self.meaning.to_owned(),
@@ -222,7 +222,7 @@ impl QueueOption {
     }
 }
 
-/// JavaScript clients may send 60.0 for 60.
+/// A whole number. JavaScript clients may send 60.0 for 60.
 fn whole(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| {
         value.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15).map(|float| float as i64)
@@ -259,7 +259,7 @@ impl OptionValue for i32 {
     const MAX: i64 = i32::MAX as i64;
 
     fn read(option: &QueueOption, value: &Value) -> Result<Self, BadRequest> {
-        // No option of this type has a wider range.
+        // No option of this type allows a wider range.
         option.number(value).map(|number| number as Self)
     }
 }

@@ -1,4 +1,4 @@
-//! What a pop asks for. The three routes become one request.
+//! What a pop requests. The three routes become one request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Subscription {
         }
     }
 
-    /// `from` goes before `mode`; a word we do not know means everything.
+    /// `from` takes precedence over `mode`. An unknown word means all messages.
     pub fn parse(mode: Option<&str>, from: Option<&str>, default: Self) -> Result<Self, crate::BadRequest> {
         match (from.filter(|from| !from.is_empty()), mode.filter(|mode| !mode.is_empty())) {
             (Some("now"), _) => Ok(Self::New),
@@ -51,10 +51,10 @@ impl Subscription {
     }
 }
 
-/// Who pops, so that people can tell who holds a lease.
+/// The sender of a pop, to show who holds a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// `None`: nobody had to say who they are.
+    /// `None` without access control, or if the token has no subject.
     pub name: Option<Arc<str>>,
     pub address: IpAddr,
 }
@@ -66,14 +66,14 @@ pub struct PopRequest {
     pub batch: u32,
     pub partitions: u32,
     pub auto_ack: bool,
-    /// `None`: answer at once. `Some`: park for at most this long.
+    /// `None`: respond at once. `Some`: park for at most this long.
     pub wait: Option<Duration>,
     /// 0: the queue's lease time.
     pub lease_seconds: i32,
     pub subscription: Subscription,
-    /// In which word it was asked for, to be shown; `None`: in ours.
+    /// The word with which the request chose the start, to be shown. `None`: our own word is shown.
     pub mode: Option<String>,
-    /// Leave out of a message what it has in common with the one before.
+    /// Leave out fields of a message that are the same as in the previous message.
     pub brief: bool,
     pub holder: Option<Holder>,
 }

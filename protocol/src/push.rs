@@ -1,4 +1,4 @@
-//! `POST /api/v1/push`. Payloads are borrowed from the body and never looked into.
+//! `POST /api/v1/push`. Payloads are borrowed from the body and never inspected.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::{
     BadRequest, Ticket, Trace, TraceParent, check_name, check_new_name, check_transaction_id, read_object,
 };
 
-/// More is refused rather than split: a caller that sends this much has lost count, or means harm.
+/// Larger pushes are refused rather than split: they are a mistake, or an attack.
 pub(crate) const PUSH_ITEMS_MAX: usize = 50_000;
 
 #[derive(Debug)]
@@ -52,12 +52,12 @@ pub struct PushItem<'a> {
     pub task: Option<Cow<'a, str>>,
 }
 
-/// An explicit `null` is a payload; only an absent field is none.
+/// An explicit `null` is a payload; only an absent field means that there is none.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Anything but a string that can be read is none.
+/// Anything but a valid string counts as absent.
 fn trace_parent<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<TraceParent>, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?;
     Ok(serde_json::from_str::<Cow<'_, str>>(raw.get()).ok().and_then(|text| TraceParent::parse(&text)))
@@ -86,7 +86,7 @@ impl<'a> PushBody<'a> {
 }
 
 impl<'a> PushItem<'a> {
-    /// Gives it the context of its request, unless it has one of its own.
+    /// Applies the context of the request, unless the item has its own.
     pub fn inherit(&mut self, trace: Trace<'a>) {
         if self.traceparent.is_none() {
             self.traceparent = Some(trace.parent);
@@ -94,9 +94,9 @@ impl<'a> PushItem<'a> {
         }
     }
 
-    /// Puts a span in between: who reads the message continues from there.
+    /// Inserts a span: the consumer of the message continues from there.
     pub fn relay(&mut self, parent: TraceParent) {
-        // A state without its parent means nothing.
+        // A state without its parent has no meaning.
         self.tracestate = self.traceparent.and_then(|_| self.tracestate.take());
         self.traceparent = Some(parent);
     }
@@ -123,12 +123,12 @@ impl<'a> PushItem<'a> {
         }
     }
 
-    /// The sender's bytes; `{}` when there is no payload at all.
+    /// The producer's bytes; `{}` if there is no payload at all.
     pub fn payload(&self) -> &str {
         self.payload.or(self.data).map_or("{}", RawValue::get)
     }
 
-    /// A trace id that is not a UUID is dropped, as published servers do.
+    /// A trace id that is not a UUID is dropped, as in published servers.
     pub fn trace_id(&self) -> Option<Uuid> {
         self.trace_id.as_deref().and_then(|id| Uuid::try_parse(id).ok())
     }
@@ -157,7 +157,7 @@ pub struct PushResult {
     pub trace_id: Option<Uuid>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Of a message that was deferred.
+    /// Set if the message was deferred.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<Ticket>,
 }

@@ -1,9 +1,10 @@
-//! Times on the wire: ISO-8601 in UTC out, anything ISO-8601 in.
+//! Times on the wire: written as ISO 8601 in UTC, read as any ISO 8601.
 
 use crate::BadRequest;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 
-/// What can be written and read again, to the second. PostgreSQL's infinities are beyond it, and become its ends.
+/// The range that can be written and read again, to the second. PostgreSQL's infinities are
+/// beyond it, and become its ends.
 const MICROS_MIN: i64 = -377_705_023_201_000_000;
 const MICROS_MAX: i64 = 253_402_207_200_000_000;
 
@@ -12,7 +13,7 @@ pub fn format_micros(micros: i64) -> String {
     format!("{:.6}", stamp(micros))
 }
 
-/// The same to the millisecond, as the admin plane writes times.
+/// Like [`format_micros`], to the millisecond, as the control plane writes times.
 pub fn format_millis(micros: i64) -> String {
     format!("{:.3}", stamp(micros))
 }

@@ -1,16 +1,16 @@
-//! W3C trace context: the `traceparent` and `tracestate` of a message. What cannot be read is dropped, as the standard
-//! wants it: a trace that starts anew does less harm than a push that fails.
+//! W3C trace context: the `traceparent` and `tracestate` of a message. Invalid ones are dropped, as the standard
+//! requires: a trace that starts anew does less harm than a push that fails.
 
 use std::fmt;
 
-/// Longer ones are dropped; the standard asks for no more.
+/// Longer ones are dropped; the standard requires support for no more.
 const STATE_BYTES_MAX: usize = 512;
 const STATE_MEMBERS_MAX: usize = 32;
 
 /// `00-<trace id>-<span id>-<flags>`.
 const PARENT_BYTES: usize = 55;
 
-/// Which span of which trace something belongs to.
+/// A span of a trace, as the parent of other spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {
     trace_id: u128,
@@ -18,7 +18,7 @@ pub struct TraceParent {
     flags: u8,
 }
 
-/// A context as it is handed on: `state` is the vendors' business.
+/// A context as it is passed on. `state` is opaque: its meaning is up to vendors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trace<'a> {
     pub parent: TraceParent,
@@ -31,7 +31,7 @@ impl TraceParent {
         (trace_id != 0 && span_id != 0).then_some(Self { trace_id, span_id, flags })
     }
 
-    /// A version that is not known yet is read as far as it is one of today, and is written as one of today.
+    /// An unknown later version is parsed as far as the current one defines it, and written as the current one.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         let head = bytes.get(..PARENT_BYTES)?;
@@ -68,14 +68,14 @@ impl fmt::Display for TraceParent {
 }
 
 impl<'a> Trace<'a> {
-    /// `None` without a `traceparent` that can be read; a `tracestate` alone means nothing.
+    /// `None` without a valid `traceparent`; a `tracestate` alone has no meaning.
     pub fn parse(parent: &str, state: Option<&'a str>) -> Option<Self> {
         let parent = TraceParent::parse(parent)?;
         Some(Self { parent, state: state.filter(|state| is_state(state)) })
     }
 }
 
-/// Whether it is a list of `key=value` that may be handed on.
+/// Whether this is a list of `key=value` pairs that may be passed on.
 pub fn is_state(text: &str) -> bool {
     let member = |member: &str| {
         member.trim().is_empty()
@@ -89,7 +89,7 @@ pub fn is_state(text: &str) -> bool {
         && text.split(',').all(member)
 }
 
-/// Lower case only: an upper-case id compares as another one elsewhere.
+/// Lower case only, because other programs would compare an upper-case id as a different one.
 fn number(hex: &[u8]) -> Option<u128> {
     hex.iter().try_fold(0, |number: u128, byte| {
         let digit = match byte {

@@ -1,4 +1,4 @@
-//! `POST /api/v1/transaction`: pushes and acks that happen together or not at all.
+//! `POST /api/v1/transaction`: pushes and acknowledgements that take effect together or not at all.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -10,7 +10,7 @@ use crate::object::Object;
 use crate::push::PUSH_ITEMS_MAX as ITEMS_MAX;
 use crate::{AckItem, BadRequest, PushItem, read_object};
 
-/// Far more than a consumer holds at once.
+/// Many more than a consumer holds at once.
 const LEASES_MAX: usize = 1_000;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct TransactionBody<'a> {
 pub enum Operation<'a> {
     Push(Vec<PushItem<'a>>),
     Ack(AckItem),
-    /// Not a malformed request by contract, but a transaction that fails.
+    /// By contract, this is not a malformed request but a transaction that fails.
     Unknown(String),
 }
 
@@ -71,7 +71,7 @@ impl<'a> TransactionBody<'a> {
         Ok(Self { operations, required_leases })
     }
 
-    /// All messages it pushes, in order.
+    /// All messages that it pushes, in order.
     pub fn pushes(&self) -> impl Iterator<Item = &PushItem<'a>> {
         self.operations.iter().flat_map(|operation| match operation {
             Operation::Push(items) => items.as_slice(),

@@ -1,16 +1,16 @@
-//! Durations and sizes as people write them: `250ms`, `30s`, `64MiB`. A bare number counts in the unit the
-//! setting has always had. Pure text in, value out.
+//! Durations and sizes as people write them: `250ms`, `30s`, `64MiB`. A bare number has the unit that the
+//! setting has always had. Pure.
 
 use std::time::Duration;
 
-/// Larger than any setting can mean; beyond it somebody added a unit too many.
+/// More than any setting can need; beyond it, the unit is probably a mistake.
 const BYTES_MAX: u64 = 1 << 40;
 
 pub fn milliseconds(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_millis(1))
 }
 
-/// For what would divide by it or never rest.
+/// For settings by which something is divided, or that would never pause.
 pub fn some_milliseconds(text: &str) -> Result<Duration, String> {
     milliseconds(text).and_then(not_zero)
 }

@@ -1,4 +1,4 @@
-//! The files that are written from the table of queue options, compared with it. What is out of date is written anew.
+//! Compares the files that are generated from the table of queue options with it. Outdated files are written again.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn files_about_options_are_up_to_date() {
     );
 }
 
-/// The page with a new table between its two marks.
+/// The page with a new table between its two markers.
 fn with_table(page: &str) -> String {
     let (start, end) = (format!("<!-- options: {WRITTEN} -->\n"), "<!-- end of options -->");
     let (before, rest) = page.split_once(&start).unwrap_or_else(|| panic!("{start:?} is missing"));
@@ -126,7 +126,7 @@ class QueueOptions(TypedDict, total=False):
 "
 }
 
-/// What an option means and its default, as the lines of a comment.
+/// The meaning and the default of an option, as lines of a comment.
 fn commented(option: &QueueOption, start: &str) -> String {
     let text = format!("{} Default: {}.", option.description(), option.default_text());
     let mut lines = vec![String::new()];

@@ -107,12 +107,12 @@ pub fn router(app: App) -> Router {
     routed.layer(CatchPanicLayer::custom(error::panicked)).with_state(app)
 }
 
-/// The same with a check in front of each path. The check is given the path, because finding it a second time could give
-/// another result.
+/// All routes with a check in front of each path. The check receives the path, because looking it up a second time
+/// could give another result.
 fn guarded(app: &App, guard: &Arc<Guard>) -> Router<App> {
     let check = |router: Router<App>, route: Option<&'static str>| {
         let checkpoint = Checkpoint { app: app.clone(), guard: guard.clone(), route };
-        // A rate is that of a known caller, so it counts behind the check.
+        // The rate limit is per caller, so it applies after the check has identified the caller.
         paced(app, router.method_not_allowed_fallback(error::no_such_method))
             .layer(from_fn_with_state(checkpoint, admitted))
     };
@@ -126,7 +126,7 @@ fn guarded(app: &App, guard: &Arc<Guard>) -> Router<App> {
         .merge(check(dashboard::router(), Some(dashboard::PATHS[0])))
 }
 
-/// The methods of a path, with the limit on reads and the audit log in front of those that they concern.
+/// The methods of a path. The limit on reads and the audit log are in front of those that they apply to.
 fn methods(app: &App, path: &'static str) -> MethodRouter<App> {
     routes::at(path).fold(MethodRouter::new(), |methods, route| {
         let mut endpoint = route.endpoint();

@@ -1,5 +1,5 @@
-//! Access control: who is the caller, and what may it do. `guard.rs` checks each request; handlers ask `Caller` about queues that
-//! only a body names. With access control off, nothing of this runs.
+//! Access control: who is the caller, and what may it do. `guard.rs` checks each request; handlers ask `Caller` about
+//! queues that only a body names. With access control off, none of this runs.
 
 pub mod access;
 pub mod audit;
@@ -199,8 +199,8 @@ impl Caller {
     }
 }
 
-/// An acknowledgement without a lease commits messages whoever has leased them. That is allowed without access control, and once
-/// the lease has ended. With access control, a live lease is settled only with its id.
+/// An acknowledgement without a lease id commits messages regardless of who has leased them. That is allowed without
+/// access control, and once the lease has ended. With access control, a live lease is settled only with its id.
 impl Caller {
     /// `named`: leases that are named elsewhere in the request.
     pub async fn may_settle<'a>(

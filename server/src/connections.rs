@@ -99,7 +99,7 @@ pub async fn run(listener: TcpListener, engine: Engine, options: Options, shutdo
                 Err(limit) => {
                     limits.count(limit);
                     debug!(limit = limit.word(), "connection refused");
-                    // Who expects TLS would not understand a word of it.
+                    // A client that expects TLS could not read it.
                     let told = tls.is_none().then(|| limits.admission.farewell(stream)).flatten();
                     if let Some(farewell) = told {
                         connections.spawn(abandoned.clone().run_until_cancelled_owned(farewell));
@@ -144,7 +144,7 @@ async fn serve(
     // Answers are small and written whole; waiting for more to send would only add 40 ms.
     _ = stream.set_nodelay(true);
     let Some(acceptor) = acceptor else { return speak(stream, peer, inside, shutdown).await };
-    // Here and not before the next one is accepted: a client that is slow, or speaks no TLS, is alone with that.
+    // The handshake is here, not in the accept loop, so that a client that is slow or speaks no TLS delays only itself.
     let shaken = timeout(HANDSHAKE_PATIENCE, acceptor.accept(stream));
     match shutdown.run_until_cancelled(shaken).await {
         Some(Ok(Ok(stream))) => Box::pin(speak(stream, peer, inside, shutdown)).await,
@@ -155,7 +155,7 @@ async fn serve(
 }
 
 /// # Cancel safety
-/// A client that goes away ends its handler at the next await: a parked pop is cancelled, and no lease taken.
+/// A client that goes away ends its handler at the next await: a parked pop is cancelled and takes no lease.
 async fn speak(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
@@ -165,9 +165,10 @@ async fn speak(
     let Inside { router, meter, limits, origins, audit } = inside;
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE);
-    // Twice, because what it refuses is refused without a body. Up to there it is refused in our own words.
+    // Twice the limit, because hyper refuses larger heads without a body. Up to that size,
+    // the refusal has our own body.
     http.max_header_size(limits.bounds.header_bytes * 2);
-    // What it reads, of bodies as well, and what a connection keeps while it waits.
+    // The read buffer, which also holds bodies. A connection keeps it while it is idle.
     http.max_buf_size((limits.bounds.header_bytes * 2).max(BUFFER_BYTES_MIN));
     let _open = meter.connected();
     let service = TowerToHyperService::new(router);
@@ -184,7 +185,7 @@ async fn speak(
         if let (false, false, Some(why)) = (head_too_large, is_preflight, visit.refused) {
             audit.turned_away(request.method(), request.uri(), peer.0.ip(), why);
         }
-        // Pops look after their time by themselves.
+        // Pops enforce their own time limit.
         let is_pop = request.uri().path().starts_with("/api/v1/pop");
         let reading = (!request.body().is_end_stream()).then(|| reading.clone());
         if let Some(reading) = &reading {

@@ -12,7 +12,7 @@ use crate::http::doctor::Report;
 pub fn examine(settings: &Settings, json: bool) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let config = settings.desk()?;
-    let examination = runtime.block_on(queen_engine::diagnose(&config))?;
+    let examination = runtime.block_on(queen_engine::examine(&config))?;
     let mut out = io::stdout().lock();
     match json {
         true => writeln!(out, "{}", serde_json::to_string_pretty(&Report::of(&examination))?)?,

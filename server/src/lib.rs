@@ -1,6 +1,8 @@
 //! The HTTP server of Queen, and everything a broker process needs around it: settings, access control, limits, metrics. It knows
 //! no SQL.
 
+#![warn(clippy::print_stdout, clippy::print_stderr, reason = "panics if nobody reads it")]
+
 pub mod app;
 mod auth;
 pub mod cli;

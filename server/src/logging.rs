@@ -49,11 +49,11 @@ where
     lines.json().flatten_event(true).log_internal_errors(false).finish()
 }
 
-/// An event is a line: a name with a line break in it, or with characters that change what a terminal shows, cannot pass for
-/// another line. The formatter hands over whole events, and escapes only some of what it is given.
+/// Each event is one line: a name that contains a line break, or characters that change what a terminal shows, cannot
+/// pass for another line. The formatter writes whole events, and escapes only some characters.
 struct OneLine<W> {
     to: W,
-    /// The formatter's own colors have to pass.
+    /// Keep the formatter's own colors.
     colours: bool,
 }
 
@@ -96,7 +96,7 @@ fn escaped(event: &str, colours: bool) -> Cow<'_, str> {
             '\n' => text.push_str("\\n"),
             '\r' => text.push_str("\\r"),
             '\t' => text.push_str("\\t"),
-            // All of them are in the first plane.
+            // All control characters are in the Basic Multilingual Plane.
             char => _ = write!(text, "\\u{:04x}", u32::from(char)),
         }
     }
@@ -104,19 +104,19 @@ fn escaped(event: &str, colours: bool) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// What the formatter writes itself. A name may then be colored, but neither hide nor move anything.
+/// The codes that the formatter writes. A name that contains one may appear colored, but cannot hide or move anything.
 fn is_color(rest: &str) -> bool {
     let code = rest.strip_prefix('[').and_then(|rest| rest.split_once('m')).map(|(code, _)| code);
     code.and_then(|code| code.parse().ok()).is_some_and(|code: u8| matches!(code, 0..=3 | 31..=36))
 }
 
-/// Also what some readers take for the end of a line, and what turns the direction of writing.
+/// Includes characters that some readers take for the end of a line, and those that change the direction of text.
 fn is_control(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A lone word is a level. The filter would take a misspelt one for the name of a module and log nothing.
+/// A lone word is a level. The filter would take a misspelled level for the name of a module and log nothing.
 fn filter(level: &str) -> Result<EnvFilter> {
     if !level.contains(['=', ',']) && level.parse::<LevelFilter>().is_err() {
         bail!("--log-level {level:?} is not a level; use error, warn, info, debug or trace");

@@ -1,5 +1,7 @@
 //! The program `queen`: parses the command line, starts logging and runs the command. Everything else is in the library.
 
+#![warn(clippy::print_stdout, clippy::print_stderr, reason = "panics if nobody reads it")]
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -9,7 +11,7 @@ use queen_server::cli::{Action, Cli};
 use queen_server::config::{Settings, report};
 use queen_server::{doctor, key, logging, migrate, openapi, psql, serve};
 
-/// A request is some sixty small allocations, many of them freed on another thread: the system's allocator spent a
+/// A request makes about sixty small allocations, many of them freed on another thread. The system's allocator spent a
 /// sixth of the broker's time on them.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

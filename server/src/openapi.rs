@@ -42,10 +42,11 @@ struct Document;
 
 const DESCRIPTION: &str = "A partitioned message queue on PostgreSQL. \
     Bodies are JSON in UTF-8; a missing Content-Type counts as JSON. Unknown query parameters and unknown fields \
-    are ignored, except for unknown options of a queue, which are a 400. Names are any text of up to 255 characters without NUL; in a path they are percent-encoded. \
+    are ignored. Unknown options of a queue, fields of a redrive, parameters of a purge and misspelled fields of a seek are a 400. Names are any text of up to 255 characters without NUL; in a path they are percent-encoded. \
     Times are ISO 8601 in UTC. OPTIONS on any path is a 204. Web pages of other origins can use the API if access control is on, or if \
     QUEEN_CORS_ORIGINS lists them. \
-    With access control on, every route except the health checks requires a bearer token or an API key; the \
+    With access control on, every route except the health checks, the files of the dashboard and the paths in JWT_SKIP_PATHS \
+    requires a bearer token or an API key; the \
     required role is listed with the route. An unknown path is a 404 with code `not_found`, a wrong method a 405 with code `method_not_allowed`.";
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::{ClientConfig, RootCertStore};
 
-/// Trusts whom the system trusts.
+/// Trusts the certificate authorities that the system trusts.
 pub fn connector(url: &str) -> Result<HttpsConnector<HttpConnector>> {
     let mut roots = RootCertStore::empty();
     if url.starts_with("https:") {

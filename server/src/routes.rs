@@ -1,5 +1,5 @@
-//! Every route, once: its handler, who may use it, and what a request to it does. Its method, its path and its documentation
-//! stand at the handler. The router, access control, limits, audit log, metrics and the OpenAPI document read this table.
+//! Every route, once: its handler, who may use it, and what a request to it does. Its method, path and documentation
+//! are at the handler. The router, access control, limits, audit log, metrics and the OpenAPI document read this table.
 
 use std::sync::LazyLock;
 
@@ -21,21 +21,21 @@ use crate::http::{
     settings, statistics, status, traces, transaction, whoami,
 };
 
-/// What a request does, which decides about limits and the audit log.
+/// What a request does. Determines which limits apply and whether it is in the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Answers from memory.
     Memory,
-    /// Reads what the broker knows, or something short: counts against the reads of its client, and needs none of the
-    /// connections for them.
+    /// Reads what the broker knows, or something short. Counts against the reads of its client, but uses none of the
+    /// connections for reads.
     Quick,
     /// Reads from the database: counts against the reads of its client (`limits/reads.rs`).
     Read,
     /// Moves messages, or reports on them: too frequent for the audit log.
     Message,
-    /// Changes a queue, a group or the broker: is in the audit log.
+    /// Changes a queue, a group or the broker. Is in the audit log.
     Change,
-    /// A change that searches as much as a list does to find what it changes: counts as a read, and is in the audit log.
+    /// A change that has to search as much as a list does. Counts as a read, and is in the audit log.
     Search,
 }
 
@@ -68,7 +68,7 @@ pub static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
         route!(pop::nameless_queue, Needs(ReadWrite, Nameless(This(Pop))), Message),
         route!(pop::queue, Needs(ReadWrite, Queue(This(Pop))), Message),
         route!(pop::partition, Needs(ReadWrite, Queue(This(Pop))), Message),
-        // A caller can end only its own waits, and what waits has passed the checks above.
+        // A caller can end only its own waits, and the pops that wait have passed the checks above.
         route!(pop::end, Needs(ReadWrite, Handler), Message),
         route!(ack::one, Needs(ReadWrite, Handler), Message),
         route!(ack::batch, Needs(ReadWrite, Handler), Message),
@@ -175,7 +175,7 @@ impl Route {
     pub fn endpoint(&self) -> MethodRouter<App> {
         let method = MethodFilter::try_from(self.method.clone()).expect("GET, POST and DELETE are known");
         let endpoint = (self.handler)(method);
-        // axum answers HEAD with the handler of GET, and a pop for nothing but its headers would lose messages.
+        // axum answers HEAD with the handler of GET, and a pop that returns only headers would lose messages.
         match self.method == Method::GET && self.effect == Message {
             true => endpoint.head(error::no_such_method),
             false => endpoint,
@@ -214,14 +214,14 @@ pub fn at(path: &str) -> impl Iterator<Item = &'static Route> {
     ROUTES.iter().filter(move |route| route.path == path)
 }
 
-/// Whether a request goes to the audit log. A method that the path does not have counts if another one of it does.
+/// Whether a request goes to the audit log. An unsupported method counts if another method of the path goes there.
 pub fn is_act(method: &Method, path: Option<&str>) -> bool {
     let plain = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     path.is_some_and(|path| !plain && at(path).any(Route::acts))
 }
 
-/// What access a request needs. `path` is that of its route; `None` if there is none, and then the response is an error. What
-/// the table does not list is closed to all but admins without limits.
+/// The access that a request needs. `path` is that of its route; without a route the response is an error. Methods that
+/// are not in the table are closed to all but admins without grants.
 pub fn access(method: &Method, path: Option<&str>) -> Access {
     let Some(path) = path else { return Needs(ReadOnly, Nothing) };
     let method = if *method == Method::HEAD { &Method::GET } else { method };

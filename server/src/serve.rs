@@ -25,7 +25,7 @@ pub async fn serve(settings: &Settings) -> Result<()> {
     complain();
     allow_many_connections();
     let shutdown = signals::stop_requests().context("cannot listen for signals")?;
-    // What is wrong with the settings is said before anything is started.
+    // Report invalid settings before anything is started.
     settings.engine(String::new(), Tls::OFF)?;
     if let Database::External { connection } = settings.database() {
         settings.reach(&connection)?;
@@ -84,7 +84,7 @@ async fn with_database(
     };
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let banner = banner(scheme, listener.local_addr()?, &database.shown(), &[ours, psql], exposed);
-    // Nobody may be reading; that is no reason to stop.
+    // Standard output may have no reader; that is no reason to stop.
     _ = io::stdout().write_all(banner.as_bytes());
     connections::run(listener, engine, options, shutdown).await;
     Ok(())

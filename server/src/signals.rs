@@ -21,7 +21,7 @@ pub fn stop_requests() -> io::Result<CancellationToken> {
 async fn watch(mut terminate: Signal, mut interrupt: Signal, stop: CancellationToken) {
     next(&mut terminate, &mut interrupt).await;
     stop.cancel();
-    // A log whose reader is stuck must not hold up the end.
+    // If the reader of the log is stuck, a second signal must still end the process.
     tokio::task::spawn_blocking(|| {
         info!("stopping: waiting for requests in progress; a second signal stops at once");
     });

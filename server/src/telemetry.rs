@@ -56,7 +56,7 @@ impl Telemetry {
         let exporter = match export::exporter(endpoint, &resource) {
             Ok(exporter) => exporter,
             Err(error) => {
-                // A wrong OTEL_… variable is no reason to turn messages away.
+                // An invalid OTEL_… variable is no reason to refuse messages.
                 warn!(%error, "cannot export spans");
                 return Self::default();
             }

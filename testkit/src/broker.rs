@@ -32,8 +32,9 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Runs the program and waits until it announces its address: a free port of the loopback address, unless `env` says
-    /// otherwise. It defers nothing only because this machine is busy. An error contains all of its output.
+    /// Runs the program and waits until it announces its address: a free port of the loopback address, unless
+    /// `env` says otherwise. The broker does not defer operations merely because this machine is busy. An error
+    /// contains all of its output.
     pub async fn start(binary: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
         let spool = TempDir::new()?;
         let mut command = Command::new(binary);

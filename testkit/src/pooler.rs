@@ -33,7 +33,7 @@ impl Pooler {
             let idle = Idle::default();
             while let Ok((client, _)) = listener.accept().await {
                 let (socket, idle) = (socket.clone(), idle.clone());
-                // A client that breaks off ends its own session only.
+                // A client that disconnects ends only its own session.
                 spawn(async move { serve(client, &socket, &idle).await.ok() });
             }
         });

@@ -63,8 +63,8 @@ impl Proxy {
         self.control.black_hole.send_replace(on);
     }
 
-    /// Holds back what is sent from here on over connections that are open now, until they are released, even if the sender has
-    /// closed its end by then. New connections are healthy.
+    /// Holds back everything sent from now on over connections that are already open, until they are released, even if
+    /// the sender has closed its end by then. New connections are healthy.
     pub fn strand(&self) {
         self.control.stranded.send_replace(self.control.opened.load(Ordering::SeqCst));
     }

@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A stream of its own, so that what one task draws does not move what another does.
+    /// A stream of its own, so that numbers drawn by one task do not change those of another.
     pub fn stream(seed: u64, number: u64) -> Self {
         let mut own = Self(seed ^ number.wrapping_mul(0xa076_1d64_78bd_642f));
         own.draw();

@@ -92,7 +92,7 @@ impl Connection {
         Ok(Connection { link, open, push, lease, fetch, ack, rewind, random })
     }
 
-    /// Creates what is missing, in the order of ids, which is the lock order.
+    /// Creates missing partitions, in the order of their ids, which is the lock order.
     pub async fn partitions(&mut self, queue: &str, names: &[String]) -> Result<Vec<Place>> {
         let queues = vec![queue; names.len()];
         let ids: Vec<Uuid> = names.iter().map(|_| self.random.uuid()).collect();

@@ -40,7 +40,7 @@ pub struct Cost<T> {
     pub broker_cpu_us: Option<T>,
     pub postgres_cpu_us: Option<T>,
     pub load_cpu_us: Option<T>,
-    /// The only one per request: the CPU time of the load generator itself.
+    /// CPU time of the load generator itself. The only cost that is per request.
     pub load_cpu_us_per_request: Option<T>,
 }
 
@@ -87,7 +87,7 @@ impl Cost<f64> {
 }
 
 impl<T: Copy> Cost<T> {
-    /// Headings and values, in the order of the table.
+    /// Headings and values, in the order of the table's columns.
     pub fn columns(&self) -> [(&'static str, Option<T>); 9] {
         [
             ("statements", self.statements),
@@ -102,7 +102,7 @@ impl<T: Copy> Cost<T> {
         ]
     }
 
-    /// Combines several, value by value.
+    /// Combines several costs, value by value.
     pub fn combine<U>(all: &[Cost<T>], combine: impl Fn(Vec<T>) -> Option<U>) -> Cost<U> {
         let over = |value: fn(&Cost<T>) -> Option<T>| combine(all.iter().filter_map(value).collect());
         Cost {

@@ -95,7 +95,7 @@ async fn drain(
 }
 
 struct Popper {
-    /// With their groups, in turn. No other worker asks the same partition by name.
+    /// The pops to send in turn, with their groups. No other worker pops the same partition by name.
     pops: Vec<(String, Option<String>)>,
     next: usize,
     acknowledges: bool,

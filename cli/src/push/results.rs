@@ -127,7 +127,7 @@ impl Count {
         }
     }
 
-    /// The failure, with the counts. If anything was stored, it is more than wrong usage.
+    /// The failure, with the counts. Once anything was stored, it is more than a usage error.
     pub fn after(&self, error: anyhow::Error) -> anyhow::Error {
         let counts = [(self.all, "pushed"), (self.failed, "failed"), (self.unknown, "without a response")];
         let counts: Vec<String> = counts

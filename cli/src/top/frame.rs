@@ -17,7 +17,7 @@ const SPACING: u16 = 2;
 /// Minimum width of a name.
 const FIRST_MIN: u16 = 8;
 
-/// As on a terminal that is high enough for all of it.
+/// The view as on a terminal that is high enough for all of it.
 pub fn text(view: &View, width: usize) -> String {
     let height = heights(view).iter().sum::<u16>() + FOOT;
     let area = Rect::new(0, 0, u16::try_from(width).unwrap_or(u16::MAX), height);

@@ -113,7 +113,7 @@ impl Sampler {
             looks.spawn(async move { (index, look_at(url, &queen).await) });
         }
         let admin = self.all.admin();
-        // All pages: what matters most may be on any of them.
+        // All pages, because the most important entries may be on any of them.
         let groups = async |limit, offset| {
             anyhow::Ok(admin.groups().limit(limit).offset(offset).deadline(LOOK_MAX).await?)
         };

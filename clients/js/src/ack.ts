@@ -60,7 +60,7 @@ export interface Holder {
   settled(message: Message<unknown>, ended: boolean): void;
 }
 
-/** One request for all. Refusals are among the results; an accepted item whose outcome is unknown throws. */
+/** One request for all. Refusals are among the results; it throws if the outcome of an accepted item is unknown. */
 export async function ackAll(
   http: Http,
   messages: readonly Message<unknown>[],

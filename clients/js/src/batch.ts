@@ -60,14 +60,14 @@ interface Lane {
 const ACK_EVERY = 1_000;
 /** If a renewal takes longer, another broker is tried. */
 const RENEWAL_PATIENCE = 5_000;
-/** For a renewal that starts when the lease has nearly ended. */
+/** Minimum time of a renewal that starts when the lease has nearly ended. */
 const RENEWAL_SHORTEST = 100;
 
 const GAVE_UP = Symbol('gave up');
 
 /**
  * # Invariants
-  * - Within a partition, nothing is handled behind a message that failed.
+  * - Within a partition, nothing is handled after a message that failed.
   * - After `run`, no partition is leased, unless the lease was lost or the handlers acknowledge themselves.
  */
 export class Batch<T> implements Holder {

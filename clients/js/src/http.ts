@@ -23,7 +23,7 @@ export interface Call {
   /** Time limit of an attempt, if not the default. */
   readonly timeout?: number | undefined;
   readonly signal?: AbortSignal | undefined;
-  /** Executing it twice would do harm: after an attempt that may have been executed, there is no other. */
+  /** Executing it twice would do harm, so it is not retried after an attempt that may have been executed. */
   readonly once?: boolean | undefined;
   /** A 429 is retried regardless of the options. */
   readonly patient?: boolean | undefined;
@@ -192,7 +192,10 @@ export class Http {
     }
   }
 
-  /** For responses that are an object or a list, and fail as a whole. `options` are the caller's, of which no others are known. */
+  /**
+   * For responses that are an object or a list, and fail as a whole. `options` are those of the
+   * caller; others are rejected.
+   */
   async ask<T>(
     method: Call['method'],
     path: string,

@@ -23,7 +23,7 @@ export class Message<out T> {
   /** As it was sent, before `parse`. */
   readonly payload: unknown;
   readonly createdAt: Date;
-  /** How often its batch has failed before. */
+  /** How often it has failed before. 0 for all but the first message of a partition. */
   readonly retryCount: number;
   /** Empty if it was popped with autoAck. */
   readonly leaseId: string;

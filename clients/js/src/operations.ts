@@ -9,7 +9,7 @@ import { asObject, path } from './wire.js';
 /** An operation that the broker has accepted durably and will execute in order. */
 export interface Operation {
   readonly id: string;
-  /** Approximate number of operations ahead of it. */
+  /** Approximate number of open operations when it was accepted, including itself. */
   readonly position: number;
   /** Estimated milliseconds. */
   readonly estimatedWait: number;

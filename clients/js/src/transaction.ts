@@ -14,7 +14,7 @@ import type { Partition, Queue } from './queue.js';
 import type { WireTransaction, WireTransactionAck, WireTransactionPush } from './wire.js';
 import { asObject } from './wire.js';
 
-/** `T` as inferred elsewhere, and not from the payload. */
+/** `T` as inferred from the other arguments, and not from the payload. */
 type Given<T> = [T][T extends unknown ? 0 : never];
 
 export interface Committed {

@@ -86,7 +86,7 @@ test('failures in several rounds of closing a buffer are reported as one', async
   const buffer = new Queen(fake.url).queue<number>('q').buffer({ maxMessages: 2, linger: 0, batchMessages: 1 });
   await buffer.push(1);
   await buffer.push(2);
-  // There is room for the first of them only: undelivered messages take up room, too.
+  // There is room only for the first of them, because undelivered messages take up room as well.
   const waiting = [3, 4].map((number) => buffer.push(number));
   const ends = Promise.allSettled(waiting);
   const closed = buffer.close();

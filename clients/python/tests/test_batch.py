@@ -30,7 +30,7 @@ class Broker:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.ends = clock.now + 30
-        #: A different response, if set.
+        #: Replaces the response, if set.
         self.instead: Callable[[httpx.Request], Any] = lambda request: None
         self.renewals: list[float] = []
         self.acks: list[list[tuple[str, str]]] = []

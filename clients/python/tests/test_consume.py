@@ -86,7 +86,7 @@ async def test_a_consumer_that_waits_stops_at_once(api: Api, queue: str) -> None
     while await parked() < before + 3:
         assert time.monotonic() < ends, "they do not wait"
         await asyncio.sleep(0.05)
-    # Long before their time.
+    # Before the pops' wait of 30 s is over.
     await asyncio.wait_for(api.do(consumer.stop), 25)
     await api.do(handle.push, 1)
     assert await left(api, queue, "g") == [1]

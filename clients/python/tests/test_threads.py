@@ -145,7 +145,7 @@ async def test_a_callback_that_would_deadlock_gets_an_error_and_may_request_a_st
     ready.set()
     await api.do(consumers[0].wait)
     assert [type(error) for error in told] == [BadUse, BadUse, BadUse]
-    # That did not close it.
+    # The refused calls have not closed the client.
     assert await left(api, queue, "g") == [1, 2]
     await api.close()
 

@@ -25,7 +25,7 @@ pub struct Call {
     pub timeout: Duration,
     /// Time limit of the call.
     pub deadline: Duration,
-    /// Executing it twice would do harm: after an attempt that may have been executed, there is no other.
+    /// Executing it twice would do harm, so it is not retried after an attempt that may have been executed.
     pub once: bool,
 }
 
@@ -41,13 +41,13 @@ pub struct Answered {
 }
 
 impl Shared {
-    /// For verbs, which fail once the client is closed.
+    /// Sends a call of a verb, which fails once the client is closed.
     pub async fn call(&self, call: Call) -> Result<Answered, Error> {
         self.check_open()?;
         self.call_anyway(call).await
     }
 
-    /// For work that was started before the client was closed, and continues.
+    /// Sends a call of work that was started before the client was closed, and continues.
     pub async fn call_anyway(&self, call: Call) -> Result<Answered, Error> {
         let mut trial = Trial::new(self, self.policy, call.route, Some(call.deadline));
         trial.once = call.once;
@@ -221,7 +221,7 @@ mod tests {
         for _ in 0..3 {
             let (first, pause) = (trial.begin(), trial.failed(0, unavailable(7), false).unwrap());
             assert_eq!((first, pause), (0, Duration::ZERO), "the other one is asked at once");
-            // Somebody's pops still work there.
+            // Other pops still work there.
             queen.shared.brokers().worked(0);
             trial.begin();
             assert_eq!(trial.failed(1, unavailable(7), false).unwrap(), Duration::from_secs(7));

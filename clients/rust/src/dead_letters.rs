@@ -279,7 +279,7 @@ impl IntoFuture for Redrive {
 pub struct RedriveState {
     /// Id of the redrive.
     pub id: String,
-    /// `pending`, `running`, or how it ended.
+    /// `running`, `completed` or `cancelled`.
     pub status: String,
     /// Number of dead letters.
     #[serde(default)]

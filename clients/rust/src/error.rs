@@ -255,7 +255,7 @@ impl Error {
         self
     }
 
-    /// Over all attempts: whether one of them may have been executed.
+    /// Whether any attempt may have been executed.
     pub(crate) fn is_uncertain(&self) -> bool {
         self.0.uncertain
     }

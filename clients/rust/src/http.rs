@@ -22,7 +22,7 @@ use crate::wire;
 
 /// A host that is down does not respond at all; with several brokers, the next one should be tried soon.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// Shorter than the broker's (100 s), so that the client closes idle connections first.
+/// Shorter than the broker's idle timeout (120 s), so that the client closes idle connections first.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 const AGENT: &str = concat!("queen-client/", env!("CARGO_PKG_VERSION"), " rust");
 

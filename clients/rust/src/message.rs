@@ -88,7 +88,7 @@ impl<T> Message<T> {
         self.envelope.created_at()
     }
 
-    /// How often its partition has failed since its last success.
+    /// How often it has failed before. 0 for all but the first message of a partition.
     pub fn retry_count(&self) -> u32 {
         self.envelope.retry_count()
     }

@@ -120,7 +120,7 @@ pub struct Trace {
     pub event_type: String,
     /// Contents of the note.
     pub data: serde_json::Value,
-    /// The worker that wrote it.
+    /// The consumer group of the worker that wrote it.
     pub consumer_group: Option<String>,
     /// Time: ISO 8601, in UTC.
     pub created_at: String,

@@ -47,7 +47,7 @@ describe('drawn', () => {
   it('stays within the rows', () => {
     expect(drawn(0, 600, 3)).toEqual({ first: 0, end: 3 })
     expect(drawn(0, 600, 0)).toEqual({ first: 0, end: 0 })
-    // Rows went while somebody looked at the end.
+    // Rows disappeared while the view was scrolled to the end.
     expect(drawn(9000 * ROW_PX, 600, 10)).toEqual({ first: 10, end: 10 })
   })
 })

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { Pages } from './pages.svelte'
 
-/** A log whose answers come when the test says so. */
+/** A log that responds when the test lets it. */
 function log(rows: number[]) {
   const waiting: (() => void)[] = []
   const pages = new Pages<number>({

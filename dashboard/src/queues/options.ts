@@ -1,5 +1,6 @@
-// The options of a queue as a form: what each is, what was typed, and what of it has to be sent. The fields are those of
-// the table in protocol/src/options.rs. The merge rule of the broker: what is absent stays, null goes back to the default.
+// The options of a queue as a form: their descriptions, what was typed, and what has to be sent. The
+// fields come from the table in protocol/src/options.rs. The broker merges options: absent ones stay, null
+// returns one to its default.
 
 import { duration, exact } from '../format'
 import table from './options.json'
@@ -12,7 +13,7 @@ export interface Option {
   label: string
   section: string
   unit: 'seconds' | 'milliseconds' | 'count' | 'flag' | 'text'
-  /** Absent: it has none, as labels are made from the name of the queue. */
+  /** Absent for labels, which are derived from the name of the queue. */
   default?: Value
   min?: number
   max?: number
@@ -22,7 +23,7 @@ export interface Option {
 export interface Section {
   title: string
   note?: string
-  /** Folded away: of interest to few. */
+  /** Collapsed, because few users need it. */
   folded?: boolean
   options: Option[]
 }
@@ -50,7 +51,7 @@ export const SECTIONS: Section[] = [...new Set(OPTIONS.map((option) => option.se
   options: OPTIONS.filter((option) => option.section === title),
 }))
 
-/** A text with the labels of the options that it names. */
+/** The text, with options named by their labels. */
 function labelled(meaning: string): string {
   return meaning.replace(/`([^`]+)`/g, (_, name) => {
     const named = table.find((option) => option.name === name)
@@ -58,13 +59,16 @@ function labelled(meaning: string): string {
   })
 }
 
-/** What was typed or ticked, by name; `null`: back to the default. What is not there was not touched. */
+/**
+ * What was typed or ticked, by name of the option; `null` returns it to its default.
+ * Untouched options are absent.
+ */
 export type Draft = Record<string, string | boolean | null>
 
 export interface Change {
   option: Option
   from: Value | null
-  /** Null: back to the default. */
+  /** Null: return to the default. */
   to: Value | null
 }
 
@@ -75,7 +79,7 @@ export interface Review {
 
 const NAME_MAX = 255
 
-/** What a draft changes of the options in force, and what of it cannot be. */
+/** What a draft changes in the options in force, and which of its values are invalid. */
 export function review(inForce: Options, draft: Draft): Review {
   const changes: Change[] = []
   const errors: Record<string, string> = {}
@@ -109,12 +113,12 @@ function parse(option: Option, typed: string | boolean): { value: Value; error?:
   return { value }
 }
 
-/** What is sent: the changed ones and nothing else. */
+/** The body of the request: only the changed options. */
 export function body(changes: Change[]): Record<string, Value | null> {
   return Object.fromEntries(changes.map((change) => [change.option.name, change.to]))
 }
 
-/** What stands in a field: what was typed, else what is in force. */
+/** The value that a field shows: what was typed, otherwise what is in force. */
 export function shown(option: Option, inForce: Options, draft: Draft): string | boolean {
   const typed = draft[option.name]
   if (typed !== undefined && typed !== null) return typed

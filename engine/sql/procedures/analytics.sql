@@ -1,5 +1,5 @@
--- Queries of the history (schema/0009_history.sql). Each takes a range, which the caller has to limit; times are grouped into steps
--- of `p_bucket` minutes, counted from midnight UTC. A filter that is null matches everything.
+-- Queries of the history (schema/0009_history.sql). Each takes a range, which the caller has to limit; times are grouped
+-- into steps of `p_bucket` minutes, counted from midnight UTC. A filter that is null matches everything.
 
 -- queen.bucket: the step that a minute belongs to.
 -- in:     p_minute timestamptz, p_bucket int

@@ -35,7 +35,7 @@ begin
     v_left := array(
         select a.request from unnest(p_requests, p_partitions) a (request, id)
         where a.id <> all (v_locked) and exists (select 1 from queen.head_of(a.id)));
-    -- And requests that would overtake them in another partition.
+    -- And requests that would overtake those in another partition.
     loop
         exit when v_left = '{}';
         v_more := array(

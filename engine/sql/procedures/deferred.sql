@@ -54,7 +54,7 @@ begin
                       where o.status in ('pending', 'processing')
                       order by o.partition_id, o.consumer_group, o.number) f
                 where f.ready
-                -- Its own come last: they are ones it could not lock.
+                -- Its own operations come last, because it could not lock them before.
                 order by f.status = 'processing' and f.worker = p_worker, f.priority, f.number
                 limit p_limit) f
           cross join lateral (select o.id from queen.deferred o
@@ -108,7 +108,7 @@ begin
         select h.partition_id from queen.heads h where h.partition_id = a.id
         order by h.generation desc limit 1
         for no key update skip locked) l;
-    -- All of a lane, or none: with one of them locked, those behind it would overtake it.
+    -- Lock all operations of a lane or none: if one is locked elsewhere, those behind it would overtake it.
     v_whole := array(
         select a.ordinal::int
         from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
@@ -126,7 +126,7 @@ begin
                     and d.status in ('pending', 'processing')
                   order by d.number limit p_limit) s) listed
         where a.partition_id = any (v_locked) and locked.count = listed.count and locked.last = listed.last);
-    -- Cursors for acknowledgements as well: this must not wait for one while holding the rest.
+    -- Lock cursors for acks as well: this must not wait for a cursor while it holds the other locks.
     select array_agg(a.ordinal::int) into v_free
     from unnest(p_partitions, p_groups) with ordinality a (partition_id, consumer_group, ordinal)
     where a.ordinal = any (v_whole)
@@ -203,7 +203,7 @@ begin
           offset 0) n
     where h.ctid = n.ctid;
 
-    -- An unfinished lease that was held for them continues, at least for its usual time.
+    -- An unfinished lease that was held for these acks continues, at least for its usual time.
     perform queen.lock_readers(v_closed.partitions, v_closed.groups);
     update queen.consumers as c
     set deferred_pending = greatest(c.deferred_pending - n.count, 0),
@@ -227,7 +227,7 @@ end $$;
 -- in:     p_worker uuid, p_partition uuid, p_group text (the lane whose oldest operation it was), p_error text,
 --         p_counts boolean (false: the operation is not to blame, so this attempt does not count)
 -- out:    id uuid, for_good boolean; no row if another worker has taken the lane over
--- locks:  heads row, then deferred row
+-- locks:  heads row, deferred row, then the consumers row of a deferred ack
 -- raises: never
 create or replace function queen.fail_deferred(
     p_worker uuid, p_partition uuid, p_group text, p_error text, p_counts boolean)
@@ -245,8 +245,8 @@ begin
         return;
     end if;
     if p_counts and v_operation.attempts >= v_operation.attempts_max then
-        -- Without this acknowledgement, those behind it would complete its messages: they fail with it, and the messages are delivered
-        -- again.
+        -- Without this ack, those behind it would complete its messages. So they fail with it, and the messages are
+        -- delivered again.
         perform queen.close_deferred(
             case when p_group = '' then array[v_operation.id]
                  else array(select d.id from queen.deferred d
@@ -268,7 +268,7 @@ end $$;
 -- queen.cancel_deferred: cancels an operation that is pending or has failed.
 -- in:     p_id uuid
 -- out:    its status afterwards; null if the operation does not exist
--- locks:  heads row, then deferred row
+-- locks:  heads row, deferred row, then the consumers row of a deferred ack
 -- raises: never
 create or replace function queen.cancel_deferred(p_id uuid)
 returns text language plpgsql as $$
@@ -288,7 +288,7 @@ end $$;
 -- queen.retry_deferred: retries a failed operation, behind everything accepted since.
 -- in:     p_id uuid
 -- out:    its status afterwards; null if the operation does not exist or its partition was deleted
--- locks:  heads row, then deferred row
+-- locks:  heads row, deferred row, then the consumers row of a deferred ack
 -- raises: never
 create or replace function queen.retry_deferred(p_id uuid)
 returns text language plpgsql as $$

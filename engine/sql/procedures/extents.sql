@@ -93,7 +93,7 @@ begin
             cross join lateral queen.head_of(s.partition_id) h
             where s.extent = v_extent and h.tail < s.base_offset + s.count;
             get diagnostics copied = row_count;
-            -- Usually succeeds at once. A few tries, because a failed one discards the copy.
+            -- Usually succeeds at once. Retried a few times, because a failure discards the copy.
             for v_try in 1 .. 5 loop
                 begin
                     execute format('drop table queen.segments_%s', v_extent);

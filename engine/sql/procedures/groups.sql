@@ -96,9 +96,9 @@ begin
 end $$;
 
 -- queen.seek_group: moves a group in the partitions of a queue, and ends its leases, retries and deferred acks there.
--- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (to the end), p_time timestamptz (otherwise: to
---         the first message younger than this), p_create boolean (also if it does
---         not read the queue so far; for the whole queue it is registered then)
+-- in:     p_group text, p_queue text, p_partition text (null = all), p_end boolean (to the end), p_time timestamptz
+--         (otherwise: to the first message younger than this), p_create boolean (also if it does not read the queue so far;
+--         for the whole queue it is registered then)
 -- out:    bigint: the partitions in which it now stands there; null: it does not read the queue, and was not created
 -- locks:  partitions rows in id order, so that no row of the group is added meanwhile; deferred rows of its acks in id
 --         order; consumers rows in (partition_id, consumer_group) order; deferred rows of acks that were accepted while
@@ -246,8 +246,8 @@ begin
     update queen.groups as g set used_at = v_now from touched t where g.ctid = t.row_at;
 end $$;
 
--- queen.remove_unused_groups: deletes registrations of groups that were not used for a long time and have no cursor in their queue.
--- Most come from pops of a queue that was never created or is deleted.
+-- queen.remove_unused_groups: deletes registrations of groups that were not used for a long time and have no cursor in their
+-- queue. Most come from pops of a queue that was never created or is deleted.
 -- in:     p_older_than interval, p_batch int
 -- out:    int: the number; fewer than p_batch = all are done
 -- locks:  groups rows, skipping busy ones; then consumer_watermarks and queue_counts rows

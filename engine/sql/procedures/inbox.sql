@@ -1,20 +1,20 @@
 -- Pushes from SQL. An application calls queen.push in its own transaction; the row waits in queen.inbox, invisible until
 -- the commit and gone with a rollback. One broker moves what is committed into the log (engine/src/intake/inbox.rs).
 --
--- How the broker learns of commits: while there is traffic it looks every 10 ms, by transaction number like discover.sql, so a look costs
--- what was committed since the last one, however many old rows a forgotten transaction keeps in the table. After a second without
--- traffic it rests: it holds the lock "queen.inbox.rest", which pushers see during their commit (queen.number_commit) and only then
--- notify. A prepared transaction cannot notify, and is found by the look that a resting broker takes every second. A lock rather
--- than a row, because a transaction of a higher isolation level would not see the row change, and because it is released when the
--- broker dies.
+-- How the broker learns of commits: while there is traffic it looks every 10 ms, by transaction number like discover.sql, so
+-- a look costs what was committed since the last one, however many old rows a forgotten transaction keeps in the table.
+-- After a second without traffic it rests: it holds the lock "queen.inbox.rest", which pushers see during their commit
+-- (queen.number_commit) and only then notify. A prepared transaction cannot notify, and is found by the look that a resting
+-- broker takes every second. A lock rather than a row, because a transaction of a higher isolation level would not see the
+-- row change, and because it is released when the broker dies.
 
 -- queen.put_in_inbox: the common part of queen.push and queen.push_json. Not for applications.
 -- in:     as queen.push, the payload as JSON text
 -- out:    uuid: the message's id
 -- locks:  none but the new row
 -- raises: invalid_parameter_value, program_limit_exceeded, undefined_object
--- A setting of the transaction marks its first row. Savepoints undo it together with the row; searching for the row instead would make
--- serializable transactions conflict with each other.
+-- A setting of the transaction marks its first row. Savepoints undo it together with the row; searching for the row instead
+-- would make serializable transactions conflict with each other.
 create or replace function queen.put_in_inbox(
     p_queue text, p_partition text, p_payload text, p_transaction_id text, p_trace_id uuid)
 returns uuid language plpgsql as $$
@@ -50,8 +50,9 @@ begin
                 using errcode = 'program_limit_exceeded';
         end if;
     end if;
-    -- The bits of queen.message_id, with a bit that no partition number reaches where computed ids have the partition's number. Spelled
-    -- out, because PL/pgSQL plans an SQL function again in every transaction, which would take longer than the rest.
+    -- The bits of queen.message_id, with a bit that no partition number reaches where computed ids have the partition's
+    -- number. Spelled out, because PL/pgSQL plans an SQL function again in every transaction, which would take longer than
+    -- the rest.
     v_id := encode(substr(int8send(floor(extract(epoch from queen.now()) * 1000)::bigint), 3)
                    || int2send((28672 | ((v_number >> 30) & 4095))::int2)
                    || int8send((-9223372036854775808)::bigint | ((v_number & 1073741823) << 32)
@@ -70,7 +71,8 @@ end $$;
 --         with a push over HTTP: a repeated id within the queue's window is dropped), trace_id uuid
 -- out:    uuid: the id that the message will have
 -- locks:  none but the new row
--- raises: invalid_parameter_value, program_limit_exceeded, undefined_object (the queue does not exist and is not created automatically)
+-- raises: invalid_parameter_value, program_limit_exceeded, undefined_object (the queue does not exist and is not created
+--         automatically)
 -- Runs as its owner, so that callers only need EXECUTE. Never drop it, because that would drop the grants.
 create or replace function queen.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null)
@@ -119,7 +121,7 @@ returns boolean language sql as $$
     select pg_try_advisory_lock(hashtextextended('queen.inbox.lead', 0))
 $$;
 
--- queen.inbox_is_led: whether some session moves rows. May be wrong for the moment in which another session asks.
+-- queen.inbox_is_led: whether some session moves rows. May be wrong while another session asks the same.
 -- in:     nothing
 -- out:    boolean
 -- locks:  an advisory lock, until the end of the statement
@@ -142,7 +144,7 @@ $$;
 -- queen.wake_inbox: pushers need not notify anymore.
 -- in:     nothing
 -- out:    boolean: false if it was not resting
--- locks:  releases the one of queen.rest_inbox
+-- locks:  releases the lock of queen.rest_inbox
 -- raises: never
 create or replace function queen.wake_inbox()
 returns boolean language sql as $$
@@ -154,8 +156,8 @@ $$;
 -- out:    xmax bigint, running bigint[] (for the next call), xids bigint[]
 -- locks:  none
 -- raises: never
--- All existing ones include rows without a place in the order, which come last. Pushing cannot create such rows, but triggers can be
--- disabled, and settings of a transaction set by hand.
+-- All existing ones include rows without a place in the order, which come last. Pushing cannot create such rows, but
+-- triggers can be disabled, and the settings of a transaction can be set by hand.
 create or replace function queen.look_inbox(
     p_xmax bigint, p_running bigint[], out xmax bigint, out running bigint[], out xids bigint[])
 language plpgsql stable set enable_sort = on as $$
@@ -242,8 +244,8 @@ begin
     return v_cleared;
 end $$;
 
--- queen.refuse_inbox: marks a row that the log cannot store. It stays for inspection; when its error is set to null, it is retried within
--- a minute.
+-- queen.refuse_inbox: marks a row that the log cannot store. It stays for inspection; when its error is set to null, it is
+-- retried within a minute.
 -- in:     p_xid bigint, p_number bigint, p_error text
 -- out:    nothing
 -- locks:  the row

@@ -91,7 +91,7 @@ end $$;
 -- queen.life_message: finds a message by its transaction id, or what is left of it.
 -- in:     p_partition uuid, p_transaction text, p_hashes bytea (both variants of its hash, 16 bytes each)
 -- out:    queue_name text, partition_name text, message_offset bigint, message_id uuid, created_at timestamptz,
---         header text (its frame without the payload), base_offset bigint, count int, extent int (its segment; null if the
+--         header text (its frame without the payload), base_offset bigint, count int, extent int (its segment; null if
 --         it is no longer in the log). Then the data comes from a dead letter, or without header and time from an event. No
 --         row: unknown. If several have this id, the oldest stored one
 -- locks:  none

@@ -39,7 +39,7 @@ begin
     v_cursor := greatest(coalesce(v_reader.cursor, queen.first_read(p_partition, p_group)), v_place.tail);
     v_live := coalesce(v_reader.live, false);
 
-    -- The lease, the part just below it, what was not delivered, and the rest.
+    -- The parts to search, in order: the lease, the part just below it, what was not delivered, and the rest.
     v_from[1] := v_cursor;
     v_to[1] := v_cursor;
     if v_live or p_lease is null and v_reader.lease_end is not null then

@@ -1,5 +1,5 @@
--- Single messages: finding them, their state, deleting them and dead-lettering them by hand. Nothing here reads more of the log than
--- requested; paging is in engine/src/admin/browse.rs. Readers of the log are not `stable` (extents.sql).
+-- Single messages: finding them, their state, deleting them and dead-lettering them by hand. Nothing here reads more of the
+-- log than requested; paging is in engine/src/admin/browse.rs. Readers of the log are not `stable` (extents.sql).
 
 -- queen.find_message: the newest stored message of a transaction.
 -- in:     p_partition uuid, p_hashes bytea (32 bytes: the hash as chosen by a client and as generated)
@@ -112,7 +112,8 @@ end $$;
 
 -- queen.bury_message: dead-letters an undelivered message for one group.
 -- in:     p_partition uuid, p_hashes bytea (as queen.find_message), p_group text, p_error text
--- out:    status text: buried, missing, leased (by a consumer of the group), committed (the group has passed it); message_id uuid, failed_at timestamptz of the dead letter
+-- out:    status text: buried, missing, leased (by a consumer of the group), committed (the group has passed it);
+--         message_id uuid, failed_at timestamptz of the dead letter
 -- locks:  the partitions row if the group has not read here yet, the heads row, the consumers row
 -- raises: never
 -- Repeating it still returns `buried`, so that it can be retried after a lost response.
@@ -129,8 +130,9 @@ begin
         status := 'missing';
         return;
     end if;
-    -- A group that has not read here gets no cursor, which would hold back retention for a reader that may never come. If it does
-    -- come, it passes over the message. It cannot come before this is done, because it would have to lock the partition.
+    -- A group that has not read here gets no cursor, because that would hold back retention for a reader that may never
+    -- come. If it does come, it skips the message. It cannot come before this is done, because it would have to lock the
+    -- partition.
     if not exists (select 1 from queen.reader_of(p_partition, p_group)) then
         perform 1 from queen.partitions p where p.id = p_partition for no key update;
     end if;
@@ -221,8 +223,8 @@ end $$;
 -- queen.newest_spans: the newest segments of some partitions, as ranges of offsets.
 -- in:     p_partitions uuid[], p_before bigint[] (offsets to stay below; null = what is younger than p_until),
 --         p_until timestamptz, p_limit int (of each partition)
--- out:    position int, base_offset bigint (to continue below), first bigint, last bigint (end excluded; messages removed by retention
---         are excluded), created_at timestamptz, gaps bigint[] (deleted messages); newest first per position
+-- out:    position int, base_offset bigint (to continue below), first bigint, last bigint (end excluded; messages removed by
+--         retention are excluded), created_at timestamptz, gaps bigint[] (deleted messages); newest first per position
 -- locks:  none
 -- raises: never
 create or replace function queen.newest_spans(

@@ -3,8 +3,8 @@
 -- out:    boolean[] (same length): it must not be created
 -- locks:  the queues rows of partitions to create, in name order, against concurrent counting
 -- raises: never
--- Counting is cheaper than maintaining a counter in the queues row with every creation and removal, limited or not. It reads at most
--- p_max index entries, and only for partitions that do not exist yet.
+-- Counting is cheaper than maintaining a counter in the queues row with every creation and removal, limited or not. It reads
+-- at most p_max index entries, and only for partitions that do not exist yet.
 create or replace function queen.partitions_beyond(
     p_queues text[], p_partitions text[], p_create boolean[], p_max int)
 returns boolean[] language plpgsql
@@ -118,10 +118,10 @@ end $$;
 --         the partition regardless of limits, because its messages were accepted before)
 --         p_wait int: milliseconds to wait for locked rows; 0 omits partitions that need them, null waits as long as lock_timeout
 --         allows
--- out:    position int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean (the queue requires its
---         payloads encrypted), refusal int (only if it was not created, and then all else is null: 1 the queue has the
---         maximum number of partitions, 2 the maximum number of queues exists, 3 the queue does not exist and is not created automatically,
---         4 another session has locked a row that it needs);
+-- out:    position int, id uuid, number bigint, head bigint, queue_id uuid, dedup_seconds int, encrypted boolean (the queue
+--         requires its payloads encrypted), refusal int (only if it was not created, and then all else is null: 1 the queue has
+--         the maximum number of partitions, 2 the maximum number of queues exists, 3 the queue does not exist and is not created
+--         automatically, 4 another session has locked a row that it needs);
 --         no row for what does not exist
 -- locks:  as queen.make_partitions or queen.try_make_partitions
 -- raises: lock_not_available when the wait times out. Never for a single item: names are validated by the broker
@@ -165,8 +165,8 @@ end $$;
 -- locks:  queen.queues_refused; new queues rows in name order, then new partitions rows in (queue, name) order, each with its
 --         heads row; with a limit, the queues rows of new partitions before those
 -- raises: lock_not_available
--- The limits are queen.max_partitions, queen.max_queues and queen.auto_create of the session: brokers of earlier releases do not set
--- them, and are not limited.
+-- The limits are queen.max_partitions, queen.max_queues and queen.auto_create of the session: brokers of earlier releases do
+-- not set them, and are not limited.
 create or replace function queen.make_partitions(
     p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
 returns int[] language plpgsql as $$
@@ -223,9 +223,9 @@ end $$;
 -- out:    as queen.make_partitions, 4 for omitted ones
 -- locks:  queues rows of new partitions, skipping busy ones; then as queen.make_partitions, waiting briefly
 -- raises: never
--- Usually it is the queues row that is locked, which is visible without waiting. Other blockers (a session that has created the same
--- queue or partition and not committed, or one that counts queues) are found queue by queue, in a different order each time, so
--- that unblocked queues make progress however many are blocked.
+-- Usually it is the queues row that is locked, which is visible without waiting. Other blockers (a session that has created
+-- the same queue or partition and not committed, or one that counts queues) are found queue by queue, in a different order
+-- each time, so that unblocked queues make progress however many are blocked.
 create or replace function queen.try_make_partitions(
     p_queues text[], p_partitions text[], p_ids uuid[], p_namespaces text[], p_tasks text[], p_create boolean[])
 returns int[] language plpgsql as $$
@@ -308,7 +308,8 @@ returns int[] language sql immutable as $$
                            from unnest(p_one, p_other) with ordinality a (one, other, ordinal) order by a.ordinal) end
 $$;
 
--- queen.open: queen.open_with_options with fewer columns. Called by brokers of 0.1.0; to be removed with 0.3.0, when compatible.sql calls the other.
+-- queen.open: queen.open_with_options with fewer columns. Called by brokers of 0.1.0; to be removed with 0.3.0, when
+-- compatible.sql calls the other.
 -- in:     as queen.open_with_options
 -- out:    the first six columns; a row without an id for what must not be created
 -- locks:  as queen.open_with_options

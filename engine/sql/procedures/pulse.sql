@@ -1,6 +1,7 @@
 -- queen.pulse: state that every broker polls, in one call.
 -- in:     nothing
--- out:    depth bigint, oldest_seconds double precision (age of open deferred operations), maintenance boolean, pop_maintenance boolean
+-- out:    depth bigint, oldest_seconds double precision (age of open deferred operations), maintenance boolean,
+--         pop_maintenance boolean
 -- locks:  none
 -- raises: never
 create or replace function queen.pulse(

@@ -6,9 +6,9 @@
 --         bigint (start of the next slice; null = done); no row: the queue does not exist
 -- locks:  dead_letter_rows, skipping busy ones; then the queue_counts row
 -- raises: never
--- Busy letters are being replayed or deleted by another session; neither session waits for the other. Letters added after the first
--- slice are excluded, otherwise a purge might never end. In order of partitions and offsets, so that no slice rereads what an
--- earlier one has examined.
+-- Busy letters are being replayed or deleted by another session; neither session waits for the other. Letters added after
+-- the first slice are excluded, otherwise a purge might never end. In order of partitions and offsets, so that no slice
+-- rereads what an earlier one has examined.
 create or replace function queen.purge_letters(
     p_queue text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz, p_error text, p_shape text,
     p_next_partition uuid, p_next_offset bigint, p_limit int)

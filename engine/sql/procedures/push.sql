@@ -14,7 +14,8 @@
 --         p_wait int              milliseconds to wait for locked partitions; 0 omits them, null waits as long as
 --                                 lock_timeout allows
 -- out:    one row of arrays, an element per segment: positions, statuses (0 appended, 1 conflict: nothing appended,
---         2 no such partition, 3 behind deferred pushes: nothing appended, 4 locked: nothing appended), base_offsets (on conflict: the head), created_at,
+--         2 no such partition, 3 behind deferred pushes: nothing appended, 4 locked: nothing appended), base_offsets (on
+--         conflict: the head), created_at,
 --         unseen                  hashes in the window that the cache had not seen, this segment's excluded. If the broker
 --                                 asks for the window and it is long, the result is a conflict without duplicates, and
 --                                 the broker compares itself, which is much cheaper; none once the result is large enough
@@ -23,9 +24,9 @@
 -- locks:  heads rows in id order, skipping busy ones unless p_wait allows waiting
 -- raises: check_violation when the extent was dropped concurrently (the broker retries); lock_not_available when the
 --         wait times out
--- The usual case is the first statement: every partition has the head that the broker expects. The rest deliberately takes several
--- statements: each has a new snapshot after the locks are held, so the comparison sees what other brokers committed while this
--- one waited.
+-- The usual case is the first statement: every partition has the head that the broker expects. The rest deliberately takes
+-- several statements: each has a new snapshot after the locks are held, so the comparison sees what other brokers committed
+-- while this one waited.
 create or replace function queen.push_unlocked(
     p_partitions uuid[], p_expected bigint[], p_counts int[], p_bytes int[],
     p_transactions bytea[], p_frames text[], p_suspects boolean[], p_recheck bigint[],
@@ -52,9 +53,9 @@ begin
         perform queen.lock_heads(p_partitions);
     end if;
 
-    -- Written so that it can only run as nested loops from the arrays (see ARCHITECTURE.md), which locks in their order. `offset 0`
-    -- keeps the comparison out of the inner select, so that partitions not appended to are locked as well: waiting for them later
-    -- must not be necessary.
+    -- Written so that it can only run as nested loops from the arrays (see ARCHITECTURE.md), which locks in their order.
+    -- `offset 0` keeps the comparison out of the inner select, so that partitions not appended to are locked as well and
+    -- need not be waited for later.
     with appended as (
         update queen.heads as h
         set head = h.head + a.count, last_push_at = greatest(v_now, h.last_push_at),
@@ -86,8 +87,8 @@ begin
         return;
     end if;
 
-    -- The rare part: partitions that others have written to, with deferred pushes, where the cache has seen a hash before, that are
-    -- locked, or that were deleted.
+    -- The rare part: partitions that others have written to, with deferred pushes, where the cache has seen a hash before,
+    -- that are locked, or that were deleted.
     v_extent := (select max(e.number) from queen.extents e);
     for i in 1 .. cardinality(p_partitions) loop
         continue when i = any (positions);
@@ -160,7 +161,7 @@ begin
             statuses := statuses || 1;
             continue;
         end if;
-        -- Only now: messages committed by an earlier try must not be deferred as well.
+        -- Not earlier, because messages committed by an earlier try must not be deferred as well.
         if v_partition.deferred_pending > 0 and not p_deferred then
             statuses := statuses || 3;
             continue;

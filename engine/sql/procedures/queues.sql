@@ -1,12 +1,11 @@
 -- queen.configure_queue: creates a queue or changes its options.
 -- in:     p_queue text, p_namespace text, p_task text (null = as stored; for a new queue, from its name),
 --         p_options jsonb (column → value; other columns keep what is stored)
--- out:    the row as it now is; none if there are all the queues that there may be (queen.queue_limit), and this is not
---         one of them
+-- out:    the row as it now is; none if the maximum number of queues exists (queen.queue_limit), and this is not one of them
 -- locks:  queen.queues_refused, one queues row
--- raises: never: names and values are checked at the door
--- The merge happens in the update itself, on the newest row: two callers at once lose neither's change. It names the
--- columns that it is called with, so that a new option needs no change here.
+-- raises: never: names and values are validated by the broker
+-- The merge happens in the update itself, on the newest row, so two concurrent callers keep each other's changes. It names
+-- the columns that it is called with, so that a new option needs no change here.
 create or replace function queen.configure_queue(p_queue text, p_namespace text, p_task text, p_options jsonb)
 returns setof queen.queues language plpgsql as $$
 declare
@@ -15,7 +14,7 @@ declare
         || (select coalesce(string_agg(format(', %I = %L', o.key, o.value), ''), '') from jsonb_each_text(p_options) o)
         || ' where q.name = $1 returning q.*';
 begin
-    -- Another round only when the queue was deleted between the two statements.
+    -- Repeats only if the queue was deleted between the two statements.
     loop
         if 2 = any (queen.queues_refused(array[p_queue], array[true], true)) then
             return;
@@ -29,15 +28,15 @@ begin
     end loop;
 end $$;
 
--- queen.configure: the same for brokers of 0.1.0, with the options that they know. To be dropped in the release after
--- this one.
+-- queen.configure: the same for brokers of 0.1.0, with the options that they know. To be dropped in the release after this
+-- one.
 -- in:     p_queue text, p_namespace text, p_task text (null = as stored; for a new queue, from its name),
 --         p_changes jsonb (API name → value; null = the default; other keys are ignored),
 --         p_replace boolean (start from the defaults instead of the stored values)
 -- out:    one row: id uuid, namespace text, task text, then all options in force; no row if the maximum number of queues
 --         exists (queen.queue_limit), and this is not one of them
 -- locks:  queen.queues_refused, one queues row
--- raises: never: names and values are checked at the door
+-- raises: never: names and values are validated by the broker
 create or replace function queen.configure(
     p_queue text, p_namespace text, p_task text, p_changes jsonb, p_replace boolean)
 returns table (id uuid, namespace text, task text, lease_time int, retry_limit int, retry_delay int, ttl int,
@@ -122,11 +121,11 @@ end $$;
 -- locks:  the queues row, its partitions and heads rows in id order, its consumers rows in (partition_id,
 --         consumer_group) order; then all of them again for the deletion, then dead_letter_rows, groups, consumer_watermarks
 -- raises: lock_not_available when rows stay busy for 5 s
--- Why the locks are taken twice: a session that holds a consumers row may go on to ask for a share of its partition and queue (the
--- foreign keys of a dead letter), so the strong locks that refuse such shares are only taken when hardly any session can be
--- at that point, and are not waited for. If one is not available, or a wait takes 200 ms and so may be for a session that
--- waits for us, everything is released for another round, long before PostgreSQL detects a deadlock. Index scans only: the
--- cascade's own statements are planned here and kept by the session for larger tables.
+-- Why the locks are taken twice: a session that holds a consumers row may go on to ask for a share of its partition and
+-- queue (the foreign keys of a dead letter), so the strong locks that refuse such shares are only taken when hardly any
+-- session can be at that point, and are not waited for. If one is not available, or a wait takes 200 ms and so may be for a
+-- session that waits for us, everything is released for another round, long before PostgreSQL detects a deadlock. Index
+-- scans only: the cascade's own statements are planned here and kept by the session for larger tables.
 create or replace function queen.delete_queue(p_queue text)
 returns boolean language plpgsql set lock_timeout = '200ms' set enable_seqscan = off set enable_sort = on as $$
 declare
@@ -211,8 +210,8 @@ end $$;
 -- out:    int; 0 = not at all
 -- locks:  none
 -- raises: never
--- A message that has outlived its retention may be pushed again. Its id is remembered a while longer, because the message is removed a
--- while later, but not for the whole window: brokers would keep ids of removed messages in memory.
+-- A message that has outlived its retention may be pushed again. Its id is remembered a while longer, because the message is
+-- removed a while later, but not for the whole window: brokers would keep ids of removed messages in memory.
 create or replace function queen.dedup_window(p_dedup_window int, p_retention_enabled boolean, p_retention int)
 returns int language sql immutable as $$
     select least(p_dedup_window::bigint,

@@ -84,8 +84,8 @@ $$;
 -- out:    bigint: that offset, or the head if there is none
 -- locks:  none
 -- raises: never
--- created_at never decreases in a partition, so the first younger segment is the answer. A time before the newest push is rare here,
--- and then the extents' creation times keep the search short.
+-- created_at never decreases in a partition, so the first younger segment is the answer. A time before the newest push is
+-- rare here, and then the extents' creation times keep the search short.
 create or replace function queen.offset_after(p_partition uuid, p_time timestamptz)
 returns bigint language plpgsql as $$
 declare

@@ -63,7 +63,8 @@ end $$;
 -- out:    int: 0 started; 1 the queue does not exist; 2 or 3 the target must not be created, as in queen.queues_refused
 -- locks:  as queen.queues_refused, if the target does not exist
 -- raises: never
--- Letters that fail after p_until are excluded, because a message that fails again would be redriven forever. A repeated call starts it once.
+-- Letters that fail after p_until are excluded, because a message that fails again would be redriven forever. A repeated
+-- call starts it once.
 create or replace function queen.add_redrive(
     p_id uuid, p_queue text, p_target text, p_partition text, p_group text, p_from timestamptz, p_until timestamptz,
     p_error text, p_shape text, p_per_second int, p_total bigint)
@@ -89,15 +90,16 @@ begin
     return 0;
 end $$;
 
--- queen.begin_redrive: queen.count_redrive and queen.add_redrive in one, for any target. Called by earlier builds of 0.2.0; to be removed
--- with 0.3.0.
+-- queen.begin_redrive: queen.count_redrive and queen.add_redrive in one, for any target. Called by earlier builds of 0.2.0;
+-- to be removed with 0.3.0.
 -- in:     p_id uuid (null = only count), p_queue text, p_target text (null = the queue itself), p_partition text, p_group text,
 --         p_from timestamptz, p_to timestamptz, p_error text, p_shape text (as queen.letter_matches); null = any;
 --         p_per_second int
 -- out:    bigint: the number of matches; null = the queue does not exist
 -- locks:  none
 -- raises: never
--- Letters that fail from now on are excluded, because a message that fails again would be redriven forever. A repeated call starts it once.
+-- Letters that fail from now on are excluded, because a message that fails again would be redriven forever. A repeated call
+-- starts it once.
 create or replace function queen.begin_redrive(
     p_id uuid, p_queue text, p_target text, p_partition text, p_group text, p_from timestamptz, p_to timestamptz,
     p_error text, p_shape text, p_per_second int)
@@ -216,7 +218,7 @@ end $$;
 -- queen.hold_redrive: locks a redrive for a step.
 -- in:     p_id uuid, p_worker uuid, p_partition uuid, p_offset bigint (its position according to the step)
 -- out:    boolean: it is the worker's, running, and at this position
--- locks:  the redrives row, so before anything else of its transaction
+-- locks:  the redrives row, before anything else in its transaction
 -- raises: never
 create or replace function queen.hold_redrive(p_id uuid, p_worker uuid, p_partition uuid, p_offset bigint)
 returns boolean language plpgsql as $$

@@ -1,5 +1,5 @@
--- Queries of the admin API. Figures of whole queues come from their counts (statistics.sql), those of partitions from the partitions
--- themselves, a bounded number of them.
+-- Queries of the admin API. Figures of whole queues come from their counts (statistics.sql), those of partitions from the
+-- partitions themselves, a bounded number of them.
 
 -- queen.partition_figures: current figures of some partitions.
 -- in:     p_partitions uuid[], p_group text (whose cursor determines what is unread; null = queue mode, or without it
@@ -7,8 +7,8 @@
 -- out:    id uuid, name text, queue_name text, created_at timestamptz, head bigint, tail bigint, unread bigint,
 --         leased bigint, cursor bigint, oldest_at timestamptz (of the first stored message), unread_at timestamptz (of the
 --         first unread one), newest_at timestamptz (all null when there is none), served_at timestamptz (so of a live lease,
---         since when), lease_id uuid, lease_until timestamptz (both only of a live lease; its own time, also while deferred
---         acknowledgements hold it), lag_seconds float8 (since unread_at); in no order, none for a partition that is gone
+--         since when), lease_id uuid, lease_until timestamptz (both only of a live lease; its own end, also while deferred
+--         acks hold it), lag_seconds float8 (since unread_at); in no order, none for a deleted partition
 -- locks:  none
 -- raises: never
 create or replace function queen.partition_figures(p_partitions uuid[], p_group text)
@@ -99,8 +99,8 @@ end $$;
 
 -- queen.partition_page: one page of partitions, most unread messages first.
 -- in:     p_queue uuid (null = of all queues), p_group text (as queen.partition_figures), p_search text (a part of the name,
---         case-insensitive; null = any), p_limit bigint, p_offset bigint, p_partitions_max int (more are not looked through: first
---         come those that were notable when their queue was measured, then the others of the queue by name)
+--         case-insensitive; null = any), p_limit bigint, p_offset bigint, p_partitions_max int (if more match: first
+--         those that were notable when their queue was measured, then the others of the queue by name)
 -- out:    as queen.partition_figures
 -- locks:  none
 -- raises: never
@@ -175,7 +175,7 @@ begin
         cross join lateral (
             (select p.id from queen.partitions p where not s.large and p.queue_id = a.id)
             union all
-            -- For a large queue the notable partitions, and if they are few some more by name.
+            -- For a large queue, the notable partitions, and if they are few, some more by name.
             (select m.id
              from ((select n.partition_id as id, n.pending from queen.notable_partitions n
                     where n.queue_id = a.id and n.consumer_group = p_group

@@ -30,10 +30,11 @@ end $$;
 --         partitions with something left below it
 -- locks:  none
 -- raises: never
--- The cost depends on what was written to the log, over all queues, between the two times. So queues with the same times should share
--- a call, and one with a new policy starts from -infinity, as all do after a restart. A slow writer may have committed behind
--- an earlier look; later messages of its partition include it, and if there are none, a look that begins earlier finds it. Not
--- `stable`, so that its snapshot is younger than its lock on the log: an extent cannot be dropped in between.
+-- The cost depends on what was written to the log, over all queues, between the two times. So queues with the same times
+-- should share a call, and one with a new policy starts from -infinity, as all do after a restart. A slow writer may have
+-- committed behind an earlier look; later messages of its partition include it, and if there are none, a look that begins
+-- earlier finds it. Not `stable`, so that its snapshot is younger than its lock on the log: an extent cannot be dropped in
+-- between.
 create or replace function queen.expired_since(p_queues uuid[], p_from timestamptz, p_cutoff timestamptz)
 returns table (partition_id uuid, message_offset bigint)
 language plpgsql
@@ -141,9 +142,9 @@ end $$;
 -- out:    bigint; null if every group that reads the partition has a cursor there
 -- locks:  none
 -- raises: never
--- A group reads the partition if it is registered for it or for the whole queue. Queue mode is not registered; it reads the whole queue
--- once it has a cursor anywhere in it. `stable`, so that it shares the snapshot of the calling statement: queen.apply_policy looks for
--- cursors in that one, and a cursor added between two snapshots would be missed by both.
+-- A group reads the partition if it is registered for it or for the whole queue. Queue mode is not registered; it reads the
+-- whole queue once it has a cursor anywhere in it. `stable`, so that it shares the snapshot of the calling statement:
+-- queen.apply_policy looks for cursors in that one, and a cursor added between two snapshots would be missed by both.
 create or replace function queen.registered_start(p_partition uuid, p_tail bigint)
 returns bigint language plpgsql stable as $$
 declare
@@ -174,8 +175,8 @@ end $$;
 -- out:    int: the number; fewer than p_batch = all are done
 -- locks:  partitions and heads rows, then their consumers rows, skipping busy ones of any; then queue_counts rows
 -- raises: never
--- A partition with dead letters stays, because they would be deleted with it. Reads all partitions, because no index may cover columns
--- that a push changes; so run it rarely. A concurrent request finds the partition deleted.
+-- A partition with dead letters stays, because they would be deleted with it. Reads all partitions, because no index may
+-- cover columns that a push changes; so run it rarely. A concurrent request finds the partition deleted.
 create or replace function queen.remove_idle_partitions(p_older_than interval, p_batch int)
 returns int language plpgsql set plan_cache_mode = force_custom_plan set jit = off as $$
 declare
@@ -194,7 +195,7 @@ begin
 
     v_queues := array(select distinct p.queue_id from queen.partitions p where p.id = any (v_idle));
 
-    -- Looked at again now that nothing can be added: what was served or locked in between stays.
+    -- Checked again, now that nothing can be added: what was served or locked in between stays.
     with locked as materialized (
         select c.partition_id, c.consumer_group from queen.consumers c
         where c.partition_id = any (v_idle) and coalesce(c.served_at < v_before, true)

@@ -1,5 +1,6 @@
--- queen.lead_to_public: makes tables that this role creates without naming a schema go to `public`. By default PostgreSQL first uses the
--- schema named like the role, which is ours if the role is called queen; and ours is dropped when a backup is restored.
+-- queen.lead_to_public: makes tables that this role creates without naming a schema go to `public`. By default PostgreSQL
+-- first uses the schema named like the role, which is ours if the role is called queen; and ours is dropped when a backup is
+-- restored.
 -- in:     nothing
 -- out:    nothing
 -- locks:  the setting of the role

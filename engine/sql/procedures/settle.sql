@@ -17,8 +17,9 @@
 --         kept, not dropped), queue_names, partition_names
 -- locks:  consumers rows in (partition_id, consumer_group) order
 -- raises: never for a single item
--- The count of failures belongs to the first failed message (schema/0014_own_failures.sql). Messages that failed right behind it in
--- each of these calls share the count and are dead-lettered with it; others are delivered again, and their own count begins.
+-- The count of failures belongs to the first failed message (schema/0014_own_failures.sql). Messages that failed right
+-- behind it in each of these calls share the count and are dead-lettered with it; others are delivered again, and their own
+-- count begins.
 create or replace function queen.settle(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[],
     p_to bigint[], p_stops boolean[], p_failed_from bigint[], p_failed_to bigint[],
@@ -140,8 +141,8 @@ end $$;
 -- locks:  queues and partitions rows of dead letters, partitions rows of new readers, then consumers rows in (partition_id,
 --         consumer_group) order, skipping busy ones unless p_wait allows waiting
 -- raises: lock_not_available when the wait times out
--- Without a lease, a group may acknowledge where it has not read yet. It gets a cursor only if that is moved or a message failed, so that
--- a refused acknowledgement leaves nothing behind: a cursor holds back retention.
+-- Without a lease, a group may acknowledge where it has not read yet. It gets a cursor only if that is moved or a message
+-- failed, so that a refused acknowledgement leaves nothing behind: a cursor holds back retention.
 create or replace function queen.settle_unlocked(
     p_ids uuid[], p_partitions uuid[], p_groups text[], p_leases uuid[], p_expected bigint[],
     p_to bigint[], p_stops boolean[], p_failed_from bigint[], p_failed_to bigint[],

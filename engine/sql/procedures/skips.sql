@@ -1,5 +1,5 @@
--- Messages that a group does not receive (schema/0006_messages.sql). A claim starts after skips at its beginning and ends before the
--- next one, so a claimed range has no holes: fetching, caching and acknowledging need no knowledge of skips.
+-- Messages that a group does not receive (schema/0006_messages.sql). A claim starts after skips at its beginning and ends
+-- before the next one, so a claimed range has no holes: fetching, caching and acknowledging need no knowledge of skips.
 
 -- queen.next_kept: the first offset from a position on that a group receives.
 -- in:     p_partition uuid, p_group text, p_offset bigint

@@ -1,4 +1,4 @@
--- queen.spool_position: how far the spool of a broker was replayed.
+-- queen.spool_position: how far the spool of a broker was stored.
 -- in:     p_spool uuid
 -- out:    the number of the next record
 -- locks:  one spools row, if it is new
@@ -10,7 +10,7 @@ begin
     return (select s.position from queen.spools s where s.id = p_spool);
 end $$;
 
--- queen.move_spool: records that the spool was replayed up to a record, in the replaying transaction.
+-- queen.move_spool: records that the spool was stored up to a record, in the transaction that stores it.
 -- in:     p_spool uuid, p_from bigint (the next record, as the broker knows it), p_to bigint
 -- out:    false if the position differs: then nothing must be stored
 -- locks:  one spools row

@@ -70,9 +70,9 @@ end $$;
 -- out:    boolean: false if another session is measuring it, or the queue does not exist
 -- locks:  none on the message path; queue_counts, group_counts and notable_partitions rows of the queue
 -- raises: never
--- Work that a broker has not reported yet is already in the measurement and will be added once more, so a queue with reports soon after
--- its counts were replaced becomes suspect. If there are more partitions than can be examined closely, it chooses those that hold
--- most, were pushed to longest ago and were served longest ago.
+-- Work that a broker has not reported yet is already in the measurement and will be added once more, so a queue with reports
+-- soon after its counts were replaced becomes suspect. If there are more partitions than can be examined closely, it chooses
+-- those that hold most, were pushed to longest ago and were served longest ago.
 create or replace function queen.measure(
     p_queue uuid, p_wait boolean, p_replace boolean, p_quiet interval, p_reconcile interval)
 returns boolean language plpgsql
@@ -176,9 +176,9 @@ begin
     cross join (select coalesce(jsonb_agg(to_jsonb(n)), '[]') as notable from notable n) n;
     v_dead := (select count(*) from queen.dead_letter_rows d where d.queue_id = p_queue);
 
-    -- Reported counts are exact once all brokers have reported, and a measurement is not while some have not. So it replaces only counts
-    -- that are suspect, that have not changed for a while, or that were not replaced for long. Reports soon after that make them
-    -- suspect again (queen.count).
+    -- Reported counts are exact once all brokers have reported, and a measurement is not while some have not. So it replaces
+    -- only counts that are suspect, that have not changed for a while, or that were not replaced for long. Reports soon
+    -- after that make them suspect again (queen.count).
     v_replace := p_replace or coalesce(v_counts.suspect or v_counts.replaced_at < v_now - p_reconcile, true)
         or coalesce((select c.changed_at <= v_now - p_quiet from queen.queue_counts c where c.queue_id = p_queue
                      for no key update), true);
@@ -273,7 +273,7 @@ begin
            or p_queue is null and (c.queue_id is null or c.suspect or c.changed_at > c.measured_at)
         order by q.id
     loop
-        -- On a busy machine the time can be over before the first.
+        -- On a busy machine, the time can be over before the first queue.
         exit when not v_first and clock_timestamp() > v_until;
         v_first := false;
         continue when (select count(*) from (select 1 from queen.partitions p where p.queue_id = v_queue
@@ -282,8 +282,8 @@ begin
     end loop;
 end $$;
 
--- One row per queue, from its counts. Unread messages of the whole queue are those of queue mode, or without it of the group that is
--- furthest behind; without readers, everything.
+-- One row per queue, from its counts. Unread messages of the whole queue are those of queue mode, or without it of the group
+-- that is furthest behind; without readers, everything.
 create or replace view queen.queue_figures as
 select f.id, f.name, f.namespace, f.task, f.created_at, f.partitions, f.stored, f.unread,
        least(f.unread, f.leased) as leased, f.dead_letters,

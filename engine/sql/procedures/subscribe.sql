@@ -4,8 +4,8 @@
 -- out:    boolean: the queue exists. An existing registration stays, and counts as used
 -- locks:  one groups row, one consumer_watermarks row, one queue_counts row
 -- raises: never
--- A group may come before its queue. It is registered then as well, so that what is pushed before it comes again counts as unread and
--- is retained for it; but not if queues are not created automatically (queen.creates_queues).
+-- A group may come before its queue. It is registered then as well, so that messages pushed before it comes again count as
+-- unread and are retained for it; but not if queues are not created automatically (queen.creates_queues).
 create or replace function queen.register_group(
     p_queue text, p_group text, p_partition text, p_mode text, p_new boolean, p_since timestamptz)
 returns boolean language plpgsql as $$

@@ -1,7 +1,7 @@
--- Views for people: the log and its readers as rows. The broker itself does not use them. They find a row of heads from its highest
--- generation down (newest.sql), spelled out in each view: tables in a view are read with its owner's rights, but functions are called
--- with those of the caller, in a session with any search_path (frame.sql). New columns go to the end, because dropping a view would lose
--- its grants.
+-- Views for people: the log and its readers as rows. The broker itself does not use them. They find a row of heads from its
+-- highest generation down (newest.sql), spelled out in each view: tables in a view are read with its owner's rights, but
+-- functions are called with those of the caller, in a session with any search_path (frame.sql). New columns go to the end,
+-- because dropping a view would lose its grants.
 
 -- queen.messages: every stored message.
 create or replace view queen.messages as
@@ -30,8 +30,8 @@ where s.base_offset + f.ordinal - 1 >= t.tail
                   where k.partition_id = s.partition_id and k.message_offset = s.base_offset + f.ordinal - 1
                     and k.consumer_group is null);
 
--- queen.lag: the position of every group in every partition that it reads. In one that it has not read yet, where it would start, as in
--- queen.start_of; queue mode counts as a reader of the whole queue once it has read anything there.
+-- queen.lag: the position of every group in every partition that it reads. In one that it has not read yet, where it would
+-- start, as in queen.start_of; queue mode counts as a reader of the whole queue once it has read anything there.
 create or replace view queen.lag as
 select q.name as queue, p.name as partition, c.consumer_group, r.cursor, h.head, h.head - r.cursor as pending,
        o.created_at as oldest_pending_at, queen.now() - o.created_at as oldest_pending_age, p.id as partition_id

@@ -1,6 +1,6 @@
-//! Browsing: one page of messages, the newest first, out of a log that is far too large to be read for it. Segments are
-//! walked backwards, by partition where these are few and by slices of time otherwise, until the page is full; payloads
-//! are read for the page alone.
+//! Browsing: one page of messages, newest first, from a log that is far too large to scan. Segments are walked
+//! backwards, by partition where there are few and by slices of time otherwise, until the page is full. Payloads are
+//! read for that page only.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -13,16 +13,16 @@ use crate::db::messages::{self as db, Reader, Scope, Span};
 use crate::db::{Connections, control};
 use crate::error::Error;
 
-/// Up to here each partition is walked by its own index.
+/// Up to this many partitions, each is walked by its own index.
 const PARTITIONS_MAX: usize = 256;
 
-/// Segments one page may look at. About a second's work; behind that the answer says that it is not complete.
+/// Segments that one page may look at: about a second's work. Beyond that, the answer says that it is not complete.
 const LOOKED_MAX: usize = 200_000;
 
-/// Segments of one slice of time; one with more is cut smaller.
+/// Segments in one slice of time; a slice with more is cut smaller.
 const SLICE_MAX: i32 = 5_000;
 
-/// Messages whose status takes as long to work out as a segment takes to read, about.
+/// Messages whose status takes about as long to work out as one segment takes to read.
 const MESSAGES_PER_SEGMENT: usize = 16;
 
 /// Messages whose status is worked out together when a page asks for one status only.
@@ -49,11 +49,11 @@ pub struct MessageFilter {
 pub struct MessagePage {
     pub messages: Vec<StoredMessage>,
     pub mode: Mode,
-    /// There was too much to look through. What is older than this was not: ask again up to here.
+    /// Set when there was too much to look through: nothing older than this was looked at. Ask again up to here.
     pub looked_until: Option<i64>,
 }
 
-/// A message's place. In this order, backwards, they are listed: by time, and where that is the same as ids are.
+/// A message's place. Pages list messages in descending order of it: by time, and within the same time by message id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
     created_at: i64,
@@ -67,7 +67,7 @@ impl Engine {
         Ok(db::has_queue(&self.shared.reads, queue).await?)
     }
 
-    /// The newest first.
+    /// A page of messages, newest first.
     pub async fn messages(&self, filter: &MessageFilter) -> Result<MessagePage, Error> {
         self.check_open()?;
         let connections = &self.shared.reads;
@@ -100,7 +100,7 @@ impl Engine {
         })
     }
 
-    /// Those that are still there.
+    /// Reads the messages of these places that are still stored.
     async fn describe(&self, found: &[Found]) -> Result<Vec<StoredMessage>, Error> {
         if found.is_empty() {
             return Ok(Vec::new());
@@ -120,7 +120,7 @@ impl Engine {
     }
 }
 
-/// The readers of partitions that were asked for.
+/// The readers of the partitions that were looked up.
 #[derive(Default)]
 struct Readers(HashMap<Uuid, Vec<Reader>>);
 
@@ -158,7 +158,7 @@ struct Walk<'a> {
 
 enum Source {
     Merge(Vec<Lane>),
-    /// What is older than `until` has not been looked at.
+    /// Nothing older than `until` has been looked at yet.
     Slices {
         until: i64,
         now: i64,
@@ -181,17 +181,17 @@ impl Lane {
     }
 }
 
-/// What is left of the window after the last answer.
+/// The next step of a walk.
 enum Next {
-    /// Everything of some times, complete and newer than all that follows; the newest first.
+    /// All spans of a range of times: complete, newer than everything that follows, and newest first.
     Spans(Vec<Span>),
     End,
-    /// Too much was looked at; what is older than this was not.
+    /// The limit was reached: nothing older than this was looked at.
     Tired(i64),
 }
 
 impl Walk<'_> {
-    /// The page, and up to where was looked if not everywhere.
+    /// The page, and how far back the search got if it did not cover the whole window.
     async fn page(&mut self, filter: &MessageFilter) -> Result<(Vec<Found>, Option<i64>), Error> {
         let mut page = Page { skip: filter.offset, limit: filter.limit, found: Vec::new() };
         let mut readers = Readers::default();
@@ -249,7 +249,7 @@ impl Walk<'_> {
                             spans.push(span);
                         }
                     }
-                    // A lane that ran dry may go on at the same time.
+                    // A lane that ran dry may continue at the same time.
                     if lanes.iter().all(|lane| lane.ended || !lane.ahead.is_empty()) {
                         return Ok(Next::Spans(spans));
                     }
@@ -267,9 +267,10 @@ impl Walk<'_> {
                 if self.looked > LOOKED_MAX {
                     return Ok(Next::Tired(*until));
                 }
-                // The first slice takes along what a clock that was set back has put into the future.
+                // The first slice includes messages that a clock, since set back, has dated in the future.
                 let after = ((*until).min(*now) - *width).max(from - 1);
-                // Many partitions written in one flight share their time to the microsecond: that cannot be cut.
+                // Many partitions written in one flight share their time to the microsecond; that cannot be cut
+                // further.
                 let limit = if *width > 1 { SLICE_MAX } else { LOOKED_MAX as i32 };
                 let (looked, mut spans) =
                     db::spans_between(self.connections, &self.scope, after, *until, limit).await?;
@@ -291,7 +292,7 @@ impl Walk<'_> {
     }
 }
 
-/// Every lane that has nothing ahead reads on. Answers how many segments that were.
+/// Reads ahead in every lane that has nothing ahead. Returns the number of segments read.
 async fn refill(connections: &Connections, lanes: &mut [Lane], until: i64) -> Result<usize, Error> {
     let dry: Vec<usize> =
         (0..lanes.len()).filter(|&index| !lanes[index].ended && lanes[index].ahead.is_empty()).collect();
@@ -316,7 +317,7 @@ async fn refill(connections: &Connections, lanes: &mut [Lane], until: i64) -> Re
     Ok(looked)
 }
 
-/// Spans of whole times, cut where there are enough messages for a look at their readers.
+/// Cuts spans into chunks of enough messages for one look at their readers. Spans of one time stay together.
 fn chunks(spans: &[Span]) -> impl Iterator<Item = &[Span]> {
     let mut rest = spans;
     std::iter::from_fn(move || {
@@ -340,7 +341,7 @@ fn count(span: &Span) -> usize {
     (span.last - span.first).max(0) as usize - gaps
 }
 
-/// What is still to be passed over, and what was found.
+/// How many messages are still to be skipped, and which were found.
 struct Page {
     skip: usize,
     limit: usize,
@@ -352,13 +353,13 @@ impl Page {
         self.found.len() >= self.limit
     }
 
-    /// Spans of whole times, the newest first.
+    /// Takes spans of complete times, newest first.
     fn take(&mut self, spans: &[Span], matches: Option<&dyn Fn(&Found) -> bool>) {
         for same in spans.chunk_by(|a, b| a.created_at == b.created_at) {
             if self.is_full() {
                 return;
             }
-            // Far back, most is passed over.
+            // On a page far back, most messages are skipped.
             let all: usize = same.iter().map(count).sum();
             if matches.is_none() && all <= self.skip {
                 self.skip -= all;

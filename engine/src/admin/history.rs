@@ -1,4 +1,4 @@
-//! Questions about the past. Whoever asks has what this broker did written down first, so that it shows at once.
+//! Queries on the recorded history. Each first writes what this broker has counted, so that the answer includes it.
 
 use std::collections::HashMap;
 
@@ -18,25 +18,26 @@ const MINUTE: i64 = 60_000_000;
 pub const HOUR: i64 = 60 * MINUTE;
 pub const DAY: i64 = 24 * HOUR;
 
-/// See `jobs/history.rs`; a little earlier, because folding takes its time.
+/// When minutes are folded into hours: `FOLD_AFTER` of `jobs/history.rs`, a little earlier, because folding takes
+/// time.
 const FOLDED_AFTER: i64 = 2 * DAY - HOUR;
 
-/// Longer than anything is kept by default. No question is without an end.
+/// Longer than anything is kept by default. Every query is limited to it.
 const RANGE_MAX: i64 = 400 * DAY;
 
-/// What PostgreSQL can surely count in, and nobody leaves.
+/// Times from 1970 to 2200, all of which PostgreSQL can compute with.
 const YEARS: (i64, i64) = (0, 7_258_118_400_000_000);
 
-/// Queues that are told apart in one answer: the busiest.
+/// Queues that one answer lists separately: the busiest.
 const QUEUES_MAX: i64 = 200;
 
 /// Entries of one answer about parked pops.
 const PARKED_MAX: i64 = 20_000;
 
-/// What is asked about.
+/// Selects a part of the history.
 #[derive(Debug, Clone, Default)]
 pub struct HistoryFilter {
-    /// Microseconds since 1970; `None`: until now, and the usual time before that.
+    /// Microseconds since 1970. Without `to`: until now. Without `from`: the usual range before `to`.
     pub from: Option<i64>,
     pub to: Option<i64>,
     pub queue: Option<String>,
@@ -46,7 +47,7 @@ pub struct HistoryFilter {
     pub worker_id: Option<String>,
 }
 
-/// What an answer covers.
+/// The time that an answer covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     /// Microseconds since 1970.
@@ -57,7 +58,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// `usual`: how long it is if nobody says.
+    /// `usual`: the length if `from` is missing.
     pub fn new(from: Option<i64>, to: Option<i64>, now: i64, usual: i64) -> Result<Self, BadRequest> {
         let to = to.unwrap_or(now).clamp(YEARS.0, YEARS.1);
         let from = from.unwrap_or(to - usual).clamp(YEARS.0, YEARS.1);
@@ -65,7 +66,7 @@ impl Range {
             return Err(BadRequest::new("from is later than to"));
         }
         let from = from.max(to - RANGE_MAX);
-        // Of what is older there are only hours left.
+        // Older history is stored by the hour only.
         if from < now - FOLDED_AFTER {
             let bucket = if to - from <= 7 * DAY { 60 } else { 360 };
             return Ok(Self { from: from - from.rem_euclid(HOUR), to, bucket });
@@ -80,7 +81,7 @@ impl Range {
         Ok(Self { from, to, bucket })
     }
 
-    /// The same time in other steps, but in no more of them than make an answer.
+    /// The same range in other steps, shortened to at most `steps_max` of them.
     pub fn in_steps(self, bucket: i32, steps_max: i64) -> Self {
         let longest = steps_max * i64::from(bucket) * MINUTE;
         Self { from: self.from.max(self.to - longest), to: self.to, bucket }
@@ -104,27 +105,28 @@ impl Range {
 #[derive(Debug, Clone)]
 pub struct HistorySeries {
     pub range: Range,
-    /// The oldest first; steps of which nothing is known are left out.
+    /// Oldest first; steps without data are left out.
     pub points: Vec<Point>,
-    /// All of it: counts are sums, and what was measured is as in a point.
+    /// The whole range as one point: counts are sums, measured values as in a point.
     pub total: Point,
     pub workers: Vec<Worker>,
 }
 
-/// How a broker and the others hear of each other.
+/// This broker, and the brokers it hears from.
 #[derive(Debug, Clone)]
 pub struct ClusterState {
     pub broker: Broker,
-    /// Those heard of in the last half minute.
+    /// Brokers heard from in the last half minute.
     pub brokers: Vec<Broker>,
-    /// It hears what others say.
+    /// Whether this broker hears notes from others.
     pub listening: bool,
 }
 
 impl Engine {
-    /// The range a filter means, by the database's clock, with everything this broker did in it written down.
+    /// The range that a filter selects, by the database's clock. Everything that this broker did in it is written
+    /// first.
     pub async fn history_range(&self, filter: &HistoryFilter, usual: i64) -> Result<Range, Error> {
-        // Bad times are told before the database is asked anything.
+        // Reject bad times before asking the database.
         Range::new(filter.from, filter.to, self.database_time(), usual)?;
         write(&self.shared, true).await?;
         Ok(Range::new(filter.from, filter.to, self.database_time(), usual)?)
@@ -134,7 +136,7 @@ impl Engine {
         self.shared.history.time(clock::now(), clock::wall())
     }
 
-    /// The last hour if the filter does not say otherwise.
+    /// The last hour unless the filter says otherwise.
     pub async fn history(&self, filter: &HistoryFilter) -> Result<HistorySeries, Error> {
         let range = self.history_range(filter, HOUR).await?;
         let points = self.history_points(filter, range).await?;
@@ -154,13 +156,13 @@ impl Engine {
         Ok((range, points))
     }
 
-    /// How many partitions they have now; nothing about a queue that is gone.
+    /// How many partitions each queue has now. Deleted queues are left out.
     pub async fn partition_counts(&self, queues: &[&str]) -> Result<HashMap<String, u64>, Error> {
         self.freshen(None).await?;
         Ok(db::partition_counts(&self.shared.reads, queues).await?)
     }
 
-    /// The whole range at once, for the busiest queues.
+    /// The whole range as one step, for the busiest queues.
     pub async fn queue_sums(&self, filter: &HistoryFilter, range: Range) -> Result<Vec<QueuePoint>, Error> {
         let asked = range.asked(filter);
         Ok(db::queue_series(&self.shared.reads, &asked, None, QUEUES_MAX).await?)
@@ -178,23 +180,24 @@ impl Engine {
         Ok((range, points))
     }
 
-    /// JSON, as the wire has it.
+    /// JSON, as it is sent to clients.
     pub async fn postgres_stats(&self) -> Result<String, Error> {
         Ok(db::postgres_stats(&self.shared.reads).await?)
     }
 
-    /// What the whole cluster has done, as of the last time something was written, and what this broker did since. Asks
-    /// nobody, and never goes down.
+    /// Totals of the whole cluster as of the last write, plus what this broker did since. Does not query the database,
+    /// and never goes down.
     pub fn cluster_totals(&self) -> ClusterTotals {
         self.shared.history.totals(&self.shared.tally)
     }
 
-    /// The last full minute of the busiest queues, in the whole cluster. Asks nobody: it is looked up once a minute.
+    /// The last full minute of the busiest queues, in the whole cluster. Does not query the database: it is looked up
+    /// once a minute.
     pub fn queue_rates(&self) -> Vec<QueueRate> {
         self.shared.cluster.rates()
     }
 
-    /// As the database has it, or, while that is away, as it was when last asked.
+    /// As the database has it, or, while that cannot be reached, as last read.
     pub async fn cluster_state(&self) -> ClusterState {
         if !self.shared.connections.is_down()
             && let Err(error) = beat(&self.shared).await
@@ -209,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// Somebody says that there is something in this queue: who waits for it looks again.
+    /// Reports that there may be something in this queue: the pops that wait for it look again.
     pub async fn notify(&self, queue: &str) -> Result<(), Error> {
         self.shared.wake.discover(&self.shared).await?;
         self.shared.watches.wake(queue);
@@ -237,7 +240,7 @@ fn total(points: &[Point]) -> Point {
         total.expiries += point.expiries;
     }
     let Some(last) = points.last() else { return Point::default() };
-    // What cannot be added is as it was at the end.
+    // Values that cannot be added are taken from the last point.
     Point {
         at: last.at,
         db_connections: last.db_connections,

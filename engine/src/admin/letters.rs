@@ -1,4 +1,4 @@
-//! Dead letters, looked at: one by one, or told apart by what they failed of.
+//! Reading dead letters: one by one, or grouped by error.
 
 use uuid::Uuid;
 
@@ -9,7 +9,7 @@ use crate::db::letters::{self, DeadLetterFilter, DeadLetterRow, LetterShapes};
 use crate::error::Error;
 use crate::log::frames::{Frame, read_string};
 
-/// Dead letters whose errors are told apart, the newest. A shape takes PostgreSQL 15 to 35 µs.
+/// How many of the newest dead letters are grouped by error. A shape takes PostgreSQL 15 to 35 µs.
 const SHAPED_MAX: i64 = 20_000;
 
 #[derive(Debug)]
@@ -31,13 +31,14 @@ pub struct DeadLetter {
 }
 
 impl Engine {
-    /// One page, newest failure first, and the number of all that match.
+    /// One page, newest failure first, and the total number of matches.
     pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<(Vec<DeadLetter>, i64), Error> {
         let (rows, total) = letters::dead_letters(&self.shared.reads, filter).await?;
         Ok((rows.into_iter().filter_map(|row| dead_letter(row, &self.shared.config.keys)).collect(), total))
     }
 
-    /// What they failed of, at most `filter.limit` shapes of errors. A shape in the filter does not count, nor does a page.
+    /// Groups the matching dead letters by error, into at most `filter.limit` shapes. A shape or a page in the filter
+    /// is ignored.
     pub async fn letter_shapes(&self, filter: &DeadLetterFilter) -> Result<LetterShapes, Error> {
         Ok(letters::letter_shapes(&self.shared.reads, filter, SHAPED_MAX).await?)
     }

@@ -1,4 +1,4 @@
-//! Life: what is known about one message, from its push to what every group has made of it.
+//! Life: what is known about one message, from its push to what every group did with it.
 
 use uuid::Uuid;
 
@@ -24,13 +24,13 @@ pub struct MessageLife {
     pub queue: String,
     pub partition: String,
     pub offset: i64,
-    /// `None`: neither the log nor a dead letter knows the message any more; events still do.
+    /// `None`: neither the log nor a dead letter holds the message any more; only events do.
     pub created_at: Option<i64>,
     pub trace_id: Option<String>,
     pub trace_parent: Option<String>,
     pub trace_state: Option<String>,
     pub producer_sub: Option<String>,
-    /// Base offset, count and extent; `None`: the log has forgotten it.
+    /// Base offset, count and extent; `None`: no longer in the log.
     pub segment: Option<(i64, i32, i32)>,
     /// By name.
     pub groups: Vec<GroupRow>,
@@ -39,7 +39,7 @@ pub struct MessageLife {
 }
 
 impl Engine {
-    /// `None`: no such message. Events of this broker are complete, those of others a moment late.
+    /// `None`: no such message. Events of this broker are complete; those of other brokers arrive a moment later.
     pub async fn life(&self, partition: Uuid, transaction_id: &str) -> Result<Option<MessageLife>, Error> {
         jobs::life::write(&self.shared).await;
         let connections = &self.shared.reads;
@@ -53,7 +53,7 @@ impl Engine {
         Ok(Some(whole(partition, transaction_id, message, groups, events)))
     }
 
-    /// How many events of traced messages were recorded by this broker, and how many lost.
+    /// How many events of traced messages this broker recorded, and how many it lost.
     pub fn life_counts(&self) -> LifeCounts {
         self.shared.life.counts()
     }

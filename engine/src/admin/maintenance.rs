@@ -1,5 +1,5 @@
-//! Maintenance: pushes go to the spool while somebody works on the database, or pops find nothing. All brokers hear of it
-//! within a second.
+//! Maintenance: while an administrator works on the database, pushes go to the spool, or pops find nothing. All
+//! brokers learn of it within a second.
 
 use crate::Engine;
 use crate::db::control;
@@ -14,13 +14,13 @@ pub struct Maintenance {
 }
 
 impl Engine {
-    /// As this broker knows it, which is enough to serve by.
+    /// As this broker knows it, which is enough to serve requests.
     pub fn maintenance(&self) -> Maintenance {
         let load = &self.shared.load;
         Maintenance { push: load.maintenance(), pop: load.pop_maintenance() }
     }
 
-    /// As the database has it, or, while that is away, as this broker knows it.
+    /// As the database has it, or, while that cannot be reached, as this broker knows it.
     pub async fn fresh_maintenance(&self) -> Maintenance {
         if let Ok(pulse) = control::pulse(&self.shared.connections).await {
             self.shared.load.feel(&pulse);

@@ -1,5 +1,4 @@
-//! What stands of a message: its status, derived from cursors, leases and dead letters. Pure: there is no status of a
-//! message anywhere.
+//! The status of a message, derived from cursors, leases and dead letters. Pure: no status is stored anywhere.
 
 use queen_protocol::QUEUE_MODE;
 
@@ -30,7 +29,7 @@ impl MessageStatus {
     }
 }
 
-/// One group and one message.
+/// What one group did with one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupStanding {
     pub name: String,
@@ -39,21 +38,21 @@ pub struct GroupStanding {
     pub lease_until: Option<i64>,
 }
 
-/// Everything about one message that can be told from its partition's readers.
+/// Everything about one message that its partition's readers reveal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     pub status: MessageStatus,
-    /// For those who read without a group; `None` if only groups read here.
+    /// The status in queue mode; `None` if only named groups read here.
     pub queue_status: Option<MessageStatus>,
-    /// Named groups that have passed it, and all of them.
+    /// Named groups that have passed the message, and all named groups.
     pub consumed_by: usize,
     pub groups_total: usize,
     pub groups: Vec<GroupStanding>,
 }
 
 impl Standing {
-    /// A dead letter is one whatever else is true, a leased message is being processed whoever holds it. Otherwise queue
-    /// mode decides, or, where only groups read, all of them together.
+    /// A dead letter counts as one whatever else is true, and a leased message as being processed whichever group
+    /// holds it. Otherwise queue mode decides, or, where only groups read, all of them together.
     pub fn of(offset: i64, dead: bool, readers: &[Reader]) -> Self {
         let groups: Vec<GroupStanding> = readers.iter().map(|reader| group(offset, reader)).collect();
         let queue_mode = groups.iter().find(|group| group.name == QUEUE_MODE);

@@ -1,4 +1,4 @@
-//! Single messages: looked at, deleted, dead-lettered by hand. None of it is on the way of a message.
+//! Single messages: read, deleted, or dead-lettered by hand. None of this is on the path of a message.
 
 use uuid::Uuid;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::log::frames::{Frame, read_string};
 use crate::log::ids::{TransactionHash, message_id};
 
-/// A message as it is stored, and what stands of it.
+/// A message as it is stored, and its status.
 #[derive(Debug, Clone)]
 pub struct StoredMessage {
     pub id: Uuid,
@@ -33,14 +33,14 @@ pub struct StoredMessage {
     pub retry_limit: i32,
     pub retry_delay: i32,
     pub ttl: i32,
-    /// Of its last dead letter.
+    /// From its last dead letter.
     pub error: Option<String>,
     pub attempts: i32,
     pub standing: Standing,
 }
 
 impl StoredMessage {
-    /// `None` for a frame that nobody wrote.
+    /// `None` if the frame cannot be parsed.
     pub(super) fn new(
         partition_id: Uuid,
         offset: i64,
@@ -80,7 +80,7 @@ impl StoredMessage {
     }
 }
 
-/// Who reads.
+/// Which readers there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mode {
     pub queue_mode: bool,
@@ -98,7 +98,7 @@ impl Mode {
     }
 }
 
-/// What came of dead-lettering a message by hand.
+/// The outcome of dead-lettering a message by hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buried {
     Buried {
@@ -114,7 +114,7 @@ pub enum Buried {
 }
 
 impl Engine {
-    /// The newest of a transaction; if it has left the log, as its dead letter has it.
+    /// The newest message of this transaction id; if it has left the log, from its dead letter.
     pub async fn message(&self, partition: Uuid, transaction: &str) -> Result<Option<StoredMessage>, Error> {
         self.check_open()?;
         let connections = &self.shared.reads;
@@ -140,8 +140,8 @@ impl Engine {
         Ok(StoredMessage::new(partition, offset, id, row, standing, &self.shared.config.keys))
     }
 
-    /// Whether there was such a message, or a dead letter of it. It is not delivered from now on, by any broker: a claim
-    /// learns of it from the row it reads anyway.
+    /// Returns whether there was such a message, or a dead letter of it. From now on no broker delivers it: a claim
+    /// sees the deletion in the row it reads anyway.
     pub async fn delete_message(&self, partition: Uuid, transaction: &str) -> Result<bool, Error> {
         let (engine, transaction) = (self.clone(), transaction.to_owned());
         self.to_its_end(async move {
@@ -151,7 +151,7 @@ impl Engine {
         .await
     }
 
-    /// Gives a message up for one group, which has not been given it yet.
+    /// Gives a message up for one group that has neither leased nor passed it.
     pub async fn bury_message(
         &self,
         partition: Uuid,
@@ -175,7 +175,7 @@ impl Engine {
     }
 }
 
-/// The payload for somebody who looks at a message. He must see that it is there, even if nobody can read it.
+/// The payload for display. A message must show up even if its payload cannot be read.
 pub(super) fn read(frame: &Frame<'_>, keys: &Keys) -> (String, Option<Unreadable>) {
     match frame.open(keys) {
         Ok(payload) => (payload.into_owned(), None),
@@ -183,7 +183,7 @@ pub(super) fn read(frame: &Frame<'_>, keys: &Keys) -> (String, Option<Unreadable
     }
 }
 
-/// Both spellings: chosen by a client, and minted.
+/// Both hashes: as an id chosen by a client, and as a minted one.
 pub(super) fn hashes(transaction: &str) -> Vec<u8> {
     let hash = |chosen| TransactionHash::new(transaction, chosen).to_bytes();
     [hash(true), hash(false)].concat()

@@ -1,4 +1,4 @@
-//! Deferred operations, for those who ask about them.
+//! Deferred operations: listing, canceling and retrying them.
 
 use queen_protocol::{OperationStats, OperationStatus, SystemHealth};
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::load::{KINDS, LoadCounts};
 
 impl Engine {
-    /// The oldest first.
+    /// Oldest first.
     pub async fn operations(&self, filter: &Operations<'_>) -> Result<Vec<OperationStatus>, Error> {
         Ok(control::operations(&self.shared.reads, filter).await?)
     }
@@ -37,17 +37,17 @@ impl Engine {
         }
     }
 
-    /// What pushes and acknowledgements were told so far.
+    /// How pushes and acks were answered so far.
     pub fn load_counts(&self) -> [(&'static str, LoadCounts); 2] {
         KINDS.map(|kind| (kind.word(), self.shared.load.counts(kind)))
     }
 
-    /// The status it has now; `cancelled` if nobody had begun to work on it.
+    /// Returns the current status: `cancelled` if it was pending or had failed.
     pub async fn cancel_operation(&self, id: Uuid) -> Result<Option<String>, Error> {
         Ok(control::cancel_operation(&self.shared.connections, id).await?)
     }
 
-    /// The status it has now; `pending` if it had failed.
+    /// Returns the current status: `pending` if it had failed.
     pub async fn retry_operation(&self, id: Uuid) -> Result<Option<String>, Error> {
         let status = control::retry_operation(&self.shared.connections, id).await?;
         self.shared.load.signal.notify_one();

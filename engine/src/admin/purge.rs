@@ -1,4 +1,4 @@
-//! Purge: throws dead letters away, slice by slice, so that no statement holds many of them for long.
+//! Purge: deletes dead letters slice by slice, so that no statement holds many of them for long.
 
 use uuid::Uuid;
 
@@ -7,14 +7,16 @@ use crate::db::letters::DeadLetterFilter;
 use crate::db::purge::purge_letters;
 use crate::error::Error;
 
-/// Looked at, whether they match or not. About 10 ms of the database, and three times as much if their errors are compared.
+/// Dead letters that a slice looks at, whether they match or not. About 10 ms of the database, three times that if
+/// their errors are compared.
 const SLICE_LETTERS: i32 = 1_000;
 
 impl Engine {
-    /// How many dead letters of the queue matched and are gone; pages do not count. `None`: there is no such queue.
+    /// Returns how many dead letters of the queue matched and were deleted; pages in the filter are ignored. `None`:
+    /// there is no such queue.
     ///
     /// # Cancel safety
-    /// Dropped, it ends behind the slice under way; asked for again, it goes on with the others.
+    /// If dropped, it stops after the current slice. Calling it again deletes the rest.
     pub async fn purge_dead_letters(
         &self,
         queue: &str,
@@ -25,7 +27,7 @@ impl Engine {
         let mut purged = 0;
         while let Some(begins) = next {
             let (engine, asked) = (self.clone(), filter.clone());
-            // Other acts of the control plane come in between.
+            // One slice at a time, so that other acts of the control plane can come in between.
             let slice = self.to_its_end(async move {
                 let connections = &engine.shared.connections;
                 Ok(purge_letters(connections, &asked, begins, SLICE_LETTERS).await?)

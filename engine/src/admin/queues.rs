@@ -1,4 +1,4 @@
-//! The control plane of the message plane: queues and groups. Each call tells all brokers what it changed.
+//! The control plane of the message plane: queues and groups. Each call notifies all brokers of what it changed.
 
 use queen_protocol::{Configure, QueueOptions};
 use uuid::Uuid;
@@ -24,7 +24,7 @@ pub enum SeekTo {
     Time(i64),
 }
 
-/// Where a group is sent, and whether it is created if it does not read the queue so far.
+/// Where a group is moved, and whether it is created if it does not read the queue yet.
 #[derive(Debug, Clone, Copy)]
 pub struct Seek {
     pub to: SeekTo,
@@ -38,7 +38,7 @@ impl From<SeekTo> for Seek {
 }
 
 impl SeekTo {
-    /// `None` = to the end.
+    /// `None`: to the end.
     pub(super) fn time(self) -> Option<i64> {
         match self {
             Self::End => None,
@@ -47,8 +47,8 @@ impl SeekTo {
     }
 }
 
-/// The broker acts on each change twice: after the commit, so that the caller's next request sees it, and when it hears the
-/// note that is part of the commit, in case the answer never came.
+/// The broker acts on each change twice: after the commit, so that the caller's next request sees it, and when it
+/// hears the note that is part of the commit, in case the response was lost.
 impl Engine {
     pub async fn configure(&self, configure: &Configure) -> Result<Configured, Error> {
         let config = &self.shared.config;
@@ -98,7 +98,7 @@ impl Engine {
         .await
     }
 
-    /// `queue`: `None` = everywhere; `metadata`: also where it has registered to start.
+    /// `queue`: `None` for all queues. `metadata`: also delete where the group has registered to start.
     pub async fn delete_group(
         &self,
         group: &str,
@@ -177,7 +177,7 @@ impl Engine {
     }
 }
 
-/// `create`: it was to be created, so it is the queue that is missing.
+/// `create`: the group would have been created, so it is the queue that is missing.
 fn no_group(group: &str, queue: &str, create: bool) -> Error {
     match create {
         true => Error::QueueMissing(queue.to_owned()),

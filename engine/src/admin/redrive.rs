@@ -54,10 +54,10 @@ impl Engine {
         Ok(redrive::count_redrive(&self.shared.reads, ask).await?.map(|counted| counted.total))
     }
 
-    /// Starts to replay all that match; a job of one of the brokers does it. `None`: no such queue.
+    /// Starts to replay all that match, as a job that one of the brokers runs. `None`: no such queue.
     pub async fn start_redrive(&self, ask: &RedriveAsk) -> Result<Option<Redrive>, Error> {
         self.check_open()?;
-        // A list may take long; what the message plane's connections do may not.
+        // Counting may take long, which the connections of the message plane do not allow.
         let Some(counted) = redrive::count_redrive(&self.shared.reads, ask).await? else { return Ok(None) };
         let (engine, ask, id) = (self.clone(), ask.clone(), Uuid::now_v7());
         let added = self.to_its_end(async move {
@@ -85,7 +85,7 @@ impl Engine {
         Ok(redrive::redrives(&self.shared.reads, None, limit, offset).await?)
     }
 
-    /// Ends it behind the step under way; one that has ended stays what it is. `None`: there is no such redrive.
+    /// Ends a redrive after the step under way; a finished one stays as it is. `None`: there is no such redrive.
     pub async fn cancel_redrive(&self, id: Uuid) -> Result<Option<Redrive>, Error> {
         let engine = self.clone();
         self.to_its_end(async move { Ok(redrive::cancel_redrive(&engine.shared.connections, id).await?) })

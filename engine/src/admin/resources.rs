@@ -1,5 +1,5 @@
-//! Resources: queues, partitions and groups as numbers. Whoever reads sees what this broker did; small queues are
-//! measured on the way, large ones told from their counts.
+//! Resources: queues, partitions and groups as numbers. A read includes what this broker did so far; small queues are
+//! measured on the way, large ones reported from their counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::db::statistics::Gauges;
 use crate::error::Error;
 use crate::jobs::{self, wake};
 
-/// A queue with more partitions is not looked through while somebody waits.
+/// A queue with more partitions is not looked through while a caller waits.
 const PARTITIONS_MAX: i32 = 1_000;
 
-/// What a reader of all queues waits for at most, so that they are exact.
+/// How long a read of all queues waits at most for exact figures.
 const FRESHEN_FOR: Duration = Duration::from_millis(20);
 
-/// Dead letters that are told apart by their errors.
+/// Dead letters that are grouped by error.
 const LETTERS_MAX: i32 = 10_000;
 
-/// All partitions of a large queue cannot be counted at once; what was not measured is measured within this.
+/// All partitions of a large queue cannot be counted at once; a refresh measures what it can within this time.
 const REFRESH_FOR: Duration = Duration::from_secs(10);
 
 impl Engine {
@@ -52,7 +52,7 @@ impl Engine {
         Ok(resources::overview(&self.shared.reads).await?)
     }
 
-    /// A page of a queue's partitions, by name; `after`: the last name of the page before.
+    /// A page of a queue's partitions, by name; `after`: the last name of the previous page.
     pub async fn queue_partitions(
         &self,
         queue: Uuid,
@@ -63,7 +63,8 @@ impl Engine {
         Ok(resources::queue_partitions(&self.shared.reads, queue, after, limit, offset).await?)
     }
 
-    /// The most unread messages first. Of a large queue, and of all queues, those that were notable when measured.
+    /// Most unread messages first. For a large queue, and across all queues, only partitions that were notable when
+    /// measured.
     pub async fn busiest_partitions(
         &self,
         queue: Option<Uuid>,
@@ -77,8 +78,8 @@ impl Engine {
         Ok(resources::busiest_partitions(connections, queue, group, limit, PARTITIONS_MAX).await?)
     }
 
-    /// A page of partitions, the most unread messages first. Of a large queue those that were notable when it was measured
-    /// come first, and the others by name; of all queues there are only notable ones.
+    /// A page of partitions, most unread messages first. For a large queue, those that were notable when it was
+    /// measured come first, and the rest by name; across all queues there are only notable ones.
     pub async fn partition_page(
         &self,
         queue: Option<Uuid>,
@@ -94,7 +95,8 @@ impl Engine {
         Ok(resources::partition_page(&self.shared.reads, &page, PARTITIONS_MAX).await?)
     }
 
-    /// What has waited for at least so many seconds, the oldest first, with the group it waits for.
+    /// Partitions where a message has waited for at least this many seconds, oldest first, each with the group it
+    /// waits for.
     pub async fn lagging_partitions(
         &self,
         seconds: i64,
@@ -104,13 +106,13 @@ impl Engine {
         Ok(resources::lagging_partitions(&self.shared.reads, seconds, limit).await?)
     }
 
-    /// One group in one queue, as the counts have it: for who has just asked for the queue.
+    /// One group in one queue, from the counts: for callers that have just read the queue.
     pub async fn group_in(&self, group: &str, queue: &str) -> Result<Option<GroupFigures>, Error> {
         let connections = &self.shared.reads;
         Ok(resources::groups(connections, Some(group), Some(queue), 1, 0).await?.into_iter().next())
     }
 
-    /// In order of queue and name.
+    /// By queue and name.
     pub async fn groups(
         &self,
         group: Option<&str>,
@@ -122,7 +124,7 @@ impl Engine {
         Ok(resources::groups(&self.shared.reads, group, queue, limit, offset).await?)
     }
 
-    /// What monitoring wants to know of each queue, as of a few seconds ago. Asks nobody.
+    /// Monitoring values of each queue, as of a few seconds ago. Does not query the database.
     pub fn gauges(&self) -> Arc<Gauges> {
         self.shared.gauges()
     }
@@ -131,7 +133,7 @@ impl Engine {
         Ok(resources::trouble(&self.shared.reads, LETTERS_MAX).await?)
     }
 
-    /// `None`: it is gone.
+    /// `None`: the queue no longer exists.
     pub async fn queue_options(&self, queue: Uuid) -> Result<Option<QueueOptions>, Error> {
         Ok(resources::options(&self.shared.reads, queue).await?)
     }
@@ -146,7 +148,7 @@ impl Engine {
         crate::clock::wall()
     }
 
-    /// Of several queues at once, those of which a group has most to read; few of each if there are many queues.
+    /// The partitions of several queues in which a group has most to read; few of each if there are many queues.
     pub async fn group_partitions(
         &self,
         queues: &[Uuid],
@@ -157,12 +159,12 @@ impl Engine {
         Ok(resources::group_partitions(connections, queues, group, limit, PARTITIONS_MAX).await?)
     }
 
-    /// Who popped what is under this lease, if it was at this broker and is not forgotten.
+    /// The consumer that got this lease, if it popped at this broker and is still remembered.
     pub fn lease_holder(&self, partition: Uuid, group: &str, lease: Uuid) -> Option<Holder> {
         self.shared.leases().holder(&(partition, group.into()), lease)
     }
 
-    /// How many messages went; `None`: there is no such queue or partition.
+    /// How many messages were removed; `None`: there is no such queue or partition.
     pub async fn clear(&self, queue: &str, partition: Option<&str>) -> Result<Option<i64>, Error> {
         let (engine, queue) = (self.clone(), queue.to_owned());
         let partition = partition.map(str::to_owned);
@@ -176,7 +178,7 @@ impl Engine {
         .await
     }
 
-    /// Which offset it reads next; `None`: there is no such partition.
+    /// The offset that the group reads next; `None`: there is no such partition.
     pub async fn seek_partition(
         &self,
         group: &str,
@@ -190,7 +192,7 @@ impl Engine {
         Ok(resources::cursor(&self.shared.reads, group, queue, partition).await?)
     }
 
-    /// Measures what may be wrong, as far as it gets.
+    /// Measures queues whose counts may be wrong, as many as time allows.
     pub async fn refresh_statistics(&self) -> Result<Refreshed, Error> {
         let started = crate::clock::now();
         jobs::statistics::tell(&self.shared).await?;
@@ -217,7 +219,7 @@ impl Engine {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Refreshed {
-    /// Measured anew.
+    /// How many were measured.
     pub queues: usize,
     pub took: Duration,
 }

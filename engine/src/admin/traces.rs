@@ -1,4 +1,4 @@
-//! Traces: what consumers tell about the messages they work on.
+//! Traces: what consumers report about the messages they work on.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl Engine {
         self.check_open()?;
         let id = Uuid::now_v7();
         let asked = Reference { hash: TransactionHash::new(&trace.transaction_id, true), id: None };
-        // Nearly always it is about a message that this broker has just served.
+        // Nearly always the message is one that this broker has just served.
         let group: Arc<str> = trace.group.as_deref().unwrap_or(queen_protocol::QUEUE_MODE).into();
         let served = self.shared.leases().resolve(&(trace.partition, group), None, &[asked]);
         let offset = served.and_then(|served| served.offsets.first().copied());
@@ -37,7 +37,7 @@ impl Engine {
         Ok(db::message_traces(&self.shared.reads, partition, transaction, limit).await?)
     }
 
-    /// One page, the newest first, each with the payload of its message while that is stored; and how many there are.
+    /// One page, newest first, each with the payload of its message while that is stored; and how many there are.
     pub async fn named_traces(
         &self,
         name: &str,
@@ -62,7 +62,7 @@ impl Engine {
         Ok((told.collect(), total))
     }
 
-    /// One page, the one used last first, and how many names there are.
+    /// One page, most recently used first, and how many names there are.
     pub async fn trace_names(&self, limit: i64, offset: i64) -> Result<(Vec<TraceName>, i64), Error> {
         Ok(db::trace_names(&self.shared.reads, limit, offset).await?)
     }

@@ -1,11 +1,11 @@
-//! The server process behind a connection, and how to be sure that it does nothing more.
+//! The server process behind a connection, and how to make sure that it does nothing more.
 //!
-//! A call that missed its deadline, or whose caller went away, may still run: it waits for a lock, or the network has not
-//! delivered it yet. To try it again beside its first try would do it twice, and a late claim would lease messages to a
+//! A call that missed its deadline, or whose caller went away, may still run: it waits for a lock, or the network has
+//! not delivered it yet. Trying it again meanwhile could do it twice, and a late claim would lease messages to a
 //! consumer that no longer exists. So its process is ended first, and PostgreSQL confirms that it has ended.
 //!
-//! A pooler in transaction mode lends server processes, so behind one this may end another session of the pool, whose call is
-//! then tried again, and the guarantee does not hold.
+//! A pooler in transaction mode lends server processes. Behind one, this may end another session of the pool, whose
+//! call is then tried again, and the guarantee does not hold.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -21,14 +21,14 @@ use super::server;
 /// How long PostgreSQL waits for a process to end before it says that it has not.
 pub const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
-/// While the database cannot be reached. When its server ends, a process ends as well.
+/// Pause between attempts while the database cannot be reached. When a server stops, its processes end as well.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const TRIES_MAX: u32 = 30;
 
-/// Processes that wait to be ended. Beyond that, the statement timeout ends their calls.
+/// Processes that may wait to be ended. Beyond that, the statement timeout ends their calls.
 const WAITING_MAX: usize = 1_000;
 
-/// Identifies one server process: process ids are used again.
+/// Identifies one server process, because process ids are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backend {
     pub pid: i32,
@@ -36,7 +36,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// With the incarnation of its server.
+    /// The process behind a connection, with the incarnation of its server.
     pub async fn of(client: &Client) -> Result<(String, Self), Error> {
         tokio::try_join!(server::incarnation(client), server::backend(client))
     }
@@ -60,7 +60,7 @@ struct Waiting {
 
 impl Enders {
     pub fn end(&self, backend: Backend, connector: &Connector) {
-        // At the very end there is nothing left to run a task.
+        // During shutdown there may be no runtime left to run a task.
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }

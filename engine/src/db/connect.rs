@@ -25,11 +25,12 @@ pub struct Connector {
     pub tasks: Tasks,
 }
 
-/// Where names are looked up that say no schema: among PostgreSQL's own and nowhere else. Whoever may create a function in
-/// schema `public` could otherwise let the broker call it, by giving it the name of a built-in and types that fit better.
+/// Unqualified names are looked up among PostgreSQL's own and nowhere else. Otherwise any user who may create a
+/// function in schema `public` could make the broker call it, by giving it the name of a built-in and types that fit
+/// better.
 const SEARCH_PATH: &str = "set search_path = pg_catalog, pg_temp";
 
-/// The half of a connection that must be polled. Boxed: with and without TLS are two types.
+/// The half of a connection that must be polled. Boxed, because it has two types: with and without TLS.
 pub type Driver =
     std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;
 
@@ -94,14 +95,15 @@ impl Connector {
         self.client_hearing(|| {}).await
     }
 
-    /// The same, telling of every notification.
+    /// The same, but calls `heard` for every notification.
     pub async fn client_hearing(&self, heard: impl Fn() + Send + 'static) -> Result<Client, Error> {
         let (client, mut driver) = self.raw().await?;
         self.tasks.spawn_driver(async move {
             while let Some(Ok(message)) = futures_util::StreamExt::next(&mut driver).await {
                 match message {
                     AsyncMessage::Notification(_) => heard(),
-                    // Before the success that it takes back: the connection ends with the outcome unknown.
+                    // This notice precedes the success that it invalidates: end the connection, with the outcome
+                    // unknown.
                     AsyncMessage::Notice(notice) if is_unreplicated(&notice) => break,
                     _ => {}
                 }
@@ -116,8 +118,8 @@ impl Connector {
         self.connect().await.map_err(|error| Error::Unreachable(error_chain(&error)))
     }
 
-    /// The same with the driver's own error, for start-up to explain. Each host has its own time: one that is silent must not
-    /// spend that of the next.
+    /// The same with the driver's own error, for start-up to explain. Each host has its own timeout: a silent one must
+    /// not use up the time of the next.
     pub async fn connect(&self) -> Result<(Client, Driver), ConnectError> {
         let hosts = hosts(&self.postgres);
         let (last, before) = hosts.split_last().unwrap_or((&self.postgres, &[]));
@@ -151,7 +153,7 @@ impl Connector {
     }
 }
 
-/// The first statement of every session. Not a parameter of the connection: poolers refuse those.
+/// The first statement of every session. Not a parameter of the connection, because poolers refuse those.
 async fn pin_search_path(client: &Client, driver: &mut Driver) -> Result<(), tokio_postgres::Error> {
     let pinned = client.batch_execute(SEARCH_PATH);
     tokio::pin!(pinned);
@@ -165,7 +167,8 @@ async fn pin_search_path(client: &Client, driver: &mut Driver) -> Result<(), tok
     }
 }
 
-/// One for each host, in the order to try them. What the driver will refuse stays whole, for it to say why.
+/// One for each host, in the order to try them. Settings that the driver will refuse stay whole, so that it can say
+/// why.
 fn hosts(postgres: &tokio_postgres::Config) -> Vec<tokio_postgres::Config> {
     let (names, addresses) = (postgres.get_hosts(), postgres.get_hostaddrs());
     let (count, ports) = (names.len().max(addresses.len()), postgres.get_ports().len());
@@ -180,7 +183,7 @@ fn hosts(postgres: &tokio_postgres::Config) -> Vec<tokio_postgres::Config> {
     hosts
 }
 
-/// The same with one of its hosts. The driver can add a host to its settings, but not take one away.
+/// The same settings with one of the hosts. The driver can add a host to its settings, but not take one away.
 fn alone(postgres: &tokio_postgres::Config, index: usize) -> tokio_postgres::Config {
     let mut host = tokio_postgres::Config::new();
     match postgres.get_hosts().get(index) {
@@ -208,8 +211,8 @@ fn alone(postgres: &tokio_postgres::Config, index: usize) -> tokio_postgres::Con
     host
 }
 
-/// A commit was to wait for a synchronous standby, and the wait was cancelled. PostgreSQL reports success, but the commit is
-/// lost if the standby takes over now. Told by the name of the function, since the text may be in any language.
+/// Whether the wait for a synchronous standby was canceled. PostgreSQL reports success, but the commit is lost if the
+/// standby takes over now. Recognized by the name of the function, since the text may be in any language.
 fn is_unreplicated(notice: &DbError) -> bool {
     notice.routine() == Some("SyncRepWaitForLSN")
 }

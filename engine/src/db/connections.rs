@@ -24,14 +24,14 @@ use super::error::Error;
 use super::procedures::Statements;
 use crate::clock;
 
-/// Before what a lost connection interrupted is tried again.
+/// Pause before retrying what a lost connection interrupted.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// A flight that has waited this long for others to land leaves beside them.
+/// A flight that has waited this long for others to land leaves anyway.
 const CONVOY_PATIENCE: Duration = Duration::from_millis(2);
 
-/// How long a connection whose caller has gone away may take to come to rest, before the process that serves it is ended.
-/// Most calls take a tenth of that, and a new connection costs a hundred of them.
+/// How long a connection whose caller has gone away may take to become idle, before its server process is ended. Most
+/// calls take a tenth of that, and a new connection costs as much as a hundred calls.
 const SETTLES_WITHIN: Duration = Duration::from_millis(100);
 
 /// A set of connections. Clones share it.
@@ -40,7 +40,7 @@ const SETTLES_WITHIN: Duration = Duration::from_millis(100);
 /// - At most `size` connections are open or being opened.
 /// - A connection is used by one convoy, or by one caller of `acquire`, at a time.
 /// - It is handed out idle: in no transaction, with no call outstanding. One that comes back in any other state, and
-///   does not come to rest within a moment, is closed, and a backend that may still be at work for it is ended.
+///   does not become idle within a moment, is closed, and a backend that may still be at work for it is ended.
 #[derive(Clone)]
 pub struct Connections(Arc<Inner>);
 
@@ -50,15 +50,15 @@ struct Inner {
     deadline: Duration,
     patience: Duration,
     schedule: Mutex<Schedule<Connection, Checkout>>,
-    /// Since when no connection could be opened, while none that was open has been of use.
+    /// Since when no connection could be opened and no open one has been of use.
     down: Mutex<Option<Instant>>,
     incarnations: Incarnations,
     enders: Enders,
 }
 
 impl Connections {
-    /// `patience`: how long `persist` tries. `waiting_max`: callers in need of a connection of their own, before the next is
-    /// refused.
+    /// `patience`: how long `persist` keeps trying. `waiting_max`: how many callers may wait for a connection of their
+    /// own; beyond that, the next is refused.
     pub fn new(
         connector: Connector,
         size: usize,
@@ -104,7 +104,7 @@ impl Connections {
         }
     }
 
-    /// A connection of one's own.
+    /// A connection that is not shared.
     pub async fn acquire(&self) -> Result<Checkout, Error> {
         loop {
             let place = self.lock().acquire(Connection::is_usable);
@@ -122,8 +122,8 @@ impl Connections {
         }
     }
 
-    /// Runs a call that may run twice, and again while connections get lost, as long as patience lasts. Never while an
-    /// earlier try may still be at work.
+    /// Runs a call that is safe to repeat, and retries it while connections get lost, as long as `patience` lasts.
+    /// Never runs it while an earlier try may still be at work.
     pub async fn persist<T, F>(&self, call: impl Fn(Checkout) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -172,7 +172,7 @@ impl Connections {
         opened
     }
 
-    /// How long the database has been away, as far as anybody has tried.
+    /// How long the database has been unreachable, as far as attempts have shown.
     pub fn down_for(&self) -> Option<Duration> {
         let down = self.0.down.lock().unwrap_or_else(PoisonError::into_inner);
         down.map(|since| clock::now() - since)
@@ -182,13 +182,13 @@ impl Connections {
         self.down_for().is_some()
     }
 
-    /// `forget` is called before a connection is handed out to a server that has crashed since, or has taken over from another
-    /// one: it may not have all that was committed.
+    /// Calls `forget` before a connection is handed out to a server that has crashed since, or has taken over from
+    /// another: such a server may not have all that was committed.
     pub fn on_new_incarnation(&self, forget: impl Fn() + Send + Sync + 'static) {
         self.0.incarnations.on_new(forget);
     }
 
-    /// Changes with every new incarnation of the server: how many have ended.
+    /// How many incarnations of the server have ended; changes with every new one.
     pub fn incarnation(&self) -> u64 {
         self.0.incarnations.ended()
     }
@@ -203,10 +203,10 @@ impl Connections {
 
     async fn prepared(&self, client: Client) -> Result<Connection, Error> {
         let deadline = self.0.deadline;
-        // Boxed: large, and hardly ever needed.
+        // Boxed: the future is large, and hardly ever needed.
         let prepare = tokio::time::timeout(deadline, Box::pin(Statements::prepare(&client)));
         let statements = match prepare.await {
-            // Nothing was asked of it yet, whatever went wrong.
+            // No call was made on this connection yet, whatever went wrong.
             Ok(statements) => statements.map_err(|error| Error::Unreachable(error_chain(&error)))?,
             Err(_) => return Err(Error::Unreachable("no answer to prepare".to_owned())),
         };
@@ -218,7 +218,8 @@ impl Connections {
         Ok(Connection::new(client, statements, incarnation, backend, deadline))
     }
 
-    /// A connection beside the others, for one who keeps it. `heard` is told of what it listens to.
+    /// A connection outside the pool, for a caller that keeps it. `heard` is notified when something it listens to
+    /// arrives.
     pub async fn own(&self, heard: Arc<Notify>) -> Result<Connection, Error> {
         let client = self.0.connector.client_hearing(move || heard.notify_one()).await?;
         self.prepared(client).await
@@ -230,7 +231,7 @@ impl Connections {
 
     fn give_back(&self, mut connection: Connection) {
         if connection.was_abandoned() {
-            // At the very end there is nothing left to run a task.
+            // During shutdown there may be no runtime left to run a task.
             match connection.is_idle() && tokio::runtime::Handle::try_current().is_ok() {
                 true => return self.settle(connection),
                 false => connection.give_up(),
@@ -245,7 +246,7 @@ impl Connections {
         }
         *self.0.down.lock().unwrap_or_else(PoisonError::into_inner) = None;
         loop {
-            // Not handed over under the lock, which the end of a checkout takes as well.
+            // Handed over after the lock is released, because the end of a checkout takes it as well.
             let next = self.lock().hand_on(connection);
             match next {
                 Next::Idle => return,
@@ -267,7 +268,8 @@ impl Connections {
         }
     }
 
-    /// Waits for the answer to a call that was abandoned: answers come in order, so for the answer to one behind it.
+    /// Waits for the response to an abandoned call: responses come in order, so this waits for the one to an empty
+    /// query behind it.
     fn settle(&self, connection: Connection) {
         let home = self.clone();
         self.0.connector.tasks.spawn(async move {
@@ -284,12 +286,12 @@ impl Connections {
         self.0.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops idle connections, for the end.
+    /// Drops idle connections, at shutdown.
     pub fn close(&self) {
         self.lock().drop_idle();
     }
 
-    /// How long a call is tried again while connections get lost.
+    /// How long a call is retried while connections get lost.
     pub fn patience(&self) -> Duration {
         self.0.patience
     }
@@ -313,7 +315,7 @@ impl Connections {
     }
 }
 
-/// Gives the place back if opening fails or is cancelled.
+/// Gives the place back if opening fails or is canceled.
 struct Reserved<'a>(&'a Connections);
 
 impl Drop for Reserved<'_> {
@@ -328,14 +330,14 @@ pub struct Checkout {
     flies: bool,
 }
 
-/// Goes home with the last who uses it.
+/// Goes back to the pool when the last user drops it.
 struct Loan {
     connection: Option<Connection>,
     home: Connections,
 }
 
 impl Checkout {
-    /// The connection itself, if nobody else flies with it.
+    /// The connection itself, if no other flight shares it.
     fn take(&mut self) -> Option<Connection> {
         Arc::get_mut(&mut self.loan)?.connection.take()
     }

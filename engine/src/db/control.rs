@@ -1,4 +1,4 @@
-//! One typed function per procedure of the control plane: rare calls, prepared as they come.
+//! One typed function per procedure of the control plane. Calls are rare, so statements are not prepared ahead.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -41,8 +41,8 @@ pub struct Configured {
     pub options: QueueOptions,
 }
 
-/// `note`, here and below, tells all brokers with the commit: what they remember is no longer true. `None`: there are all the
-/// queues that there may be.
+/// `note`, here and below, is sent to all brokers with the commit: what they remember is no longer true. `None`: the
+/// limit on queues is reached.
 pub async fn configure(
     connections: &Connections,
     ask: &Configure,
@@ -62,7 +62,7 @@ pub async fn queue_exists(connections: &Connections, queue: &str) -> Result<bool
     Ok(one(connections, "queen.queue_exists", "select queen.queue_exists($1)", &[&queue]).await?.get(0))
 }
 
-/// What holds for queues that are pushed to from SQL.
+/// Sets the rules for queues that are pushed to from SQL.
 pub async fn rule_queues(connections: &Connections, auto_create: bool, max: i32) -> Result<(), Error> {
     let sql = "select queen.rule_queues($1, $2)";
     one(connections, "queen.rule_queues", sql, &[&auto_create, &max]).await.map(drop)
@@ -132,7 +132,7 @@ pub async fn delete_group(
     metadata: bool,
     note: &str,
 ) -> Result<DeletedGroup, Error> {
-    // A stable function sees what was there when the statement began.
+    // A stable function sees the data as it was when the statement began.
     let sql =
         "select queen.delete_group($1, $2, $3), $3 and queen.registered($1, $2), pg_notify('queen', $4)";
     let row = one(connections, "queen.delete_group", sql, &[&group, &queue, &metadata, &note]).await?;
@@ -150,8 +150,8 @@ pub async fn set_subscription(
     Ok(one(connections, "queen.set_subscription", sql, &[&group, &since, &note]).await?.get(0))
 }
 
-/// `partition`: `None` = all; `time`: `None` = to the end; `create`: also a group that does not read the queue. Such a one is `None`
-/// otherwise.
+/// `partition`: `None` = all; `time`: `None` = to the end; `create`: also if the group does not read the queue yet,
+/// which otherwise returns `None`.
 pub async fn seek(
     connections: &Connections,
     group: &str,
@@ -180,7 +180,7 @@ pub struct SeekForecast {
     pub lands: i64,
 }
 
-/// As `seek`, which it does not do.
+/// Like `seek`, but moves nothing.
 pub async fn seek_forecast(
     connections: &Connections,
     group: &str,
@@ -218,7 +218,7 @@ pub async fn retention_policies(connections: &Connections) -> Result<Vec<Policy>
     Ok(rows.iter().map(policy).collect())
 }
 
-/// A partition whose messages below an offset have come of age.
+/// A partition whose messages below an offset have expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expired {
     pub queue: Uuid,
@@ -241,7 +241,8 @@ pub async fn expired(
     Ok(rows.iter().map(expired).collect())
 }
 
-/// How many messages were removed, and what has to be handed in again. Removes nothing under a policy that is no longer in force.
+/// How many messages were removed, and what has to be passed in again. Removes nothing under a policy that is no
+/// longer in force.
 pub async fn apply_policy(
     connections: &Connections,
     kind: &str,
@@ -265,7 +266,7 @@ pub async fn touch_groups(connections: &Connections, pairs: &[(Arc<str>, Arc<str
     one(connections, "queen.touch_groups", sql, &[&queues, &groups]).await.map(drop)
 }
 
-/// How many registrations; fewer than `batch`: that was all.
+/// How many registrations were removed; fewer than `batch` means that none are left.
 pub async fn remove_unused_groups(
     connections: &Connections,
     older_than: Duration,
@@ -295,7 +296,7 @@ pub async fn rotate_extent(
     Ok(one(connections, "queen.rotate_extent", sql, &[&bytes, &age.as_secs_f64()]).await?.get(0))
 }
 
-/// The extent that went and how many segments were copied out of it; `None`: nothing to do.
+/// The extent that was dropped and how many segments were copied out of it; `None`: nothing to do.
 pub async fn drop_extent(connections: &Connections) -> Result<Option<(i32, i64)>, Error> {
     let rows = many(connections, "queen.drop_extents", "select * from queen.drop_extents()", &[]).await?;
     Ok(rows.first().map(|row| (row.get(0), row.get(1))))
@@ -313,19 +314,19 @@ pub async fn pulse(connections: &Connections) -> Result<Pulse, Error> {
     })
 }
 
-/// `thorough`: also what takes a while.
-pub async fn diagnose(connections: &Connections, thorough: bool) -> Result<Facts, Error> {
-    let row = one(connections, "queen.diagnose", DIAGNOSE, &[&thorough]).await?;
+/// `thorough`: includes checks that take a while.
+pub async fn doctor_facts(connections: &Connections, thorough: bool) -> Result<Facts, Error> {
+    let row = one(connections, "queen.diagnose", DOCTOR_FACTS, &[&thorough]).await?;
     facts(&row).map_err(|cause| Error::Unexpected { procedure: "queen.diagnose", cause })
 }
 
-/// The same for somebody who has no engine.
-pub async fn diagnose_alone(client: &Client, thorough: bool) -> Result<Facts, String> {
-    let row = client.query_one(DIAGNOSE, &[&thorough]).await.map_err(|error| error_chain(&error))?;
+/// The same for callers without an engine.
+pub async fn doctor_facts_alone(client: &Client, thorough: bool) -> Result<Facts, String> {
+    let row = client.query_one(DOCTOR_FACTS, &[&thorough]).await.map_err(|error| error_chain(&error))?;
     facts(&row)
 }
 
-const DIAGNOSE: &str = "select queen.diagnose($1)::text";
+const DOCTOR_FACTS: &str = "select queen.diagnose($1)::text";
 
 fn facts(row: &Row) -> Result<Facts, String> {
     serde_json::from_str(row.get(0)).map_err(|error| format!("queen.diagnose is of another version: {error}"))
@@ -336,13 +337,13 @@ pub async fn set_setting(connections: &Connections, name: &str, on: bool) -> Res
     one(connections, "queen.set_setting", sql, &[&name, &on]).await.map(drop)
 }
 
-/// The next record of a spool to be handed in.
+/// The next record of a spool to be moved into the log.
 pub async fn spool_position(connections: &Connections, spool: Uuid) -> Result<u64, Error> {
     let row = one(connections, "queen.spool_position", "select queen.spool_position($1)", &[&spool]).await?;
     Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0))
 }
 
-/// In the caller's transaction; `false`: it is not where it was believed to be.
+/// In the caller's transaction; `false`: the position was not the expected one.
 pub async fn move_spool(db: &Connection, spool: Uuid, from: u64, to: u64) -> Result<bool, Error> {
     let (from, to) = (i64::try_from(from).unwrap_or(i64::MAX), i64::try_from(to).unwrap_or(i64::MAX));
     let parameters: [&(dyn ToSql + Sync); 3] = [&spool, &from, &to];
@@ -410,12 +411,12 @@ pub async fn operations_stats(connections: &Connections) -> Result<Vec<Operation
     Ok(rows.iter().map(stats).collect())
 }
 
-/// The status it has now; `None`: there is no such operation.
+/// The current status; `None`: there is no such operation.
 pub async fn cancel_operation(connections: &Connections, id: Uuid) -> Result<Option<String>, Error> {
     Ok(one(connections, "queen.cancel_deferred", "select queen.cancel_deferred($1)", &[&id]).await?.get(0))
 }
 
-/// The status it has now; `None`: there is no such operation, or its partition is gone.
+/// The current status; `None`: there is no such operation, or its partition no longer exists.
 pub async fn retry_operation(connections: &Connections, id: Uuid) -> Result<Option<String>, Error> {
     Ok(one(connections, "queen.retry_deferred", "select queen.retry_deferred($1)", &[&id]).await?.get(0))
 }

@@ -31,13 +31,13 @@ pub enum Error {
     #[error("the database connection was lost, and the transaction rolled back")]
     RolledBack,
     /// The connection ended during the commit and the database could not be asked about it, or a task of the broker
-    /// panicked. Never tried again: it may have been committed.
+    /// panicked. Never retried: it may have been committed.
     #[error("the outcome is unknown: it may have been committed")]
     Unknown,
-    /// What the call works on changed or was deleted while it ran, as often as it was tried. Nothing was changed.
+    /// The data that the call works on changed or was deleted during every try. Nothing was changed.
     #[error("{0}")]
     Changed(&'static str),
-    /// Left out, because a row that it needs is locked. Nothing was changed.
+    /// Skipped, because a row that it needs is locked. Nothing was changed.
     #[error("the partition or its cursor is locked by another database session")]
     Busy,
     #[error("too many operations are waiting")]
@@ -86,7 +86,7 @@ impl Error {
         }
     }
 
-    /// For clients, who have no use for names of procedures and codes of PostgreSQL. The log has both.
+    /// For clients, who have no use for procedure names and PostgreSQL error codes. The log has both.
     pub fn public_text(&self) -> String {
         match self {
             Self::Procedure { source, .. } => match source.as_db_error().filter(|_| self.is_data()) {
@@ -107,7 +107,7 @@ impl Error {
         }
     }
 
-    /// The call may have been committed, or still be.
+    /// The call may have been committed, or may yet be.
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::NoAnswer { .. } | Self::StillRunning | Self::Unknown)
     }
@@ -121,14 +121,14 @@ impl Error {
         }
     }
 
-    /// The connection is of no use anymore. A server that takes no writes was demoted, or is a standby: another connection
-    /// may lead to the right one.
+    /// The connection is of no more use. A server that takes no writes was demoted, or is a standby: another
+    /// connection may lead to the right one.
     pub fn ends_connection(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::NoAnswer { .. })
             || self.state() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
     }
 
-    /// A later try may well succeed. A statement that ran into its time limit is not tried again: it would again.
+    /// A later try may well succeed. A statement that ran into its time limit is not retried: it would do so again.
     pub fn may_retry(&self) -> bool {
         match self {
             Self::Unreachable(_)
@@ -146,12 +146,12 @@ impl Error {
         }
     }
 
-    /// A statement has waited for a lock for as long as it may.
+    /// A statement waited for a lock until the lock timeout.
     pub fn is_lock_timeout(&self) -> bool {
         self.state() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
-    /// One entry of the batch holds something PostgreSQL cannot; its neighbours are fine.
+    /// One entry of the batch holds something PostgreSQL cannot store; its neighbors are fine.
     pub fn is_data(&self) -> bool {
         let class = |state: &SqlState| matches!(state.code().get(..2), Some("22" | "23" | "54"));
         self.state().is_some_and(|state| class(state) && !is_transient(state)) && !self.is_extent_gone()
@@ -165,7 +165,7 @@ impl Error {
     }
 }
 
-/// What was asked for may have been done before. A pooler says so with a connection exception.
+/// The session has ended, and the call may have been executed before. A pooler reports this as a connection exception.
 fn ends_session(error: &DbError) -> bool {
     let shutdown = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
     let severity = error.parsed_severity();
@@ -182,7 +182,7 @@ fn is_transient(state: &SqlState) -> bool {
         SqlState::LOCK_NOT_AVAILABLE,
         SqlState::QUERY_CANCELED,
         SqlState::TOO_MANY_CONNECTIONS,
-        // Somebody has to make room. Nothing is wrong with the request.
+        // An administrator has to make room. Nothing is wrong with the request.
         SqlState::DISK_FULL,
         SqlState::OUT_OF_MEMORY,
         SqlState::INSUFFICIENT_RESOURCES,
@@ -253,7 +253,7 @@ mod tests {
         .collect()
     }
 
-    /// One of each variant but `Procedure`. A new one does not compile until it is in here.
+    /// One of each variant except `Procedure`. A new variant does not compile until it is added here.
     fn plain() -> Vec<Error> {
         let all = vec![
             Error::Unreachable("refused".to_owned()),

@@ -1,4 +1,4 @@
-//! One typed function per procedure about the past: `history.sql` writes it, `analytics.sql` and `postgres_stats.sql` read it.
+//! One typed function per history procedure: `history.sql` writes, `analytics.sql` and `postgres_stats.sql` read.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use crate::clock;
 use crate::history::{Batch, ClusterTotals};
 use crate::tally::Minute;
 
-/// Who writes, as all brokers know it.
+/// A broker that records history, as all brokers know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broker {
     pub id: Uuid,
@@ -31,7 +31,7 @@ pub async fn now(connections: &Connections) -> Result<i64, Error> {
     Ok(clock::micros(row.get(0)))
 }
 
-/// Everybody who was heard of lately.
+/// All brokers that were heard of lately.
 pub async fn beat(connections: &Connections, broker: &Broker) -> Result<Vec<Broker>, Error> {
     let started = clock::system_time(broker.started_at);
     let sql = "select * from queen.beat($1, $2, $3, $4, $5, $6)";
@@ -54,7 +54,7 @@ pub async fn goodbye(connections: &Connections, broker: Uuid) -> Result<(), Erro
     one(connections, "queen.goodbye", "select queen.goodbye($1)", &[&broker]).await.map(drop)
 }
 
-/// May be called again with the same batch. Answers the totals.
+/// Safe to repeat with the same batch. Returns the totals.
 pub async fn record(connections: &Connections, broker: Uuid, batch: &Batch) -> Result<ClusterTotals, Error> {
     let minute = clock::system_time(batch.minute);
     let queues: Vec<&str> = batch.lines.iter().map(|line| line.0.as_ref()).collect();
@@ -109,15 +109,15 @@ pub struct QueueRate {
     pub pop_empty: u64,
     pub acks: u64,
     pub transactions: u64,
-    /// Of delivered messages: the sum of their ages, how many, and the oldest.
+    /// Over delivered messages: the sum of their ages, how many there were, and the highest age.
     pub lag_us: u64,
     pub lag_count: u64,
     pub lag_us_max: u64,
-    /// Pops that waited at once, at the most.
+    /// The most pops that waited at once.
     pub parked: u64,
 }
 
-/// The busiest first.
+/// Busiest first.
 pub async fn queue_rates(
     connections: &Connections,
     minute: i64,
@@ -141,7 +141,7 @@ pub async fn queue_rates(
     Ok(rows.iter().map(rate).collect())
 }
 
-/// Whether there may be more to fold.
+/// Returns whether there may be more to fold.
 pub async fn fold_minutes(connections: &Connections, older_than: Duration) -> Result<bool, Error> {
     let sql = "select queen.fold_minutes(make_interval(secs => $1))";
     Ok(one(connections, "queen.fold_minutes", sql, &[&older_than.as_secs_f64()]).await?.get(0))
@@ -156,7 +156,7 @@ pub async fn sweep_minutes(
     Ok(one(connections, "queen.sweep_minutes", sql, &[&older_than.as_secs_f64(), &batch]).await?.get(0))
 }
 
-/// A range, and what of it is wanted.
+/// A range of time, and a filter on it.
 #[derive(Debug, Clone, Default)]
 pub struct Asked<'a> {
     /// Microseconds since 1970.
@@ -177,13 +177,13 @@ impl Asked<'_> {
     }
 }
 
-/// One step of the past of the whole cluster, or of some queues or brokers.
+/// One step of history, of the whole cluster or of some queues or brokers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Point {
     /// Its beginning, in microseconds since 1970.
     pub at: i64,
     pub counts: Minute,
-    /// Looks at brokers; `loop_lag_us`, `free_slots` and `waiting` are sums over them.
+    /// Samples of brokers; `loop_lag_us`, `free_slots` and `waiting` are sums over them.
     pub samples: u64,
     pub loop_lag_us: u64,
     pub loop_lag_us_max: u64,
@@ -194,12 +194,13 @@ pub struct Point {
     pub parked: u64,
     pub flights: u64,
     pub db_errors: u64,
-    /// Messages that left because of their age, because all had read them, because nobody had; and how often any did.
+    /// Messages removed because of their age, because all groups had read them, because not all had in time; and how
+    /// often any were.
     pub expired_age: u64,
     pub expired_completed: u64,
     pub expired_wait: u64,
     pub expiries: u64,
-    /// Of all brokers together, on average over the step. Processor time in hundredths of a percent of a core.
+    /// Of all brokers together, averaged over the step. Processor time in hundredths of a percent of a core.
     pub db_connections: f64,
     pub cpu_user: f64,
     pub cpu_system: f64,
@@ -209,7 +210,7 @@ pub struct Point {
     pub pool_size: f64,
 }
 
-/// The oldest first.
+/// Oldest first.
 pub async fn series(connections: &Connections, ask: &Asked<'_>) -> Result<Vec<Point>, Error> {
     let (from, to) = ask.range();
     let sql = "select * from queen.series($1, $2, $3, $4, $5, $6, $7, $8)";
@@ -244,7 +245,7 @@ pub async fn series(connections: &Connections, ask: &Asked<'_>) -> Result<Vec<Po
     Ok(rows.iter().map(point).collect())
 }
 
-/// How a broker was over a range.
+/// The measurements of one broker over a range.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Worker {
     pub hostname: String,
@@ -280,7 +281,7 @@ pub async fn workers(connections: &Connections, ask: &Asked<'_>) -> Result<Vec<W
     Ok(rows.iter().map(worker).collect())
 }
 
-/// One thing a broker measured about itself in a step.
+/// One measurement of a broker about itself in a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metric {
     pub hostname: String,
@@ -288,7 +289,7 @@ pub struct Metric {
     pub worker_id: String,
     pub at: i64,
     pub samples: u64,
-    /// A path, with points between its parts.
+    /// A path, with dots between its parts.
     pub name: String,
     pub average: f64,
     pub lowest: f64,
@@ -296,7 +297,7 @@ pub struct Metric {
     pub latest: f64,
 }
 
-/// Those of a broker together, the oldest first.
+/// Grouped by broker, oldest first.
 pub async fn broker_metrics(connections: &Connections, ask: &Asked<'_>) -> Result<Vec<Metric>, Error> {
     let (from, to) = ask.range();
     let sql = "select * from queen.broker_metrics($1, $2, $3, $4, $5)";
@@ -317,18 +318,18 @@ pub async fn broker_metrics(connections: &Connections, ask: &Asked<'_>) -> Resul
     Ok(rows.iter().map(metric).collect())
 }
 
-/// One step of the past of a queue.
+/// One step of a queue's history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueuePoint {
     pub at: i64,
     pub queue: String,
     pub counts: Minute,
-    /// Pops that waited at once, at the most.
+    /// The most pops that waited at once.
     pub parked: u64,
     pub partitions_deleted: u64,
 }
 
-/// The oldest first. `bucket`: `None` = the whole range is one step; `limit`: queues, the busiest.
+/// Oldest first. `bucket`: `None` = the whole range is one step; `limit`: how many queues, the busiest.
 pub async fn queue_series(
     connections: &Connections,
     ask: &Asked<'_>,
@@ -359,7 +360,7 @@ pub async fn partition_counts(
     Ok(rows.iter().map(|row| (row.get(0), count(row, "partitions"))).collect())
 }
 
-/// The most pops of a queue that a broker had parked at once in a step.
+/// The most pops of a queue that one broker had parked at once in a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParkedPoint {
     pub at: i64,
@@ -398,7 +399,7 @@ pub async fn parked_series(
     Ok(rows.iter().map(point).collect())
 }
 
-/// JSON, as the wire has it.
+/// JSON, as it is sent to clients.
 pub async fn postgres_stats(connections: &Connections) -> Result<String, Error> {
     let sql = "select queen.postgres_stats()::text";
     Ok(one(connections, "queen.postgres_stats", sql, &[]).await?.get(0))
@@ -423,7 +424,7 @@ fn counts(row: &Row) -> Minute {
     }
 }
 
-/// What is never negative.
+/// For columns that are never negative.
 fn count(row: &Row, column: &str) -> u64 {
     u64::try_from(row.get::<_, i64>(column)).unwrap_or(0)
 }

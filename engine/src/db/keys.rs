@@ -1,4 +1,4 @@
-//! One typed function per procedure about API keys and about whose a partition is.
+//! One typed function per procedure about API keys and about the owners of partitions.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use super::control::many;
 use super::{Connections, Error, error_chain};
 use crate::clock;
 
-/// Neither `Debug` nor `Serialize`: the hash has no business elsewhere.
+/// Neither `Debug` nor `Serialize`, so that the hash does not leak.
 #[derive(Clone)]
 pub struct ApiKey {
     pub id: String,
@@ -20,7 +20,7 @@ pub struct ApiKey {
     pub grants: Option<String>,
     /// SHA-256 of the secret.
     pub hash: Vec<u8>,
-    /// Microseconds since 1970, as all times here.
+    /// Microseconds since 1970, like all times here.
     pub created_at: i64,
     pub expires_at: Option<i64>,
     pub revoked_at: Option<i64>,
@@ -36,19 +36,19 @@ pub struct NewKey<'a> {
     pub seconds: Option<i64>,
 }
 
-/// Those that may be used now.
+/// The keys that are valid now.
 pub async fn live(connections: &Connections) -> Result<Vec<ApiKey>, Error> {
     let rows = many(connections, "queen.keys", "select * from queen.keys(true)", &[]).await?;
     Ok(rows.iter().map(key).collect())
 }
 
-/// All there ever were.
+/// All keys ever created.
 pub async fn all(client: &Client) -> Result<Vec<ApiKey>, String> {
     let rows = client.query("select * from queen.keys(false)", &[]).await;
     Ok(rows.map_err(|error| error_chain(&error))?.iter().map(key).collect())
 }
 
-/// When it expires.
+/// Returns when the key expires.
 pub async fn create(client: &Client, new: &NewKey<'_>) -> Result<Option<i64>, String> {
     let sql = "select queen.create_key($1, $2, $3, $4::text::jsonb, $5, $6)";
     let parameters: [&(dyn ToSql + Sync); 6] =
@@ -78,7 +78,7 @@ pub async fn owners(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
 }
 
-/// Live leases of these (partition, group) pairs, each with its place among them.
+/// Live leases of these (partition, group) pairs, each with the index of its pair.
 pub async fn live_leases(
     connections: &Connections,
     partitions: &[Uuid],

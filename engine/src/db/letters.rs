@@ -1,4 +1,4 @@
-//! One typed function per procedure that looks at dead letters.
+//! One typed function per procedure that reads dead letters.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use super::control::{many, one};
 use super::{Connections, Error};
 use crate::clock;
 
-/// Which dead letters; `None` = any.
+/// Selects dead letters; `None` = any.
 #[derive(Debug, Clone, Default)]
 pub struct DeadLetterFilter {
     pub queue: Option<String>,
@@ -19,9 +19,9 @@ pub struct DeadLetterFilter {
     /// Microseconds since 1970, on the time of failure.
     pub from: Option<i64>,
     pub to: Option<i64>,
-    /// A part of the error, in any case.
+    /// A part of the error; case is ignored.
     pub error: Option<String>,
-    /// The whole shape of the error, as `letter_shapes` returns it; empty: there is no error.
+    /// The whole shape of the error, as `letter_shapes` returns it; empty: letters without an error.
     pub shape: Option<String>,
     pub limit: i64,
     pub offset: i64,
@@ -40,7 +40,7 @@ pub struct DeadLetterRow {
     pub failed_at: i64,
 }
 
-/// One page and the number of all that match.
+/// One page and the total number of matches.
 pub async fn dead_letters(
     connections: &Connections,
     filter: &DeadLetterFilter,
@@ -72,7 +72,7 @@ pub async fn dead_letters(
 /// Dead letters with errors that look alike. Times are microseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LetterShape {
-    /// The error without what varies; empty: there is none.
+    /// The error without its varying parts; empty: no error.
     pub shape: String,
     pub count: i64,
     /// In how many queues.
@@ -89,11 +89,11 @@ pub struct LetterShapes {
     pub shapes: Vec<LetterShape>,
     /// Letters that match.
     pub total: i64,
-    /// Of them looked at: the newest.
+    /// How many of them were looked at: the newest.
     pub counted: i64,
 }
 
-/// At most `filter.limit` shapes. A shape in the filter does not count, nor does an offset.
+/// At most `filter.limit` shapes. A shape or an offset in the filter is ignored.
 pub async fn letter_shapes(
     connections: &Connections,
     filter: &DeadLetterFilter,

@@ -1,4 +1,4 @@
-//! The procedures about a message's life: rare calls, as those in `control.rs`.
+//! The procedures about a message's life: rare calls, like those in `control.rs`.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use super::{Connection, Connections, Error};
 use crate::clock;
 use crate::life::{Event, LookUp, Traced, TracedMessage};
 
-/// Written once and not again, also if the answer is lost: an event too few is better than one that did not happen.
+/// Written once and never again, even if the response is lost: a missing event is better than one that did not happen.
 pub async fn note_life(db: &Connection, events: &[Event]) -> Result<usize, Error> {
     let now = clock::now();
     let relation = |event: &Event| event.relation.clone();
@@ -84,7 +84,7 @@ pub struct MessageRow {
     pub created_at: Option<i64>,
     /// The start of its frame, up to the payload.
     pub header: Option<String>,
-    /// Base offset, count and extent; `None`: the log has forgotten it.
+    /// Base offset, count and extent; `None`: no longer in the log.
     pub segment: Option<(i64, i32, i32)>,
 }
 

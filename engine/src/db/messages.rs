@@ -1,4 +1,4 @@
-//! One typed function per procedure that looks at single messages.
+//! One typed function per procedure that reads or changes single messages.
 
 use std::time::SystemTime;
 
@@ -19,11 +19,11 @@ pub struct Scope<'a> {
     pub task: Option<&'a str>,
 }
 
-/// Messages of one segment that are still stored: the offsets from `first` up to `last`, but for the gaps.
+/// Messages of one segment that are still stored: the offsets from `first` to `last`, except the gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     pub partition: Uuid,
-    /// The partition's share of a message id.
+    /// The part of a message id that identifies the partition.
     pub number: i64,
     pub first: i64,
     pub last: i64,
@@ -48,8 +48,8 @@ pub async fn partitions_within(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Per partition: the newest segments below an offset, or, with `None`, of those not younger than a time. Each comes with the
-/// offset to go on below.
+/// Per partition: the newest segments below an offset, or, with `None`, of those not newer than a time. Each comes
+/// with the offset below which to continue.
 pub async fn newest_spans(
     connections: &Connections,
     partitions: &[(Uuid, i64)],
@@ -109,9 +109,9 @@ pub async fn spans_between(
 pub struct Reader {
     pub group: String,
     pub cursor: i64,
-    /// Of a live lease: its end, and until when.
+    /// Of a live lease: the offset it ends at, and its expiry.
     pub lease: Option<(i64, i64)>,
-    /// What the group is not given although it has not passed it.
+    /// Messages that the group will not get although its cursor has not passed them.
     pub skipped: Vec<i64>,
 }
 
@@ -144,7 +144,7 @@ pub async fn dead_between(connections: &Connections, spans: &[Span]) -> Result<V
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// A message with what its queue says about it.
+/// A message with the options of its queue.
 #[derive(Debug, Clone)]
 pub struct MessageRow {
     pub created_at: i64,
@@ -159,11 +159,11 @@ pub struct MessageRow {
     pub retry_limit: i32,
     pub retry_delay: i32,
     pub ttl: i32,
-    /// Its last dead letter: the error, and the retries that were charged.
+    /// Its last dead letter: the error, and the retries that were counted.
     pub dead: Option<(Option<String>, i32)>,
 }
 
-/// In the order asked; `None` for a message that is gone.
+/// In the order asked; `None` for a message that no longer exists.
 pub async fn messages_at(
     connections: &Connections,
     places: &[(Uuid, i64)],
@@ -218,7 +218,7 @@ pub async fn find_message(
     Ok(one(connections, "queen.find_message", sql, &[&partition, &hashes]).await?.get(0))
 }
 
-/// Whether there was something to delete.
+/// Returns whether there was something to delete.
 pub async fn delete_message(
     connections: &Connections,
     partition: Uuid,
@@ -230,7 +230,7 @@ pub async fn delete_message(
     Ok(one(connections, "queen.delete_message", sql, &parameters).await?.get(0))
 }
 
-/// The word of the procedure, and of the dead letter: the id of the message and when it failed.
+/// The procedure's outcome, and of the dead letter the message id and the time of failure.
 pub async fn bury_message(
     connections: &Connections,
     partition: Uuid,
@@ -245,7 +245,7 @@ pub async fn bury_message(
     Ok((row.get(0), id.zip(at.map(clock::micros))))
 }
 
-/// Skips of messages that have left the log.
+/// Deletes skips of messages that have left the log.
 pub async fn sweep_skips(connections: &Connections) -> Result<i64, Error> {
     Ok(one(connections, "queen.sweep_skips", "select queen.sweep_skips()", &[]).await?.get(0))
 }

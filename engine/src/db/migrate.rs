@@ -1,5 +1,6 @@
-//! Brings the schema to what this binary knows, while brokers of the release before go on serving. Brokers may race: one
-//! does the work, the others see it done. One of the release before that starts afterwards leaves everything as it is.
+//! Brings the schema up to what this binary knows, while brokers of the previous release keep serving. Brokers may
+//! race: one does the work, and the others find it done. A broker of the previous release that starts afterwards
+//! changes nothing.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,13 +27,13 @@ macro_rules! files {
 /// Applied once, in order. Frozen once released.
 const SCHEMA: &[File] = files!("schema": "0001_init", "0002_answers_as_arrays", "0003_generations", "0004_deferred", "0005_statistics", "0006_messages", "0007_inbox", "0008_life", "0009_history", "0010_keys", "0011_shapes", "0012_groups_by_partition", "0013_search_path", "0014_own_failures", "0015_two_phase_commit", "0016_group_modes");
 
-/// The present truth, replaced when a text differs from what is installed. Callees come before their callers.
+/// The current definitions, replaced when a text differs from what is installed. Callees come before their callers.
 const PROCEDURES: &[File] = files!("procedures":
     "message_id", "frame", "newest", "deferred", "defer", "pulse", "spool", "diagnose", "views", "statistics", "resources", "find_transactions", "open", "push", "readers", "skips", "lease", "fetch", "release", "complete", "settle", "ack", "locate", "hold",
     "renew", "subscribe", "seed", "discover", "queues", "groups", "letters", "dead_letters", "messages", "redrive", "purge", "traces", "life", "retention", "extents", "inbox", "compatible", "history", "analytics", "postgres_stats", "keys", "owners", "roles",
 );
 
-/// At every start, because it has nothing to do but for what is new.
+/// Run at every start, because it only affects what is new.
 const PRIVILEGES: &str = include_str!("../../sql/privileges.sql");
 
 /// Any number: the same for every broker.
@@ -40,18 +41,18 @@ const LOCK: i64 = 0x7175_6565_6e00_0001;
 
 pub const SCHEMA_VERSION: i32 = SCHEMA.len() as i32;
 
-/// A broker that knows this schema finds its way in ours. To be raised only to what the release before knew: procedures
-/// keep their signatures and tables their columns for one release after nothing calls them any more.
+/// The oldest schema whose brokers can work with ours. Raise it only to what the previous release knew: procedures
+/// keep their signatures and tables their columns for one release after the last call to them is gone.
 const READABLE_FROM: i32 = 9;
 
-/// A lock that waits makes all who come later wait behind it, so it gives up before anybody notices, and comes again.
+/// Later sessions queue up behind a waiting lock request, so each wait is too short to notice, and is repeated.
 const LOCK_SLICE: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// With the pauses, about half an hour.
 const LOCK_ATTEMPTS_MAX: u32 = 1_200;
 
 pub async fn migrate(client: &mut Client) -> Result<(), StartError> {
-    // A broker may wait here for another's migration; the message plane's short limits do not fit.
+    // A broker may wait here for another's migration, longer than the message plane's limits allow.
     statement(client, "set statement_timeout = 0; set lock_timeout = 0").await?;
     statement(client, &format!("select pg_advisory_lock({LOCK})")).await?;
     let result = migrate_locked(client).await;
@@ -61,7 +62,7 @@ pub async fn migrate(client: &mut Client) -> Result<(), StartError> {
 
 async fn migrate_locked(client: &mut Client) -> Result<(), StartError> {
     let refused = |error: Error| StartError::Statement(error_chain(&error));
-    // Asked first, because even "if not exists" wants the right to create.
+    // Checked first, because even "if not exists" requires the right to create.
     let row = client.query_one("select to_regclass('queen.releases') is null", &[]).await.map_err(refused)?;
     if row.get(0) {
         statement(
@@ -99,17 +100,17 @@ async fn migrate_locked(client: &mut Client) -> Result<(), StartError> {
     }
 }
 
-/// What a start finds.
+/// What a start finds in the database.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
-    /// Nobody was here, or an earlier release, or this one.
+    /// Nothing, an earlier release, or this one.
     Ours,
-    /// A later one, which has left what we need.
+    /// A later release that is compatible with this one.
     Later,
     Strange,
 }
 
-/// `found`: the schema. `needed`: what brokers must know according to later releases; 0 = there was none.
+/// `found`: the schema. `needed`: the schema that brokers must know according to later releases; 0 = there was none.
 fn standing(found: i32, needed: i32) -> Standing {
     match needed {
         0 if found <= SCHEMA_VERSION => Standing::Ours,
@@ -122,7 +123,7 @@ fn standing(found: i32, needed: i32) -> Standing {
 fn release(version: &str) -> i32 {
     let parts = version.split(['.', '-', '+']).take(3).map(|part| part.parse().unwrap_or(0));
     let number = parts.fold(0, |number, part: i32| number * 1_000 + part);
-    // A candidate comes before its release.
+    // A release candidate comes before its release.
     number * 2 + i32::from(!version.contains('-'))
 }
 
@@ -154,7 +155,7 @@ async fn install(client: &mut Client, found: i32) -> Result<(), StartError> {
     statement(client, PRIVILEGES).await
 }
 
-/// All of a file or nothing, again and again while somebody holds a lock that it needs.
+/// Applies a file as a whole or not at all, and retries while another session holds a lock that it needs.
 async fn apply(
     client: &mut Client,
     file: &File,

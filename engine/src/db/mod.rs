@@ -1,5 +1,5 @@
-//! The database: connections, migrations, and one typed function per procedure. SQL text is called from
-//! `procedures.rs` (message plane), `control.rs` and its neighbours (control plane), and lives in `engine/sql`.
+//! The database: connections, migrations, and one typed function per procedure. The SQL text lives in `engine/sql` and
+//! is called from `procedures.rs` (message plane), `control.rs` and its neighbors (control plane).
 
 mod backend;
 mod connect;

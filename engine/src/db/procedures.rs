@@ -49,7 +49,7 @@ statements! {
     settle: "select * from queen.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
     settle_unlocked: "select * from queen.settle_unlocked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
     complete: "select * from queen.complete($1, $2, $3, $4, $5, $6, null, null, false)",
-    turn: "select * from queen.complete($1, $2, $3, $4, $5, $6, $8, $9, $16) c
+    complete_and_lease: "select * from queen.complete($1, $2, $3, $4, $5, $6, $8, $9, $16) c
            cross join lateral queen.lease($7, $8, $9, $10, $11, $12, $13, $14, $15, false,
                                           coalesce($17, c.positions is null))",
     locate: "select a.ordinal::int, l.cursor, l.live, l.index, l.message_offset
@@ -70,14 +70,14 @@ pub enum Locked {
     /// Waits, as long as `DB_LOCK_TIMEOUT` allows.
     #[default]
     Wait,
-    /// Leaves them out.
+    /// Skips them.
     Skip,
-    /// Waits for this long at the most.
+    /// Waits at most this long.
     WaitFor(Duration),
 }
 
 impl Locked {
-    /// As the procedures take it.
+    /// The value that the procedures take.
     fn millis(self) -> Option<i32> {
         match self {
             Self::Wait => None,
@@ -96,7 +96,7 @@ async fn rows(
     db.within(procedure, db.client.query(statement, parameters)).await
 }
 
-/// The one row of a procedure that answers in arrays.
+/// The single row of a procedure that returns arrays.
 async fn row(
     db: &Connection,
     procedure: &'static str,
@@ -106,7 +106,7 @@ async fn row(
     db.within(procedure, db.client.query_one(statement, parameters)).await
 }
 
-/// An array of an answer; one without elements is null.
+/// An array column; null stands for an empty array.
 fn list<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Vec<T> {
     row.get::<_, Option<Vec<T>>>(column).unwrap_or_default()
 }

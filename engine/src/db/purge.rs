@@ -1,4 +1,4 @@
-//! The typed function of the procedure that throws dead letters away.
+//! The typed function of the procedure that deletes dead letters.
 
 use std::time::SystemTime;
 
@@ -10,16 +10,16 @@ use super::letters::DeadLetterFilter;
 use super::{Connections, Error};
 use crate::clock;
 
-/// What a slice has come to.
+/// The result of one slice.
 pub struct Slice {
     pub purged: i64,
     /// Microseconds since 1970; the next slice takes nothing that failed later.
     pub until: i64,
-    /// The next one begins behind it; `None`: that was all.
+    /// The next slice begins behind this; `None`: that was all.
     pub next: Option<(Uuid, i64)>,
 }
 
-/// Looks at `limit` letters behind `next`. `None`: no such queue. `filter.queue` must be given.
+/// Looks at `limit` letters behind `next`. `None`: no such queue. `filter.queue` is required.
 pub async fn purge_letters(
     connections: &Connections,
     filter: &DeadLetterFilter,

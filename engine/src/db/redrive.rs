@@ -1,4 +1,4 @@
-//! One typed function per procedure of replays.
+//! One typed function per redrive procedure.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,13 +14,13 @@ use crate::clock;
 #[derive(Debug, Clone)]
 pub struct Letter {
     pub id: Uuid,
-    /// Where its message is to go.
+    /// Where its message goes.
     pub queue: String,
     pub partition: String,
     pub frame: String,
 }
 
-/// All of the message that failed last under this transaction.
+/// All letters of the message that failed last under this transaction id.
 pub async fn letters_of(
     connections: &Connections,
     partition: Uuid,
@@ -33,14 +33,14 @@ pub async fn letters_of(
     Ok(rows.iter().map(letter).collect())
 }
 
-/// In the caller's transaction; how many there still were.
+/// Deletes letters in the caller's transaction. Returns how many still existed.
 pub async fn drop_letters(db: &Connection, ids: &[Uuid]) -> Result<i64, Error> {
     let parameters: [&(dyn ToSql + Sync); 1] = [&ids];
     let call = db.client.query_one("select queen.drop_letters($1)", &parameters);
     Ok(db.within("queen.drop_letters", call).await?.get(0))
 }
 
-/// Which dead letters, where to, and how fast.
+/// Which dead letters to replay, where to, and how fast.
 #[derive(Debug, Clone)]
 pub struct RedriveAsk {
     pub queue: String,
@@ -51,18 +51,18 @@ pub struct RedriveAsk {
     /// Microseconds since 1970, on the time of failure.
     pub from: Option<i64>,
     pub to: Option<i64>,
-    /// A part of the error, in any case.
+    /// A part of the error; case is ignored.
     pub error: Option<String>,
-    /// The whole shape of it; empty: there is no error.
+    /// The whole shape of the error; empty: letters without an error.
     pub shape: Option<String>,
     pub per_second: i32,
 }
 
-/// The dead letters that match at a moment.
+/// The dead letters that match at one point in time.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
     pub total: i64,
-    /// Microseconds since 1970; what failed later was not counted.
+    /// Microseconds since 1970; later failures were not counted.
     pub until: i64,
 }
 
@@ -80,9 +80,9 @@ pub async fn count_redrive(connections: &Connections, ask: &RedriveAsk) -> Resul
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotAdded {
     NoQueue,
-    /// The target would be one more than there may be.
+    /// The target would be one queue more than the limit.
     QueueLimit,
-    /// The target does not exist, and no push makes it.
+    /// The target does not exist, and pushes do not create it.
     NoTarget,
 }
 
@@ -131,13 +131,13 @@ pub async fn claim_redrives(
 #[derive(Debug)]
 pub struct RedriveStep {
     pub per_second: i32,
-    /// Where it stands: a partition and an offset.
+    /// Its position: a partition and an offset.
     pub stands: (Uuid, i64),
-    /// With the places of their messages, in order; none: it is done.
+    /// With the places of their messages, in order; empty: the replay is done.
     pub letters: Vec<((Uuid, i64), Letter)>,
 }
 
-/// `None`: it is not this worker's any more, or not running.
+/// `None`: the replay no longer belongs to this worker, or is not running.
 pub async fn redrive_letters(
     connections: &Connections,
     id: Uuid,
@@ -175,10 +175,10 @@ pub async fn hold_redrive(
     Ok(db.within("queen.hold_redrive", call).await?.get(0))
 }
 
-/// What a step has come to.
+/// The result of a step.
 #[derive(Debug)]
 pub struct Stepped<'a> {
-    /// Where the next one begins.
+    /// Where the next step begins.
     pub stands: (Uuid, i64),
     /// Dead letters.
     pub done: i64,
@@ -187,7 +187,7 @@ pub struct Stepped<'a> {
     pub finished: bool,
 }
 
-/// In the caller's transaction, which holds the replay.
+/// In the caller's transaction, which has locked the replay.
 pub async fn step_redrive(
     db: &Connection,
     id: Uuid,
@@ -201,12 +201,12 @@ pub async fn step_redrive(
     db.within("queen.step_redrive", db.client.query_one(sql, &parameters)).await.map(drop)
 }
 
-/// The status it has now; `None`: no such replay.
+/// The current status; `None`: no such replay.
 pub async fn cancel_redrive(connections: &Connections, id: Uuid) -> Result<Option<String>, Error> {
     Ok(one(connections, "queen.cancel_redrive", "select queen.cancel_redrive($1)", &[&id]).await?.get(0))
 }
 
-/// A replay and how far it is. Times are microseconds since 1970.
+/// A replay and its progress. Times are microseconds since 1970.
 #[derive(Debug, Clone)]
 pub struct Redrive {
     pub id: Uuid,
@@ -215,14 +215,14 @@ pub struct Redrive {
     pub partition: Option<String>,
     pub group: Option<String>,
     pub from: Option<i64>,
-    /// Nothing that failed later is taken.
+    /// Letters that failed later are not replayed.
     pub to: i64,
     pub error_filter: Option<String>,
     pub shape: Option<String>,
     pub per_second: i32,
     /// `running`, `completed` or `cancelled`.
     pub status: String,
-    /// Dead letters: when it began, replayed, and left where they are because they could not be.
+    /// Dead letters: matched at the start, replayed, and left in place because they could not be replayed.
     pub total: i64,
     pub done: i64,
     pub failed: i64,
@@ -230,7 +230,7 @@ pub struct Redrive {
     pub started_at: Option<i64>,
     pub finished_at: Option<i64>,
     pub error: Option<String>,
-    /// Dead letters a second.
+    /// Dead letters per second.
     pub rate: f64,
 }
 

@@ -1,4 +1,4 @@
-//! One typed function per procedure of the admin plane: what queues, partitions and groups look like.
+//! One typed function per procedure that reports on queues, partitions and groups.
 
 use std::time::SystemTime;
 
@@ -18,11 +18,11 @@ pub struct QueueFigures {
     pub name: String,
     pub namespace: String,
     pub task: String,
-    /// Microseconds since 1970, as all times here.
+    /// Microseconds since 1970, like all times here.
     pub created_at: i64,
     pub partitions: i64,
     pub stored: i64,
-    /// By queue mode, or without it by the group that is furthest behind. Includes what is leased.
+    /// In queue mode, or, without it, of the group that is furthest behind. Includes leased messages.
     pub unread: i64,
     pub leased: i64,
     pub dead_letters: i64,
@@ -35,13 +35,13 @@ pub struct QueueFilter {
     pub task: Option<String>,
     /// A part of the name.
     pub search: Option<String>,
-    /// The name is like one of these, in which `*` stands for any run of characters.
+    /// The name matches one of these, where `*` stands for any run of characters.
     pub patterns: Option<Vec<String>>,
     pub limit: i64,
     pub offset: i64,
 }
 
-/// What SQL understands: everything else that is special there is not special here.
+/// Translates a pattern for `like` in SQL: what is special only there is escaped.
 fn like(pattern: &str) -> String {
     let special = |character| matches!(character, '%' | '_' | '\\');
     let mut text = String::with_capacity(pattern.len() + 8);
@@ -54,7 +54,7 @@ fn like(pattern: &str) -> String {
     text
 }
 
-/// The newest first.
+/// Newest first.
 pub async fn queues(connections: &Connections, filter: &QueueFilter) -> Result<Vec<QueueFigures>, Error> {
     let sql = "select * from queen.queue_list($1, $2, $3, $4, $5, $6, $7)";
     let patterns: Option<Vec<String>> =
@@ -125,13 +125,13 @@ pub struct PartitionFigures {
     pub leased: i64,
     pub cursor: i64,
     pub oldest_at: Option<i64>,
-    /// Of the first unread message.
+    /// When the first unread message was created.
     pub unread_at: Option<i64>,
     pub newest_at: Option<i64>,
     pub served_at: Option<i64>,
-    /// Only of a live lease, which began when the partition was last served.
+    /// Only for a live lease, which began when the partition was last served.
     pub lease: Option<Uuid>,
-    /// Its own time, also while deferred acknowledgements hold it.
+    /// Its own end, even while deferred acks hold it.
     pub lease_until: Option<i64>,
     /// How long the first unread message has waited.
     pub lag_seconds: Option<f64>,
@@ -158,7 +158,7 @@ fn partition(row: &Row) -> PartitionFigures {
     }
 }
 
-/// In order of name, those after `after`.
+/// By name, starting after `after`.
 pub async fn queue_partitions(
     connections: &Connections,
     queue: Uuid,
@@ -171,7 +171,7 @@ pub async fn queue_partitions(
     Ok(rows.iter().map(partition).collect())
 }
 
-/// The most unread messages first. `queue`: `None` = of all queues.
+/// Most unread messages first. `queue`: `None` = all queues.
 pub async fn busiest_partitions(
     connections: &Connections,
     queue: Option<Uuid>,
@@ -185,20 +185,20 @@ pub async fn busiest_partitions(
     Ok(rows.iter().map(partition).collect())
 }
 
-/// Which partitions, and which page of them.
+/// Selects a page of partitions.
 #[derive(Debug, Clone, Copy)]
 pub struct PartitionPage<'a> {
-    /// `None` = of all queues.
+    /// `None` = all queues.
     pub queue: Option<Uuid>,
-    /// Whose cursor decides what is unread.
+    /// The group whose cursor decides what is unread.
     pub group: Option<&'a str>,
-    /// A part of the name, in any case.
+    /// A part of the name; case is ignored.
     pub search: Option<&'a str>,
     pub limit: i64,
     pub offset: i64,
 }
 
-/// The most unread messages first.
+/// Most unread messages first.
 pub async fn partition_page(
     connections: &Connections,
     page: &PartitionPage<'_>,
@@ -211,7 +211,7 @@ pub async fn partition_page(
     Ok(rows.iter().map(partition).collect())
 }
 
-/// In order of queue, and of each the most unread messages first.
+/// By queue, and within a queue most unread messages first.
 pub async fn group_partitions(
     connections: &Connections,
     queues: &[Uuid],
@@ -225,7 +225,7 @@ pub async fn group_partitions(
     Ok(rows.iter().map(partition).collect())
 }
 
-/// Groups and partitions in which something has waited for at least so many seconds, the oldest first.
+/// Groups and partitions where a message has waited for at least this many seconds, oldest first.
 pub async fn lagging_partitions(
     connections: &Connections,
     seconds: i64,
@@ -241,21 +241,21 @@ pub async fn lagging_partitions(
 pub struct GroupFigures {
     pub group: String,
     pub queue: String,
-    /// `None`: it is registered for a queue that does not exist yet.
+    /// `None`: the group is registered for a queue that does not exist yet.
     pub queue_id: Option<Uuid>,
-    /// Partitions it has a cursor in.
+    /// Partitions in which the group has a cursor.
     pub members: i64,
     pub pending_partitions: i64,
     pub unread: i64,
     pub leased: i64,
     pub oldest_at: Option<i64>,
     pub served_at: Option<i64>,
-    /// From when on it reads; `None`: from the oldest message.
+    /// The time from which the group reads; `None`: from the oldest message.
     pub since: Option<i64>,
     pub registered_at: Option<i64>,
     /// How long its oldest unread message has waited.
     pub lag_seconds: Option<f64>,
-    /// In which word it asked where to start, if anybody remembers.
+    /// The word with which the group asked where to start, if it was recorded.
     pub mode: Option<String>,
 }
 
@@ -312,7 +312,7 @@ pub struct Overview {
     pub time_lag: Spread,
     /// Messages.
     pub offset_lag: Spread,
-    /// Seconds since the oldest measurement any of it rests on.
+    /// Age in seconds of the oldest measurement that these figures rest on.
     pub age: Option<f64>,
 }
 
@@ -339,7 +339,7 @@ pub async fn overview(connections: &Connections) -> Result<Overview, Error> {
     })
 }
 
-/// How many messages went; `None`: there is no such queue or partition.
+/// How many messages were removed; `None`: there is no such queue or partition.
 pub async fn clear(
     connections: &Connections,
     queue: &str,
@@ -361,21 +361,21 @@ pub async fn cursor(
     Ok(one(connections, "queen.cursor", sql, &[&group, &queue, &partition]).await?.get(0))
 }
 
-/// As it is stored; `None`: the queue is gone.
+/// As it is stored; `None`: the queue no longer exists.
 pub async fn options(connections: &Connections, queue: Uuid) -> Result<Option<QueueOptions>, Error> {
     let sql = "select to_jsonb(o)::text from queen.queue_options($1) o";
     let rows = many(connections, "queen.queue_options", sql, &[&queue]).await?;
     rows.first().map(|row| control::options("queen.queue_options", row.get(0))).transpose()
 }
 
-/// The same by its name; `None`: there is none.
+/// The same by its name; `None`: there is no such queue.
 pub async fn named_options(connections: &Connections, queue: &str) -> Result<Option<QueueOptions>, Error> {
     let sql = "select to_jsonb(o)::text from queen.named_options($1) o";
     let rows = many(connections, "queen.named_options", sql, &[&queue]).await?;
     rows.first().map(|row| control::options("queen.named_options", row.get(0))).transpose()
 }
 
-/// What is leased and what was given up, everywhere.
+/// What is leased and what was given up, in all queues.
 #[derive(Debug, Clone)]
 pub struct Trouble {
     pub leased_partitions: i64,

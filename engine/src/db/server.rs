@@ -1,5 +1,5 @@
-//! Statements about the server itself: which incarnation it is, which process serves a connection, and what became of a
-//! transaction.
+//! Statements about the server itself: which incarnation it is, which process serves a connection, and how a
+//! transaction ended.
 
 use std::time::SystemTime;
 
@@ -8,10 +8,11 @@ use tokio_postgres::Client;
 use super::backend::{Backend, ENDS_WITHIN};
 use super::{Connector, Error};
 
-/// What became of a transaction that this process had begun (`committed`, `aborted` or `in progress`), and the incarnation of the
-/// server that says so. On a connection of its own: the caller still holds the one that broke, and it may be the only one.
+/// The status of a transaction that `backend` had begun (`committed`, `aborted` or `in progress`), and the incarnation
+/// of the server that reports it. Uses a connection of its own: the caller still holds the broken one, and that may be
+/// the only one.
 ///
-/// It writes a little, so that its own commit waits for the synchronous standby, and with it for all that was committed
+/// It writes a little, so that its own commit waits for the synchronous standby, and with it for everything committed
 /// before: the wait of the transaction in question may have been cut short.
 pub async fn transaction_status(
     connector: &Connector,
@@ -27,8 +28,8 @@ pub async fn transaction_status(
     row.map(|row| (row.get(0), incarnation)).map_err(|error| Error::from_postgres("pg_xact_status", error))
 }
 
-/// Another text after every crash and every promotion of a standby. The statistics start over with a crash, and each server
-/// has its own; resetting them by hand only makes it look like one.
+/// Differs after every crash and every promotion of a standby. The statistics start over with a crash, and each server
+/// has its own; resetting them by hand only looks like a crash.
 pub async fn incarnation(client: &Client) -> Result<String, Error> {
     let sql = "select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || ' ' ||
         coalesce((select extract(epoch from b.stats_reset)::text from pg_stat_bgwriter b), '')";
@@ -44,7 +45,7 @@ pub async fn backend(client: &Client) -> Result<Backend, Error> {
         .map_err(|error| Error::from_postgres("pg_stat_activity", error))
 }
 
-/// Whether all of them have ended; one that is not there any more has.
+/// Returns whether all of them have ended; a process that no longer exists has.
 pub async fn end_backends(client: &Client, backends: &[Backend]) -> Result<bool, tokio_postgres::Error> {
     let pids: Vec<i32> = backends.iter().map(|backend| backend.pid).collect();
     let started: Vec<SystemTime> = backends.iter().map(|backend| backend.started).collect();

@@ -9,7 +9,7 @@ use super::control::{many, one};
 use super::{Connections, Error};
 use crate::tally::Counts;
 
-/// How long brokers keep what they did to themselves, at the most, and after which time counts are measured anyway.
+/// How long brokers hold back their counts at most, and the age at which counts are measured in any case.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     pub quiet: Duration,
@@ -37,12 +37,12 @@ pub async fn count(
     let parameters: [&(dyn ToSql + Sync); 7] =
         [&queues, &appended, &doubts, &readers, &groups, &consumed, &quiet];
     let sql = "select queen.count($1, $2, $3, $4, $5, $6, make_interval(secs => $7))";
-    // Not tried again: nobody knows whether it was added, and it must not be added twice.
+    // Not retried: it is unknown whether it was added, and it must not be added twice.
     let db = connections.acquire().await?;
     db.within("queen.count", db.client.execute(sql, &parameters)).await.map(drop)
 }
 
-/// How long it took; `None`: there is nothing to measure, but for what was measured in this time.
+/// Returns how long it took; `None`: there is nothing to measure, except what was measured within `since`.
 pub async fn measure_next(
     connections: &Connections,
     since: Duration,
@@ -73,7 +73,7 @@ pub async fn freshen(
     many(connections, "queen.freshen", sql, &parameters).await.map(drop)
 }
 
-/// What monitoring wants to know of each queue, as of the last time somebody looked.
+/// Monitoring values of each queue, as of the last look.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gauges {
     pub groups: Vec<GroupGauge>,

@@ -1,4 +1,5 @@
-//! TLS to PostgreSQL: whom we trust, and what we show. Read once at start; what cannot be honoured refuses it.
+//! TLS to PostgreSQL: which certificates are trusted, and which one is presented. Read once at start, which fails if a
+//! setting cannot be honored.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -67,8 +68,8 @@ fn unusable(path: &Path, cause: &str) -> StartError {
     StartError::Tls(format!("{} cannot be used for TLS to the database: {cause}", path.display()))
 }
 
-/// Looks at less than it should, because it was told to. Without roots anybody may be at the other end; with them, anybody
-/// with a certificate of ours.
+/// Verifies less than it should, as configured. Without roots, anyone may be at the other end; with them, anyone with
+/// a certificate from an authority we trust.
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,

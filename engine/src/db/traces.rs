@@ -10,7 +10,7 @@ use super::control::{many, one};
 use super::{Connections, Error};
 use crate::clock;
 
-/// What a consumer tells about a message.
+/// What a consumer reports about a message.
 #[derive(Debug, Clone)]
 pub struct NewTrace {
     pub partition: Uuid,
@@ -24,7 +24,7 @@ pub struct NewTrace {
     pub data: String,
 }
 
-/// `false`: there is no such message. `offset`: where it is, if that is known.
+/// `false`: there is no such message. `offset`: of the message, if known.
 pub async fn add_trace(
     connections: &Connections,
     id: Uuid,
@@ -144,7 +144,7 @@ pub async fn trace_names(
     };
     let total = match rows.first() {
         Some(row) => row.get(4),
-        // Behind the last page no row says it.
+        // Past the last page, no row carries the total.
         None => {
             let first = many(connections, "queen.list_trace_names", sql, &[&1_i64, &0_i64]).await?;
             first.first().map_or(0, |row| row.get(4))
@@ -153,7 +153,7 @@ pub async fn trace_names(
     Ok((rows.iter().map(name).collect(), total))
 }
 
-/// How many went; fewer than `batch` = that was all.
+/// How many were deleted; fewer than `batch` means that none are left.
 pub async fn sweep_traces(connections: &Connections, older_than: Duration, batch: i32) -> Result<i64, Error> {
     let sql = "select queen.sweep_traces(make_interval(secs => $1), $2)";
     Ok(one(connections, "queen.sweep_traces", sql, &[&older_than.as_secs_f64(), &batch]).await?.get(0))

@@ -1,5 +1,5 @@
-//! A transaction of several statements on one connection: [`run`] begins it, and commits or rolls back. Its commit is not
-//! in doubt for longer than it must be.
+//! A transaction of several statements on one connection: [`run`] begins it, and commits or rolls back. The outcome of
+//! its commit is in doubt no longer than necessary.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::clock;
 
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The database's name for a transaction. Only within one incarnation of the server: numbers that left no trace on disk are
-/// given away again after a crash, and a standby that takes over counts on its own.
+/// The database's number for a transaction. Valid only within one incarnation of the server: after a crash, numbers
+/// that left no trace on disk are used again, and a standby that takes over counts on its own.
 pub struct Number(String);
 
-/// Commits what `work` did if it succeeds, and rolls it back if it fails. None of its statements waits longer for a lock than
-/// `lock_wait`; `None`: as long as `DB_LOCK_TIMEOUT` allows.
+/// Runs `work` in a transaction, which is committed if `work` succeeds and rolled back if it fails. No statement in it
+/// waits longer for a lock than `lock_wait`; `None`: as long as `DB_LOCK_TIMEOUT` allows.
 ///
 /// The error is that of the work, or of a statement around it: [`Error::RolledBack`] if nothing was committed after all,
 /// [`Error::Unknown`] if that could not be found out.
 ///
 /// # Cancel safety
-/// Dropped on its way, it leaves a connection that is closed when it is given back. The commit may have been sent by then, so
-/// callers run in tasks that are not dropped.
+/// If dropped, the connection is closed when it is given back. The commit may have been sent by then, so callers run
+/// in tasks that are not dropped.
 pub async fn run<T, E: From<Error>>(
     connections: &Connections,
     db: &Connection,
@@ -62,7 +62,7 @@ async fn start(db: &Connection, settings: &str) -> Result<Number, Error> {
     let answers = match db.within("begin", begin).await {
         Ok(answers) => answers,
         Err(error) => {
-            // It may have begun.
+            // The transaction may have begun.
             rollback(db).await;
             return Err(error);
         }
@@ -81,8 +81,8 @@ async fn rollback(db: &Connection) {
     }
 }
 
-/// `Error::RolledBack` if the connection was lost and nothing was committed, `Error::Unknown` if the database could not be
-/// asked for as long as patience lasts, or does not know anymore.
+/// `Error::RolledBack` if the connection was lost and nothing was committed, `Error::Unknown` if the database could
+/// not be asked within `patience`, or no longer knows.
 async fn commit(
     db: &Connection,
     connector: &Connector,
@@ -99,8 +99,9 @@ async fn commit(
     }
 }
 
-/// The connection broke during the commit: only the database knows. Its process is ended, so that the commit cannot come later
-/// and its locks are free. Asked by transaction number, the server then says what became of it as long as it runs.
+/// The connection broke during the commit, so only the database knows its outcome. The backend is ended first, so that
+/// it cannot commit later and its locks are free. The server then reports the outcome by transaction number, for as
+/// long as it runs.
 async fn confirm(
     connector: &Connector,
     number: &str,

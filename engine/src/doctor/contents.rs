@@ -5,7 +5,7 @@ use super::{Circumstances, Findings, size, span};
 
 /// Tables whose rows are updated by every flight.
 const HOT_TABLES: [&str; 2] = ["heads", "consumers"];
-/// By the design of generations 15 of 16 updates are HOT.
+/// By the design of generations 63 of 64 updates are HOT.
 const HOT_SHARE_MIN: f64 = 0.75;
 /// With fewer updates, the share means nothing.
 const UPDATES_MIN: i64 = 10_000;
@@ -90,7 +90,7 @@ fn judge_table(table: &Table, found: &mut Findings) {
     {
         let percent = table.hot_updates * 100 / table.updates;
         found.warning("hot_updates", format!(
-            "only {percent} percent of the {} updates of queen.{name} were HOT (93 percent is normal); every \
+            "only {percent} percent of the {} updates of queen.{name} were HOT (98 percent is normal); every \
              other update also writes to the indexes. Look for added indexes and for long transactions that \
              keep old row versions",
             table.updates));

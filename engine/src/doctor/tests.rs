@@ -19,7 +19,7 @@ fn healthy() -> Value {
         "holders": [{"kind": "session", "name": "queen", "pid": 7, "owner": "queen", "state": "active", "seconds": 0.01,
                      "transactions": 3, "query": "select 1"}],
         "slots": [{"name": "standby", "active": true, "wal_bytes": 1_000_000, "lost": false, "transactions": 50}],
-        "tables": [{"name": "heads", "live": 1_000, "dead": 400, "updates": 1_000_000, "hot_updates": 930_000,
+        "tables": [{"name": "heads", "live": 1_000, "dead": 400, "updates": 1_000_000, "hot_updates": 984_000,
                     "bytes": 1 << 20, "autovacuum_off": false}],
         "indexes": indexes, "invalid_indexes": [], "blockers": [], "waits": [], "log_users": [],
         "contents": {

@@ -1,6 +1,6 @@
-//! The source of redriven dead letters: their messages are pushed again under new transaction ids, by the hundred and no
-//! faster than asked for. A redrive belongs to one broker at a time, until that has not been heard of for a while. The
-//! marks are the letters, which are deleted, and the redrive's position.
+//! The source of redriven dead letters: their messages are pushed again under new transaction ids, by the hundred and
+//! no faster than requested. A redrive belongs to one broker at a time, until that broker has been silent for a while.
+//! The marks are the letters, which are deleted, and the redrive's position.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -22,10 +22,10 @@ use crate::message::append::Behind;
 use crate::message::parcel::{Message, Outcome, Parcel, Secrecy};
 use crate::message::push;
 
-/// How often a broker asks whether there is something to do; its own requests wake it as well.
+/// How often a broker looks for redrives; its own requests wake it as well.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Longer than any step takes, and than the pause behind it.
+/// Longer than any step and the pause after it.
 const HOLD: Duration = Duration::from_secs(15);
 
 /// Redrives that a broker works on at once.
@@ -44,7 +44,7 @@ pub fn start(engine: &Engine) {
 /// Pushes the message of these letters again, without a redrive.
 pub async fn replay(engine: &Engine, letters: Vec<Letter>) -> Result<Option<PushResult>, Undone> {
     let mut batch = Letters { messages: vec![(Place::default(), letters)], ..Letters::default() };
-    // Boxed: large, and by hand.
+    // Boxed: the future is large, and replays by hand are rare.
     Box::pin(super::enter(&engine.shared, &mut DeadLetters::new(engine), &mut batch)).await?;
     Ok(batch.results.pop())
 }
@@ -57,7 +57,7 @@ struct DeadLetters {
     worker: Uuid,
     active: Vec<Active>,
     looked: Instant,
-    /// A pass begins.
+    /// Whether a new pass begins.
     fresh: bool,
 }
 
@@ -118,7 +118,8 @@ impl DeadLetters {
         }
     }
 
-    /// Moves a redrive without pushing anything: letters stay where they are, or it is finished, or only held.
+    /// Updates a redrive without pushing anything: letters stay where they are, or it is finished, or only kept
+    /// claimed.
     async fn step(&mut self, step: Step) -> Result<(), Undone> {
         let shared = self.engine.shared.clone();
         super::enter(&shared, self, &mut Letters { step: Some(step), ..Letters::default() }).await
@@ -126,7 +127,7 @@ impl DeadLetters {
 }
 
 impl Active {
-    /// A message takes its part of a second, counted from when the page was read.
+    /// Each message takes its share of a second, counted from when the page was read.
     fn pace(&mut self, pushed: usize) {
         self.pushed += pushed as u32;
         self.due = self.began + Duration::from_secs(1) * self.pushed / self.per_second;
@@ -146,7 +147,7 @@ impl Source for DeadLetters {
 
     async fn take(&mut self) -> Result<Option<Letters>, Undone> {
         let fresh = std::mem::take(&mut self.fresh);
-        // Also while a redrive is always due.
+        // Even if some redrive is always due.
         if clock::now() - self.looked >= LOOK_EVERY || fresh && self.active.is_empty() {
             self.looked = clock::now();
             self.claim().await;
@@ -156,7 +157,7 @@ impl Source for DeadLetters {
             // The one that has waited longest.
             let due = self.active.iter_mut().filter(|active| active.due <= now);
             let Some(active) = due.min_by_key(|active| active.due) else { return Ok(None) };
-            // Unless something is pushed earlier.
+            // Until `pace` sets it, once something has been pushed.
             (active.due, active.began, active.pushed) = (now + LOOK_EVERY, now, 0);
             let id = active.id;
             let connections = &self.engine.shared.connections;
@@ -278,7 +279,8 @@ impl Source for DeadLetters {
         Ok(())
     }
 
-    /// Another broker must not take the redrive over meanwhile. What is behind it waits as well: the position cannot pass it.
+    /// Keeps the redrive, so that no other broker takes it over meanwhile. Later letters wait as well: the position
+    /// cannot pass this batch.
     async fn later(&mut self, batch: Letters, why: Undone) -> Result<(), Undone> {
         if let Some(step) = batch.step {
             self.step(Step::at(step.id, step.from)).await?;
@@ -289,7 +291,7 @@ impl Source for DeadLetters {
     async fn wait(&mut self, ended: Result<(), Undone>) {
         self.fresh = true;
         if let Err(Undone::Changed) = ended {
-            // Letters were deleted by hand, or it was cancelled or taken over.
+            // Letters were deleted by hand, or the redrive was canceled or taken over.
             let last = self.active.iter_mut().max_by_key(|active| active.began);
             last.into_iter().for_each(|active| active.due = active.began);
         }
@@ -315,7 +317,7 @@ fn count(messages: &[(Place, Vec<Letter>)]) -> i64 {
     messages.iter().map(|(_, letters)| letters.len() as i64).sum()
 }
 
-/// What a dead letter says of its message.
+/// What a dead letter contains about its message.
 struct Snapshot<'a> {
     queue: &'a str,
     partition: &'a str,
@@ -358,7 +360,7 @@ impl<'a> Snapshot<'a> {
             trace_id: self.trace_id,
             trace: self.trace.as_ref().and_then(|(parent, state)| Trace::parse(parent, state.as_deref())),
             producer_sub: self.producer_sub.as_deref(),
-            // While a key is missing that is required, the dead letter stays.
+            // While a required key is missing, the dead letter stays.
             secrecy: if self.encrypted { Secrecy::Kept } else { Secrecy::Waiting },
             ..Message::accepted(self.queue, self.partition, &self.transaction_id, &self.payload)
         }

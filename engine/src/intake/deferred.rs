@@ -1,6 +1,6 @@
-//! The source of deferred operations: pushes, and acknowledgements that were deferred. Every broker takes the oldest
-//! operation of some partitions, never one that another broker works on, and executes those behind it as well. The mark of
-//! an operation is its status, under the lock of its partition's head.
+//! The source of deferred operations: pushes and acks. Every broker takes the oldest operation of some partitions,
+//! never one that another broker works on, and executes those behind it as well. The mark of an operation is its
+//! status, under the lock of its partition's head.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,10 +26,10 @@ use crate::message::parcel::{Outcome, Parcel, Placed};
 use crate::message::settle::{self, Settling};
 use crate::shared::Shared;
 
-/// How often a broker without work asks whether another has left some behind.
+/// How often an idle broker looks for work that another broker has left behind.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// With more callers waiting for a connection it holds back, but not for longer than a second.
+/// If more callers wait for a connection, this holds back, but for a second at most.
 const WAITING_MAX: usize = 5;
 const HOLDS_BACK: Duration = Duration::from_secs(1);
 
@@ -58,11 +58,11 @@ struct Deferred {
     shared: Arc<Shared>,
     /// The name under which this broker claims operations.
     worker: Uuid,
-    /// What is claimed and not done yet, and when it was claimed.
+    /// Lanes that are claimed and not done yet, and when they were claimed.
     claimed: Vec<(DeferredLane, Instant)>,
-    /// This pass has looked at the database.
+    /// Whether this pass has looked at the database.
     looked: bool,
-    /// Its last batch has moved something.
+    /// Whether its last batch has moved something.
     progress: bool,
     last: Instant,
     swept: Instant,
@@ -152,7 +152,7 @@ impl Source for Deferred {
         let limit = i32::try_from(settings.claim_limit).unwrap_or(i32::MAX);
         let db = self.shared.connections.acquire().await?;
         let now = clock::now();
-        // Those whose partition was locked are tried again, until another broker may claim them.
+        // Lanes whose partition was locked are tried again, until another broker may claim them.
         self.claimed.retain(|(_, since)| now - *since < settings.timeout);
         for lane in deferred::claim_deferred(&db, self.worker, limit).await? {
             self.claimed.retain(|(claimed, _)| *claimed != lane);
@@ -162,7 +162,7 @@ impl Source for Deferred {
         Ok((!lanes.is_empty()).then(|| Lanes { lanes, limit: RUN_OPERATIONS, ..Lanes::default() }))
     }
 
-    /// With their partitions locked, nothing else can be deferred there: if these are all, none are left.
+    /// While their partitions are locked, nothing else can be deferred there: if these are all, none are left.
     async fn hold(&self, db: &Connection, batch: &mut Lanes) -> Result<(), Undone> {
         let Lanes { lanes, limit, .. } = batch;
         batch.taken = deferred::take_deferred(db, self.worker, lanes, *limit, RUN_BYTES).await?;
@@ -180,7 +180,7 @@ impl Source for Deferred {
             batch.taken.iter().partition(|taken| batch.lanes[taken.lane].group.is_empty());
         let (mut results, acked) = self.acknowledge(db, &batch.lanes, &acks).await?;
         for ((taken, parcel), outcome) in pushes.into_iter().zip(&batch.parcels).zip(outcomes) {
-            // The others have ended with their partition.
+            // Pushes without an outcome like this ended with their partition.
             if let Outcome::Stored(placed) = outcome {
                 results.push((taken.id, result(taken, parcel.partition.id, &placed)));
             }
@@ -222,7 +222,7 @@ impl Source for Deferred {
         Ok(batch.lanes.into_iter().map(alone).collect())
     }
 
-    /// Counts the try, or gives the oldest operation of a lane up. A failure that is not its own does not count.
+    /// Counts the try, or gives up on the oldest operation of a lane. A failure with another cause does not count.
     async fn refuse(&mut self, item: Lanes, error: &Error) -> Result<(), Undone> {
         let (lane, reason) = (&item.lanes[0], error.public_text());
         let own = matches!(error, Error::Database(error) if error.is_data());
@@ -237,7 +237,7 @@ impl Source for Deferred {
         Ok(())
     }
 
-    /// It stays claimed, and is tried again.
+    /// The batch stays claimed, and is tried again.
     async fn later(&mut self, _batch: Lanes, _why: Undone) -> Result<(), Undone> {
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The source of pushes from SQL: rows of `queen.inbox`, in the order of their commits. One broker at a time leads it, on a
 //! connection of its own; when that ends, another may lead. The mark of a row is its deletion.
 //!
-//! Rows of a locked partition are left behind for a second and tried again in order, while others pass. Rows of queues that
-//! ask for encryption while a required key is missing are left behind for a minute. A row that cannot be stored stays in
+//! Rows of a locked partition are left behind for a second and tried again in order, while others pass. Rows of queues
+//! that require encryption are left behind for a minute if the key is missing. A row that cannot be stored stays in
 //! the inbox with the reason beside it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -22,29 +22,29 @@ use crate::error::Error;
 use crate::message::append::Behind;
 use crate::message::parcel::{Message, Outcome, Parcel};
 
-/// How soon a broker notices that no other leads any more.
+/// How soon a broker notices that no other broker leads.
 const LEAD_EVERY: Duration = Duration::from_secs(1);
 
 /// How soon a row is found while there is traffic. A look takes PostgreSQL a tenth of a millisecond.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Without a row for this long it rests: pushers notify, and looks are rare.
+/// After this long without a row the leader rests: pushers notify it, and looks are rare.
 const REST_AFTER: Duration = Duration::from_secs(1);
 const RESTING_LOOK: Duration = Duration::from_secs(1);
 
-/// Making a partition takes a few milliseconds.
+/// Creating a partition takes a few milliseconds.
 const OPEN_WITHIN: Duration = Duration::from_millis(500);
 
 /// For rows that no look by transaction number finds: see look_inbox.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// After a failure, and during maintenance.
+/// Pause after a failure, and during maintenance.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How long rows of a partition are left behind that could not be moved.
+/// How long rows of a partition that could not be moved are left behind.
 const BLOCKED_FOR: Duration = Duration::from_secs(1);
 
-/// The same for want of a key, which only another broker has, or this one after its next start.
+/// The same for rows without their key, which only another broker has, or this one after its next start.
 const KEYLESS_FOR: Duration = SWEEP_EVERY;
 
 /// What one transaction moves: about a segment.
@@ -86,7 +86,7 @@ struct Leader {
     /// Where the next look starts.
     position: Option<Position>,
     swept: Instant,
-    /// Transactions in the order of their commits, and how far the first of them has come.
+    /// Transactions in the order of their commits, and how far the first of them has been read.
     pending: VecDeque<i64>,
     after: i64,
     window: Window,
@@ -97,15 +97,15 @@ struct Leader {
     /// When something was last moved.
     busy: Instant,
     resting: bool,
-    /// Before the next look.
+    /// Pause before the next look.
     pause: Duration,
-    /// Rows wait for a key that is not here, and may be at another broker.
+    /// Rows wait for a key that this broker lacks and another may have.
     lacks_key: bool,
-    /// Leads nevertheless.
+    /// Keeps leading nevertheless.
     stays: bool,
 }
 
-/// What was read of the pending transactions last.
+/// What was last read of the pending transactions.
 #[derive(Default)]
 struct Window {
     /// How many of them were read to their end, and the last row of the next one.
@@ -119,7 +119,8 @@ struct Window {
 struct Rows {
     rows: Vec<InboxRow>,
     parcels: Vec<Parcel>,
-    /// The last batch of its window: transactions that are read to their end and have nothing left behind are done with it.
+    /// This is the last batch of its window: it completes transactions that are read to their end and have nothing
+    /// left behind.
     ends: bool,
 }
 
@@ -174,7 +175,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Fills `pending`. `false`: there is nothing, and it is time to pause.
+    /// Fills `pending`. `false`: there is nothing to move, and it is time to pause.
     async fn find(&mut self) -> Result<bool, DbError> {
         while self.pending.is_empty() {
             let now = clock::now();
@@ -201,12 +202,12 @@ impl Leader {
 
     async fn look(&mut self) -> Result<(), DbError> {
         let now = clock::now();
-        // One that fails must not make every later look a full one.
+        // Not taken out: a look that fails must not make every later look a full one.
         let from = self.position.as_ref().filter(|_| now - self.swept <= SWEEP_EVERY);
         let full = from.is_none();
         let (position, xids) = self.statements.look(&self.db, from).await?;
         if full {
-            // It has found those that wait as well.
+            // A full look also finds the waiting ones.
             self.swept = now;
             self.blocked.clear();
             self.waiting.clear();
@@ -217,7 +218,7 @@ impl Leader {
 
     /// The next rows, without those of blocked partitions.
     async fn read(&mut self) -> Result<Rows, DbError> {
-        // Each transaction has a row at least, so no more of them can be read at once.
+        // Each transaction has at least one row, so no more of them can be read at once.
         let window = self.pending.len().min(RUN_ROWS as usize + 1);
         let window = &self.pending.make_contiguous()[..window];
         let (rows, more) = self.statements.take(&self.db, window, self.after, RUN_ROWS, RUN_BYTES).await?;
@@ -243,7 +244,7 @@ impl Leader {
         self.pending.range(..self.window.read).filter(|xid| !left.contains(xid)).copied().collect()
     }
 
-    /// Everything that was read is moved, refused, or left behind.
+    /// Everything that was read has been moved, refused, or left behind.
     fn advance(&mut self) {
         let Window { read, last, left } = std::mem::take(&mut self.window);
         // In the order of commits, whichever partition they wait for.
@@ -258,7 +259,7 @@ impl Leader {
         self.busy = clock::now();
     }
 
-    /// Leaves rows of this one's partition behind for a while.
+    /// Leaves the rows of this row's partition behind for a while.
     fn block(&mut self, row: InboxRow, why: &Undone) {
         debug!(%why, queue = %row.queue, partition = %row.partition, "rows of the inbox wait");
         let first = self.blocked.is_empty();
@@ -301,7 +302,7 @@ impl Source for Leader {
         }
         let minted: Vec<String> = batch.rows.iter().map(|row| row.message_id.to_string()).collect();
         let messages: Vec<Message<'_>> = batch.rows.iter().zip(&minted).map(message).collect();
-        // Another session may hold a lock on the queue of one, and the others must not wait for it.
+        // Another session may hold a lock on the queue of one row, and the others must not wait for it.
         let made = tokio::time::timeout(OPEN_WITHIN, parcels(&self.engine, &messages)).await;
         batch.parcels = made.map_err(|_| DbError::Full)??.1;
         Ok(())
@@ -398,7 +399,7 @@ fn by_partition(rows: Vec<InboxRow>) -> Vec<Vec<InboxRow>> {
     partitions
 }
 
-/// A message without a transaction id goes by its own id.
+/// A message without a transaction id uses its message id as one.
 fn message<'a>((row, minted): (&'a InboxRow, &'a String)) -> Message<'a> {
     let transaction_id = row.transaction_id.as_deref().unwrap_or(minted);
     Message {

@@ -47,7 +47,7 @@ pub(crate) trait Source {
     const NAME: &'static str;
     /// What happens to entries whose partition has deferred pushes.
     const BEHIND: Behind;
-    /// It rests during maintenance.
+    /// Whether it pauses during maintenance.
     const PAUSES: bool = true;
     /// What one transaction moves.
     type Batch;
@@ -55,7 +55,7 @@ pub(crate) trait Source {
     /// The next batch. `None`: nothing is left to do now.
     async fn take(&mut self) -> Result<Option<Self::Batch>, Undone>;
 
-    /// Before the transaction: makes the parcels of the batch, and the partitions they need.
+    /// Before the transaction: creates the parcels of the batch, and the partitions they need.
     async fn prepare(&self, _batch: &mut Self::Batch) -> Result<(), Undone> {
         Ok(())
     }
@@ -85,18 +85,18 @@ pub(crate) trait Source {
         }
     }
 
-    /// Smaller batches to try instead of one that failed, or the batch itself if they would not do better.
+    /// Smaller batches to try instead of one that failed, or the batch itself if splitting it would not help.
     fn split(&self, batch: Self::Batch, fault: Fault) -> Result<Vec<Self::Batch>, Self::Batch>;
 
-    /// An item that cannot be stored is put aside, for people to see.
+    /// Sets an item aside that cannot be stored, for people to see.
     async fn refuse(&mut self, item: Self::Batch, error: &Error) -> Result<(), Undone>;
 
-    /// This has to wait. Unless a source can go on without it, its pass ends.
+    /// This batch has to wait. The pass ends, unless the source can go on without the batch.
     async fn later(&mut self, _batch: Self::Batch, why: Undone) -> Result<(), Undone> {
         Err(why)
     }
 
-    /// Until it is time to look again, after a pass that has ended like this.
+    /// Waits until it is time to look again, after a pass that has ended like this.
     async fn wait(&mut self, ended: Result<(), Undone>);
 
     /// Whether this broker is no longer responsible for it.
@@ -104,12 +104,12 @@ pub(crate) trait Source {
         false
     }
 
-    /// A connection of its own, if it has one.
+    /// The source's own connection, if it has one.
     fn connection(&self) -> Option<&Connection> {
         None
     }
 
-    /// How long its transaction waits for a locked row. `None`: as long as any other.
+    /// How long its transaction waits for a locked row. `None`: as long as any other transaction.
     fn lock_wait(&self, _batch: &Self::Batch) -> Option<Duration> {
         Some(LOCK_WAIT)
     }
@@ -167,7 +167,7 @@ async fn run<S: Source>(shared: &Shared, source: &mut S) {
     }
 }
 
-/// Until nothing is left, or something is in the way.
+/// Moves batches until nothing is left, or something is in the way.
 async fn pass<S: Source>(shared: &Shared, source: &mut S) -> Result<(), Undone> {
     while !shared.tasks.is_stopping() && !source.is_over() {
         if S::PAUSES && shared.load.maintenance() {
@@ -179,7 +179,7 @@ async fn pass<S: Source>(shared: &Shared, source: &mut S) -> Result<(), Undone> 
     Ok(())
 }
 
-/// The whole batch, and if that fails, smaller ones in its place.
+/// Moves the whole batch, or, if that fails, smaller ones in its place.
 async fn admit<S: Source>(shared: &Shared, source: &mut S, batch: S::Batch) -> Result<(), Undone> {
     let mut batches = vec![batch];
     while let Some(mut batch) = batches.pop() {
@@ -220,7 +220,7 @@ async fn enter<S: Source>(shared: &Shared, source: &mut S, batch: &mut S::Batch)
     Ok(())
 }
 
-/// Everything between begin and commit.
+/// Runs everything between begin and commit.
 async fn fill<S: Source>(
     shared: &Shared,
     db: &Connection,
@@ -234,7 +234,7 @@ async fn fill<S: Source>(
     for outcome in &outcomes {
         match outcome {
             Outcome::Stored(_) | Outcome::Deferred(..) => {}
-            // Operations that were deferred for a partition have ended with it.
+            // Operations that were deferred for a partition end with it.
             Outcome::Gone if S::BEHIND == Behind::Append => {}
             Outcome::Behind(_) => return Err(Undone::Behind),
             _ => return Err(Undone::Changed),

@@ -17,7 +17,7 @@ use crate::message::append::Behind;
 use crate::message::parcel::{Message, Parcel, Secrecy};
 use crate::spool::{Read, Spool, SpoolError, Spooled};
 
-/// Between two tries to reach the database.
+/// Pause between two tries to reach the database.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// Records of one batch.
@@ -59,13 +59,13 @@ pub fn start(engine: &Engine) {
 struct Folder {
     engine: Engine,
     spool: Spool,
-    /// The next record. `None`: the database has to be asked.
+    /// The next record. `None`: it has to be read from the database.
     position: Option<u64>,
     /// Records below this were removed from the files.
     removed: u64,
 }
 
-/// Records in order, none left out.
+/// Consecutive records.
 struct Records {
     from: u64,
     records: Vec<Read>,
@@ -100,7 +100,7 @@ impl Folder {
         }
     }
 
-    /// One that cannot be stored must not keep the others from it.
+    /// A record that cannot be stored must not keep later ones out of the log.
     fn keep_refused(&self, record: &Read, reason: &str) -> Result<(), Error> {
         let path = self.spool.dir().join(format!("{:020}.refused.json", record.number));
         let options = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).clone();
@@ -120,7 +120,7 @@ impl Source for Folder {
         while !self.spool.is_empty() {
             let from = self.position().await?;
             let mut records = self.spool.read(self.removed).await.map_err(|error| disk(&error))?;
-            // Moved and not removed, because the process ended in between, or the response was lost.
+            // Moved but not removed, because the process ended in between, or the response was lost.
             let moved = records.iter().take_while(|record| record.number < from).count();
             if moved > 0 {
                 records.truncate(moved);
@@ -190,7 +190,7 @@ impl Source for Folder {
         self.position = self.position.filter(|_| ended.is_ok());
         tokio::select! {
             () = self.spool.written() => {}
-            // Maintenance may be over, or the database be back.
+            // Maintenance may be over, or the database reachable again.
             () = tokio::time::sleep(AGAIN) => {}
         }
     }

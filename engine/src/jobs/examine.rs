@@ -48,7 +48,7 @@ impl Engine {
 
 async fn examine(shared: &Shared) -> Result<Arc<Examination>, db::Error> {
     let (begun, sent) = (clock::now(), clock::wall_seconds());
-    let facts = control::diagnose(&shared.connections, false).await?;
+    let facts = control::doctor_facts(&shared.connections, false).await?;
     let here = Circumstances {
         pool: shared.connections.size(),
         schema: SCHEMA_VERSION,

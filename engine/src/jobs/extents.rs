@@ -9,7 +9,7 @@ use tracing::{debug, info};
 use crate::db::control;
 use crate::shared::Shared;
 
-const TURN_EVERY: Duration = Duration::from_secs(15);
+const ROTATE_EVERY: Duration = Duration::from_secs(15);
 
 /// Reads all partitions, so it runs rarely.
 const CLEAN_EVERY: Duration = Duration::from_secs(3600);
@@ -18,11 +18,11 @@ const CLEAN_EVERY: Duration = Duration::from_secs(3600);
 const GROUPS_BATCH: i32 = 20;
 
 pub fn start(shared: &Arc<Shared>) {
-    let turning = shared.clone();
+    let rotating = shared.clone();
     shared.tasks.spawn_until_stop(async move {
         loop {
-            tokio::time::sleep(TURN_EVERY).await;
-            if let Err(error) = turn(&turning).await {
+            tokio::time::sleep(ROTATE_EVERY).await;
+            if let Err(error) = rotate(&rotating).await {
                 debug!(%error, "cannot maintain extents; will retry");
             }
         }
@@ -38,7 +38,7 @@ pub fn start(shared: &Arc<Shared>) {
     });
 }
 
-async fn turn(shared: &Shared) -> Result<(), crate::db::Error> {
+async fn rotate(shared: &Shared) -> Result<(), crate::db::Error> {
     let (bytes, age) = (shared.config.extent_bytes, shared.config.extent_age);
     if let Some(number) = control::rotate_extent(&shared.connections, bytes, age).await? {
         info!(extent = number, "extent started");

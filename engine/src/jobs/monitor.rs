@@ -11,7 +11,7 @@ use crate::lanes::Lanes;
 use crate::load::{Decision, KINDS, Kind, Pressure, Reading};
 use crate::shared::Shared;
 
-/// So many overloaded looks in a row count as sustained load.
+/// How often the load is measured.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub fn start(shared: &Arc<Shared>, lanes: &Arc<Lanes>) {

@@ -83,7 +83,7 @@ enum Hint {
     Pushed,
     /// A lease served by another broker was released; `more` if the partition may have more messages.
     Released {
-        /// Not told by brokers of 0.1.0, and not known for an ack without a lease.
+        /// Not sent by brokers of 0.1.0, and not known for an ack without a lease.
         #[serde(default)]
         lease: Option<Uuid>,
         partition: Uuid,
@@ -393,4 +393,17 @@ pub fn forget(shared: &Shared, queue: Option<&str>, group: Option<&str>) {
         }
     }
     shared.watches.reset(queue, group);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_released_lease_that_a_broker_of_0_1_0_reports_has_no_id() {
+        let text = r#"{"from":"00000000-0000-0000-0000-000000000001","hint":"released",
+            "partition":"00000000-0000-0000-0000-000000000002","group":"g","queue":"q","name":"p","more":true}"#;
+        let note: Note = serde_json::from_str(text).unwrap();
+        assert!(matches!(note.hint, Hint::Released { lease: None, more: true, .. }));
+    }
 }

@@ -1,9 +1,9 @@
-//! Decides whether operations of one kind are executed, put aside or turned away. Pure: it is told the time and what
-//! was measured.
+//! Decides whether operations of one kind are executed, deferred or rejected. Pure: the time and the measurements are
+//! passed in.
 
 use std::time::{Duration, Instant};
 
-/// What is asked of the deferred queue, with the words of the wire.
+/// What happens to new operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Execute,
@@ -14,13 +14,13 @@ pub enum Decision {
 /// One look at the engine, for one kind of operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
-    /// Busy connections by all connections.
+    /// Share of the connections that are busy.
     pub pool: f64,
-    /// Flights of the lane in the air by those it may have.
+    /// Share of the lane's flights that are in the air.
     pub lane: f64,
     /// Entries of the lane that wait for a flight.
     pub waiting: usize,
-    /// How long the one has waited that goes next.
+    /// How long the entry that goes next has waited.
     pub oldest: Duration,
     /// Open operations in the deferred queue.
     pub depth: u64,
@@ -28,35 +28,36 @@ pub struct Reading {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Thresholds {
-    /// Of connections or flights.
+    /// Share of connections or flights in use.
     pub utilisation: f64,
-    /// A request that waits longer for its flight is a sign of trouble, if the utilisation is one as well.
+    /// A request that waits longer for its flight is a sign of trouble, if utilization is high as well.
     pub patience: Duration,
     /// Open operations.
     pub depth_max: u64,
 }
 
 impl Thresholds {
-    /// Any utilisation is too high, and any wait too long: there is nothing to measure.
+    /// Whether any utilization is too high and any wait too long: then there is nothing to measure.
     pub fn always(&self) -> bool {
         self.utilisation <= 0.0 && self.patience.is_zero()
     }
 }
 
-/// One busy moment is not load.
+/// How long a strain must last: one busy moment is not load.
 const SUSTAINED: Duration = Duration::from_millis(250);
 
-/// And one calm moment is not the end of it.
+/// How long a calm must last: one quiet moment is not the end of load.
 const RELAXED: Duration = Duration::from_secs(1);
 
-/// Of the thresholds, to stop deferring.
+/// Share of the thresholds below which deferring may stop.
 const CALM: f64 = 0.8;
 
-/// With a longer backlog of deferred operations the calm has to last longer, or it would start and stop with every breath.
+/// With a longer backlog of deferred operations the calm has to last longer, or deferring would keep starting and
+/// stopping.
 const BACKLOG: u64 = 100;
 const BACKLOG_RELAXED: Duration = Duration::from_secs(10);
 
-/// That many waiting entries are trouble however fast they leave: they are memory.
+/// This many waiting entries are a strain however fast they leave, because they take memory.
 const WAITING_MANY: usize = 50_000;
 
 /// # Invariants
@@ -67,7 +68,7 @@ const WAITING_MANY: usize = 50_000;
 pub struct Pressure {
     thresholds: Thresholds,
     deferring: bool,
-    /// Since when the readings have spoken for the other state.
+    /// Since when the readings have called for the other state.
     turning: Option<Instant>,
 }
 
@@ -128,7 +129,7 @@ mod tests {
         Reading { pool: 0.8, lane: 1.0, waiting: 900, oldest: Duration::from_millis(600), depth: 0 };
     const TICK: Duration = Duration::from_millis(25);
 
-    /// What is decided last after so many equal readings.
+    /// The last decision after equal readings for this long.
     fn after(pressure: &mut Pressure, now: &mut Instant, reading: Reading, time: Duration) -> Decision {
         let mut decision = Decision::Execute;
         let mut passed = Duration::ZERO;

@@ -1,5 +1,5 @@
-//! Load: what every request asks before it goes on its way, and every signal behind the answer. The decision itself is
-//! in `decision.rs`, and made a few dozen times a second, not per request.
+//! Load: whether a request is executed, deferred or rejected, and the signals behind that. The decision itself is in
+//! `decision.rs`, and made many times a second, not per request.
 
 mod decision;
 
@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// Why something was deferred, in the words of the wire.
+/// Why something was deferred, in the words that clients see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     SystemBusy,
@@ -50,7 +50,7 @@ impl Reason {
     }
 }
 
-/// What a request is told.
+/// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     Execute,
@@ -58,11 +58,11 @@ pub enum Way {
     Reject,
 }
 
-/// A partition that was seen with deferred operations is believed to have some for this long. The database knows; this
-/// only saves the way there. Short, because who believes it defers, and so keeps it true.
+/// A partition that was seen with deferred operations is believed to have some for this long. The database knows for
+/// certain; this only saves asking it. Short, because acting on the belief defers operations, and so keeps it true.
 const BELIEVED: Duration = Duration::from_millis(100);
 
-/// Until the first operation was drained, and when nothing drains.
+/// Until the first operation was drained, and while nothing drains.
 const RETRY_UNKNOWN: u64 = 5;
 const RETRY_MAX: f64 = 60.0;
 
@@ -94,7 +94,7 @@ struct Drain {
     rate: f64,
 }
 
-/// What brokers ask the database once a second, and oftener when there is something to do.
+/// What brokers ask the database once a second, and more often when there is work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pulse {
     /// Open deferred operations.
@@ -103,7 +103,7 @@ pub struct Pulse {
     pub oldest_age: Duration,
     pub maintenance: bool,
     pub pop_maintenance: bool,
-    /// How long the question took, with the wait for a connection.
+    /// How long the query took, including the wait for a connection.
     pub took: Duration,
 }
 
@@ -131,7 +131,7 @@ impl Load {
             pop_maintenance: AtomicBool::new(false),
             latency_us: AtomicU64::new(0),
         };
-        // Also for requests that come before the first look.
+        // Also for requests that come before the monitor's first look.
         for kind in KINDS {
             if load.settings.enabled && load.thresholds(kind).always() {
                 load.decide(kind, Decision::Defer);
@@ -176,7 +176,8 @@ impl Load {
         way
     }
 
-    /// For what may not overtake deferred operations: even a calm broker turns it away when there is no room.
+    /// For requests that must not overtake deferred operations: even without load, they are rejected when there is no
+    /// room.
     pub fn behind(&self, kind: Kind) -> Way {
         match self.depth() >= self.thresholds(kind).depth_max {
             true => Way::Reject,
@@ -213,7 +214,7 @@ impl Load {
         lanes.any(|lane| behind.contains_key(&lane))
     }
 
-    /// The database says that these partitions have deferred operations.
+    /// The database has reported that these partitions have deferred operations.
     pub fn seen(&self, lanes: impl IntoIterator<Item = Uuid>) {
         let now = clock::now();
         let mut behind = self.lanes();
@@ -221,13 +222,13 @@ impl Load {
         self.behind_count.store(behind.len(), Relaxed);
     }
 
-    /// There are more by this many.
+    /// This many more operations were deferred.
     pub fn deferred(&self, operations: usize) {
         self.depth.fetch_add(operations as u64, Relaxed);
         self.signal.notify_one();
     }
 
-    /// Some of their operations are done; nobody knows whether all.
+    /// Some operations of these partitions are done, perhaps all.
     pub fn drained(&self, lanes: impl IntoIterator<Item = Uuid>, operations: usize) {
         let mut behind = self.lanes();
         for lane in lanes {
@@ -240,7 +241,7 @@ impl Load {
         self.rate().add(clock::now(), operations as u64);
     }
 
-    /// What the database says.
+    /// Takes over what the database has reported.
     pub fn feel(&self, pulse: &Pulse) {
         self.depth.store(pulse.depth, Relaxed);
         *self.oldest.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -251,17 +252,17 @@ impl Load {
         self.rate().add(clock::now(), 0);
     }
 
-    /// How long the database took to answer a small question, the last time it did.
+    /// How long the database took to answer the last small query.
     pub fn latency(&self) -> Duration {
         Duration::from_micros(self.latency_us.load(Relaxed))
     }
 
-    /// Pushes go to the spool.
+    /// Whether pushes go to the spool.
     pub fn maintenance(&self) -> bool {
         self.maintenance.load(Relaxed)
     }
 
-    /// Pops find nothing.
+    /// Whether pops find nothing.
     pub fn pop_maintenance(&self) -> bool {
         self.pop_maintenance.load(Relaxed)
     }

@@ -1,5 +1,5 @@
-//! What a broker remembers of the partitions it writes: the head, and the transaction hashes of the dedup window.
-//! "Never seen" from here is exact up to `complete`; "seen" is only a suspicion, which the log confirms.
+//! What a broker remembers of the partitions it writes to: the head, and the transaction hashes of the deduplication
+//! window. "Never seen" from here is exact up to `complete`; "seen" is only a suspicion, which the log confirms.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::ids::TransactionHash;
 use crate::cache::Cache;
 
-/// Fingerprints are hashes already, but too short for a set that wants different bits from both ends.
+/// Fingerprints are hashes already, but too short for a hash set, which needs different bits at both ends.
 #[derive(Default)]
 pub struct Spread(u64);
 
@@ -26,27 +26,27 @@ impl Hasher for Spread {
     }
 }
 
-/// Four bytes of a hash: among a million of them one new id in four thousand is suspected, and looked for in the log.
+/// Four bytes of a hash: among a million of them, one new id in four thousand is suspected and looked up in the log.
 type Fingerprints = HashSet<u32, BuildHasherDefault<Spread>>;
 
-/// A window is remembered in this many slices, so that it can forget without touching every hash.
+/// A window is remembered in this many slices, so that old hashes are forgotten without touching every hash.
 const SLICES: u32 = 4;
 
-/// Map entries, deque and bookkeeping of one partition, about.
+/// Approximate size of the map entries, deque and bookkeeping of one partition.
 const PARTITION_WEIGHT: usize = 300;
 
-/// With its share of the set's empty places.
+/// Including its share of the set's empty slots.
 const FINGERPRINT_WEIGHT: usize = 6;
 
 struct Written {
     /// Everything a client chose below this offset and inside the window is in `slices`.
     complete: Option<i64>,
-    /// The head as it was last seen: whatever this broker writes next lands here or later.
+    /// The head when last seen: this broker's next write lands here or later.
     head: i64,
-    /// Up to here this broker has told its readers.
+    /// This broker has notified its own readers up to here.
     published: i64,
     slices: VecDeque<(Instant, Fingerprints)>,
-    /// What `slices` has been cut to. A partition of which nothing was ever forgotten has no end.
+    /// What `slices` has been cut to. Unlimited if nothing of this partition was ever forgotten.
     window: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Written {
         Self { complete, head, published: 0, slices: VecDeque::new(), window: Duration::MAX }
     }
 
-    /// The window of a queue changes with its options. If it has grown, what was forgotten belongs to it again.
+    /// The window of a queue changes with its options. If it has grown, it again covers hashes that were forgotten.
     fn follow(&mut self, window: Duration) {
         if window > self.window {
             self.complete = None;
@@ -69,7 +69,7 @@ impl Written {
     }
 
     fn remember(&mut self, now: Instant, window: Duration, hashes: impl Iterator<Item = TransactionHash>) {
-        // A slice may go once its youngest hash, one slice length after its start, has left the window.
+        // A slice can be dropped once its youngest hash, one slice length after its start, has left the window.
         let slice_length = window / SLICES;
         while self.slices.front().is_some_and(|(start, _)| now - *start > window + slice_length) {
             self.slices.pop_front();
@@ -87,12 +87,12 @@ impl Written {
     }
 }
 
-/// What to tell `queen.push` about a partition before it is written to.
+/// What `queen.push` is given about a partition that is about to be written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expectation {
     /// The cache is complete up to here; -1: nothing is known.
     pub complete: i64,
-    /// What is written from now on lands here or later.
+    /// The next write lands here or later.
     pub head: i64,
     pub suspect: bool,
 }
@@ -111,7 +111,7 @@ impl Dedup {
         Self { partitions: Cache::new(budget), hits: 0, misses: 0 }
     }
 
-    /// Somebody is about to write to it. A partition that nobody has ever written to is known completely.
+    /// Called before a write. A partition that was never written to is known completely.
     pub fn opened(&mut self, partition: Uuid, head: i64) {
         if self.partitions.get(&partition).is_none() {
             let complete = (head == 0).then_some(0);
@@ -141,10 +141,10 @@ impl Dedup {
         Expectation { complete: written.complete.unwrap_or(-1), head: written.head, suspect }
     }
 
-    /// Takes up what a push answered: our own segment, and what others had written before it.
+    /// Records the result of a push: our own segment, and what others had written before it.
     ///
-    /// `compared`: the database compared with everything from there on (-1: with the whole window), so the cache is
-    /// complete now, provided that it still is up to there.
+    /// `compared`: the database has compared with everything from this offset on (-1: with the whole window), so the
+    /// cache is complete now, provided that it is still complete up to there.
     #[expect(clippy::too_many_arguments, reason = "one fact each about one push")]
     pub fn appended(
         &mut self,
@@ -166,7 +166,7 @@ impl Dedup {
         if !hashes.is_empty() {
             written.published = written.published.max(head);
         }
-        // What was evicted since the expectation was made is no longer known below it.
+        // If hashes were evicted since the expectation was made, the cache is no longer complete below it.
         let joins = |from: i64| from < 0 || written.complete.is_some_and(|complete| complete >= from);
         if compared.is_some_and(joins) || written.complete == Some(base_offset) {
             written.complete = Some(head);
@@ -177,7 +177,7 @@ impl Dedup {
         self.partitions.reweigh(&partition, weight);
     }
 
-    /// A conflict told us everything up to the head, although nothing was appended.
+    /// A conflict has reported everything up to the head, although nothing was appended.
     pub fn caught_up(
         &mut self,
         now: Instant,
@@ -199,7 +199,7 @@ impl Dedup {
         self.partitions.remove(&partition);
     }
 
-    /// Pushes to a partition that this cache could answer for, and others.
+    /// How many pushes this cache could answer for, and how many it could not.
     pub fn counts(&self) -> (u64, u64) {
         (self.hits, self.misses)
     }

@@ -1,4 +1,4 @@
-//! Frames: the messages of a segment as JSON lines, one envelope a line, the payload last so that it can be
+//! Frames: the messages of a segment as JSON lines, one envelope per line. The payload comes last, so that it can be
 //! cut out without parsing it.
 
 use std::borrow::Cow;
@@ -20,8 +20,8 @@ const KEY_ID: &str = ",\"keyId\":";
 
 /// Appends one envelope, without a line end.
 ///
-/// The payload keeps the sender's bytes but for line breaks, which in valid JSON are only white space and would
-/// end the line here. `key_id`: it is encrypted with this key.
+/// The payload keeps the sender's bytes except for line breaks, which in valid JSON are only white space and would end
+/// the line here. `key_id`: the key with which the payload is encrypted.
 #[expect(clippy::too_many_arguments, reason = "one for each field of the envelope")]
 pub fn write_frame(
     out: &mut String,
@@ -65,8 +65,8 @@ pub fn write_frame(
     out.push('}');
 }
 
-/// Frames whose messages are known by ids that were told when they were accepted, before they had a place in the log.
-/// As many ids as lines.
+/// Adds to each frame the message id that was promised when the message was accepted, before it had a place in the
+/// log. As many ids as lines.
 pub fn with_ids(frames: &str, ids: &[Uuid]) -> String {
     let mut out = String::with_capacity(frames.len() + ids.len() * 52);
     for (index, (line, id)) in frames.split('\n').zip(ids).enumerate() {
@@ -105,19 +105,20 @@ pub fn write_string(out: &mut String, text: &str) {
 pub struct Frame<'a> {
     /// With its quotes.
     pub transaction_id: &'a str,
-    /// Only of a message that was promised one.
+    /// Only if the message was promised an id.
     pub message_id: Option<&'a str>,
     pub trace_id: Option<&'a str>,
     pub trace_parent: Option<&'a str>,
     pub trace_state: Option<&'a str>,
     pub producer_sub: Option<&'a str>,
-    /// With this key the payload is encrypted. Only this tells: a payload may look like any other.
+    /// The key with which the payload is encrypted. Only this shows that it is encrypted: a payload may
+    /// look like any other.
     pub key_id: Option<&'a str>,
     pub payload: &'a str,
 }
 
 impl<'a> Frame<'a> {
-    /// The id it was promised before it had a place in the log.
+    /// The id that the message was promised before it had a place in the log.
     pub fn promised(&self) -> Option<Uuid> {
         Uuid::try_parse(self.message_id?.trim_matches('"')).ok()
     }
@@ -161,7 +162,7 @@ impl<'a> Frame<'a> {
         Ok(Cow::Owned(keys.open(&read_string(key_id), self.payload, &transaction_id)?))
     }
 
-    /// Its sender wants to know what becomes of it.
+    /// Whether its sender asked for it to be traced.
     pub fn is_traced(&self) -> bool {
         self.trace_id.is_some() || self.trace_parent.is_some()
     }

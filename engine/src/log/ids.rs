@@ -16,11 +16,12 @@ pub fn message_id(created_at_micros: i64, offset: i64, number: i64) -> Uuid {
     Uuid::from_u128(millis << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low << 32 | number)
 }
 
-/// The offset that a computed id names in this partition. `None`: it is an id of another partition, or was not computed.
+/// The offset that a computed id names in this partition. `None`: the id belongs to another partition, or was not
+/// computed.
 pub fn offset_of(id: Uuid, number: i64) -> Option<i64> {
     let bits = id.as_u128();
     let offset = ((bits >> 64) as i64 & 0xfff) << 30 | (bits >> 32) as i64 & 0x3fff_ffff;
-    // Without the time.
+    // Compared without the time.
     let same = (message_id(0, offset, number).as_u128() ^ bits) << 48 == 0;
     same.then_some(offset)
 }
@@ -32,14 +33,15 @@ pub fn partition_id() -> Uuid {
     Uuid::from_bytes(bytes)
 }
 
-/// Between the sender's transaction id and what makes that of a replay new.
+/// Separates the sender's transaction id from the part that makes the id of a replay new.
 const REPLAYED: &str = "~replay-";
 const UUID_CHARS: usize = 36;
-/// As for those that senders choose.
+/// The same limit as for ids that senders choose.
 const TRANSACTION_ID_CHARS_MAX: usize = 255;
 
-/// A new transaction id for a message that is pushed again: the sender's, so that consumers and people still find it, and something that
-/// never was. It cannot be the sender's alone, because that is to be unique in its partition. One too long for both is left out.
+/// A new transaction id for a message that is pushed again: the sender's, so that the message can still be found, and
+/// a new part. The sender's alone would not do, because it has to be unique in its partition. If it is too long for
+/// both, only the new part is used.
 pub fn replay_id(transaction_id: &str) -> String {
     let original = original_id(transaction_id).unwrap_or(transaction_id);
     let new = Uuid::now_v7().to_string();
@@ -49,8 +51,8 @@ pub fn replay_id(transaction_id: &str) -> String {
     }
 }
 
-/// The transaction id that the sender of a replayed message gave it; `None`: it is no replay. Also of the escaped form inside a JSON
-/// string.
+/// The transaction id that the sender of a replayed message gave it; `None`: not a replay. Also works on the escaped
+/// form inside a JSON string.
 pub fn original_id(transaction_id: &str) -> Option<&str> {
     let (rest, new) = transaction_id.split_at_checked(transaction_id.len().checked_sub(UUID_CHARS)?)?;
     let original = rest.strip_suffix(REPLAYED)?;
@@ -67,7 +69,7 @@ const CHOSEN: u128 = 1 << 127;
 impl TransactionHash {
     pub const BYTES: usize = 16;
 
-    /// SHA-256, cut short: a false match would lose a message, so nobody may be able to make one.
+    /// SHA-256, cut short. A false match would lose a message, so it must be infeasible to make one.
     pub fn new(transaction_id: &str, chosen_by_client: bool) -> Self {
         let digest = Sha256::digest(transaction_id);
         let mut bytes = [0; Self::BYTES];
@@ -84,7 +86,7 @@ impl TransactionHash {
         self.0 & CHOSEN != 0
     }
 
-    /// Equal for one transaction id, whoever chose it.
+    /// Equal for equal transaction ids, whether a client chose them or not.
     pub fn without_flag(self) -> u128 {
         self.0 & !CHOSEN
     }
@@ -103,11 +105,11 @@ impl TransactionHash {
     }
 }
 
-/// How an acknowledgement names its message.
+/// How an ack names its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
     pub hash: TransactionHash,
-    /// Of several messages of the transaction, this one. `None`: the first.
+    /// Which of several messages with the transaction id; `None`: the first.
     pub id: Option<Uuid>,
 }
 

@@ -13,7 +13,7 @@ use uuid::Uuid;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Partition {
     pub id: Uuid,
-    /// The partition's share of a message id.
+    /// The part of a message id that identifies the partition.
     pub number: i64,
     pub queue: Arc<str>,
     pub name: Arc<str>,

@@ -49,8 +49,8 @@ impl Segment {
 }
 
 /// # Invariants
-/// - The weights add up to at most the budget, but for one oversized segment.
-/// - A range is answered only if every offset of it is there.
+/// - The weights add up to at most the budget, except for one oversized segment.
+/// - A range is returned only if every offset of it is there.
 pub struct Segments {
     kept: BTreeMap<(Uuid, i64), Arc<Segment>>,
     arrivals: VecDeque<(Uuid, i64)>,
@@ -105,7 +105,7 @@ impl Segments {
         (next >= last).then_some(found)
     }
 
-    /// Ranges that were wanted: found here, and not.
+    /// How many ranges were found here, and how many were not.
     pub fn count(&mut self, hits: usize, misses: usize) {
         self.hits += hits as u64;
         self.misses += misses as u64;

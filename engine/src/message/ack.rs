@@ -1,5 +1,5 @@
-//! Ack: the path of a request. Names of messages become offsets (`locate.rs`), those fly with the claims (`consume.rs`) or are
-//! deferred (`defer_ack.rs`), and what comes back becomes the results.
+//! Ack: the path of a request. Names of messages become offsets (`locate.rs`), which fly with the claims
+//! (`consume.rs`) or are deferred (`defer_ack.rs`), and the outcomes become the results.
 
 use queen_protocol::{AckItem, AckResult};
 

@@ -10,7 +10,7 @@ use crate::db::procedures::{Acked, Settlement};
 
 pub(super) const BAD_LEASE: &str = "Invalid or expired lease";
 
-/// Both words are matched on: one by older clients, one by newer.
+/// Clients match on both words: older ones on one, newer ones on the other.
 pub(super) const NOT_FOUND: &str = "Message not found (unresolvable transactionId)";
 
 pub(super) const OTHER_MESSAGE: &str =
@@ -18,7 +18,7 @@ pub(super) const OTHER_MESSAGE: &str =
 
 const COMMITTED: &str = "the message was already committed for this group";
 
-/// A result that says nothing yet.
+/// A result without an outcome yet.
 pub(super) fn unanswered(index: usize, transaction_id: &str) -> AckResult {
     AckResult {
         index,
@@ -40,17 +40,18 @@ pub struct AckOutcome {
     pub refused: Option<&'static str>,
     pub released: bool,
     pub kept: bool,
-    /// Nothing was applied: deferred acks are ahead of it.
+    /// Nothing was applied, because deferred acks are ahead.
     pub behind: bool,
     /// Of the queue and the partition.
     pub names: Option<(Arc<str>, Arc<str>)>,
 }
 
 impl AckOutcome {
-    /// The outcome of one ack of a row. A row of several is plain completions, so each can be judged by itself.
+    /// The outcome of one ack of a row. A row of several holds only plain completions, so each can be judged by
+    /// itself.
     pub fn new(ack: &Ack, cursor: i64, plan: &Plan, answer: &Acked, alone: bool) -> Self {
         if answer.status == Settlement::InvalidLease {
-            // The same ack sent again after its answer was lost: its lease is over because it was acknowledged.
+            // The same ack, sent again after its response was lost: the lease is over because it was acknowledged.
             let done = |item: &Item| item.status == AckStatus::Completed && item.offset < answer.cursor;
             if !ack.items.iter().all(done) {
                 return Self::refused(ack, BAD_LEASE);
@@ -89,7 +90,8 @@ impl AckOutcome {
         }
     }
 
-    /// It was applied and its answer lost. What failed and is behind the cursor now was dead-lettered.
+    /// The ack was applied before, and its response lost. Failed messages that the cursor has passed were
+    /// dead-lettered.
     fn applied_before(ack: &Ack, answer: &Acked) -> Self {
         let verdict = |item: &Item| match item.status {
             AckStatus::Completed if item.offset < answer.started => Verdict::Noop,
@@ -100,7 +102,7 @@ impl AckOutcome {
         Self::applied(ack.items.iter().map(verdict).collect(), answer)
     }
 
-    /// Nothing was to be done, and the group has no cursor there.
+    /// There was nothing to do, and the group has no cursor there.
     pub fn idle(ack: &Ack, cursor: i64, plan: &Plan) -> Self {
         Self {
             verdicts: ack_plan::verdicts(&ack.items, cursor, &plan.without_budget, cursor),
@@ -120,7 +122,7 @@ impl AckOutcome {
         }
     }
 
-    /// Into the results of its items.
+    /// Writes the outcome into the results of its items.
     pub fn write(&self, members: impl IntoIterator<Item = usize>, results: &mut [AckResult]) {
         for (index, verdict) in members.into_iter().zip(&self.verdicts) {
             self.write_one(&mut results[index], *verdict);

@@ -1,5 +1,5 @@
-//! The acknowledgement rules: what a set of statuses does to a group's cursor. Pure: the cursor is given, and
-//! how often a message has failed before is known only to the database, so each way it may go is planned.
+//! The acknowledgement rules: what a set of statuses does to a group's cursor. Pure: the cursor is passed in. Only the
+//! database knows how often a message has failed before, so every way the ack may go is planned.
 
 use std::ops::Range;
 
@@ -12,24 +12,24 @@ pub struct Item {
     pub error: Option<String>,
 }
 
-/// One way it may go.
+/// One way the ack may go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walk {
     pub cursor: i64,
     /// A nack ends the lease here, whatever follows.
     pub stops: bool,
-    /// The messages whose failure stopped it: the first that may be retried, and those that failed right behind it.
+    /// The messages whose failure stopped it: the first that may be retried, and the failed ones right behind it.
     pub failed: Option<Range<i64>>,
     /// Items to dead-letter.
     pub dead: Vec<usize>,
 }
 
-/// All three are the same if nothing failed.
+/// The three ways the ack may go; all the same if nothing failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The first message that failed has retries left.
     pub with_budget: Walk,
-    /// It has none left, nor have those that failed right behind it. All others have.
+    /// It has none left, and neither have the failed ones right behind it. All others have some.
     pub first_spent: Walk,
     /// Nothing is retried.
     pub without_budget: Walk,
@@ -41,7 +41,7 @@ impl Plan {
         !self.with_budget.stops && self.without_budget.dead.is_empty()
     }
 
-    /// Everything in it was settled before.
+    /// Everything in it was already settled.
     pub fn is_idle(&self, cursor: i64) -> bool {
         self.is_plain() && self.without_budget.cursor == cursor
     }
@@ -100,7 +100,7 @@ fn walk(items: &[Item], order: &[usize], cursor: i64, spent_to: i64) -> Walk {
     walk
 }
 
-/// Where the messages end that failed without a gap.
+/// Where the first run of failed messages without a gap ends.
 fn end_of_failures(items: &[Item], order: &[usize]) -> i64 {
     let mut end = items[order[0]].offset;
     for item in order.iter().map(|&index| &items[index]) {
@@ -112,8 +112,8 @@ fn end_of_failures(items: &[Item], order: &[usize]) -> i64 {
     end
 }
 
-/// What each item is told, once the database has said which walk it took, and how far: some messages that failed together may
-/// have failed less often than the first.
+/// The verdict on each item, once the database has reported which walk it took and how far it got: some messages that
+/// failed together may have failed less often than the first.
 pub fn verdicts(items: &[Item], cursor: i64, walk: &Walk, reached: i64) -> Vec<Verdict> {
     let mut verdicts: Vec<Verdict> = items
         .iter()

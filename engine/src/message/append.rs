@@ -21,15 +21,15 @@ use crate::sidecar::Operation;
 /// What an append in a transaction does while a partition has deferred pushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
-    /// It reports that and appends nothing there.
+    /// It reports them and appends nothing there.
     Report,
-    /// It goes behind them, in the same transaction.
+    /// It defers its messages behind them, in the same transaction.
     Defer,
-    /// It appends: it is the oldest of them.
+    /// It appends, because its own pushes are the oldest of them.
     Append,
 }
 
-/// Instead of an expected head, as in push.sql.
+/// Passed instead of an expected head, as in push.sql.
 const NOTHING_TO_COMPARE: i64 = -2;
 const COMPARE_ALL: i64 = -3;
 
@@ -138,8 +138,8 @@ pub async fn append(
     Ok(outcomes)
 }
 
-/// The same without a transaction: each round is committed by itself, so what was appended is published also if a later
-/// one fails. Parcels that are not in the log then have its error, as those of locked partitions do.
+/// The same without a transaction: each round is committed by itself, so what was appended is published even if a
+/// later round fails. Parcels that are not in the log then get that error, as those of locked partitions do.
 async fn append_alone(
     shared: &Shared,
     db: &Connection,
@@ -166,7 +166,7 @@ async fn append_alone(
 }
 
 /// A message that was accepted long ago may repeat one that has left the window since. Its own window ends when it was
-/// accepted; with what is in the window now, every round compares.
+/// accepted; every round compares with what is in the window now.
 async fn drop_accepted(db: &Connection, drafts: &mut [Draft<'_>]) -> Result<(), Error> {
     let mut ask = procedures::Accepted::default();
     let mut asked = Vec::new();
@@ -202,7 +202,7 @@ async fn rounds(
     // The procedure locks in this order.
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_unstable_by_key(|&index| drafts[index].partition().id);
-    // More for each window that is learnt, or that there is no room for.
+    // More rounds for each window that is learned, or that there is no room for.
     for _ in 0..ROUNDS_MAX + 2 * drafts.len() {
         order.retain(|&index| drafts[index].is_open());
         if order.is_empty() {
@@ -300,7 +300,7 @@ async fn round(
     Ok(())
 }
 
-/// A segment that is about to become visible, and what the dedup cache learns by it.
+/// A segment that is about to become visible, and what the dedup cache learns from it.
 pub struct Publication {
     partition: Arc<Partition>,
     segment: Arc<Segment>,
@@ -309,7 +309,7 @@ pub struct Publication {
     compared: Option<i64>,
 }
 
-/// After the commit, and never before: a cache that knew of an append that was rolled back would take another
+/// Called after the commit, never before: a cache that knew of an append that was rolled back would take another
 /// broker's segment for it.
 pub fn publish(shared: &Shared, db: &Connection, published: &[Publication]) {
     if published.is_empty() {

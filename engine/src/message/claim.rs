@@ -21,7 +21,7 @@ use crate::sidecar::landed;
 /// How soon a lease of another broker is looked at again: it may end at any time without a hint.
 pub const FOREIGN_LEASE_LOOK: Duration = Duration::from_secs(1);
 
-/// How soon it is tried again to read a message that could not be read.
+/// How soon to try again to read a message that could not be read.
 const UNREADABLE_LOOK: Duration = Duration::from_secs(10);
 
 /// One pop's claim on its candidates.
@@ -38,9 +38,9 @@ pub struct PopClaim {
 }
 
 pub struct Claimed {
-    /// Given back with this answer, if the pop is no longer there to take it.
+    /// Given back together with this, if the pop is no longer there to take it.
     pub grants: Grants,
-    /// A row was locked just for the moment.
+    /// A row was locked for the moment.
     pub busy: bool,
     /// A partition was deleted.
     pub deleted: bool,
@@ -65,7 +65,7 @@ impl<'a> Claiming<'a> {
         let mut seen = HashSet::new();
         for (pop, entry) in batch.iter().enumerate() {
             for (index, candidate) in entry.candidates.iter().enumerate() {
-                // A watch that was reset may hand out what the old one still claims; the row would be granted twice.
+                // A watch that was reset may hand out what the old one still claims; that row would be granted twice.
                 if !seen.insert((candidate.partition.id, &entry.group)) {
                     continue;
                 }
@@ -130,7 +130,7 @@ impl PopClaim {
                     }
                     LeaseStatus::Empty => Claim::Nothing,
                     LeaseStatus::Leased => {
-                        // What is known here may be the lease before this one.
+                        // This broker may know only an earlier lease.
                         let ours = shared.wake.is_alone()
                             && shared.leases().knows(&(candidate.partition.id, self.group.clone()));
                         let at = after(leased.wait_ms);
@@ -162,7 +162,7 @@ impl PopClaim {
         claimed
     }
 
-    /// Not all that is unread need be visible yet, but it is too little for this batch.
+    /// Fewer than a batch: not all that is unread may be visible yet, but together it is too little for this batch.
     fn waiting_for_batch(&self, unread: i64) -> i64 {
         match i64::from(self.batch) {
             ..=1 => unread,
@@ -187,7 +187,7 @@ impl Candidate {
         grants.claims.iter().any(|held| held.partition.id == self.partition.id)
     }
 
-    /// Once: a later call might end the claim of the next pop.
+    /// Takes effect once: a later call might end the claim of the next pop.
     fn finish(&self, claim: Claim) {
         if !self.decided.swap(true, Relaxed) {
             self.watch.finish(&self.partition, claim);
@@ -208,17 +208,17 @@ pub struct Grant {
     pub last: i64,
     pub head: i64,
     pub attempts: i32,
-    /// How long it lasts; 0 for an automatic ack.
+    /// How long the lease lasts; 0 for an automatic ack.
     pub lease_ms: i64,
 }
 
-/// Claims this pop holds. Dropped without `delivered`, they are given back.
+/// Claims that a pop holds. If dropped without `delivered`, they are given back.
 pub struct Grants {
     shared: Arc<Shared>,
     pub claims: Vec<Grant>,
     pub group: Arc<str>,
     pub lease: Option<Uuid>,
-    /// Of the server that granted them.
+    /// Incarnation of the server that granted them.
     pub incarnation: u64,
 }
 
@@ -236,11 +236,11 @@ impl Grants {
         self.claims.clear();
     }
 
-    /// Takes back one claim from `end` on, where a message cannot be read; what is before it stays claimed, if anything is.
-    /// The partition is then left alone for a while by those who do not ask for it by name.
+    /// Takes back one claim from `end` on, where a message cannot be read; anything before that stays claimed. For a
+    /// while, only pops that name the partition try it again.
     ///
     /// # Cancel safety
-    /// The claim is on its own until this is done: nothing of it is kept, and nothing given back twice.
+    /// The claim is separate until this is done: if dropped, nothing of it is kept, and nothing is given back twice.
     pub async fn withdraw(&mut self, index: usize, end: i64) -> Result<(), Error> {
         let mut alone = Self::none(&self.shared);
         (alone.group, alone.lease) = (self.group.clone(), self.lease);
@@ -266,7 +266,7 @@ impl Grants {
         }
         if end > claim.first {
             claim.last = end;
-            // Of an automatic ack nobody will say that there is more.
+            // With an automatic ack, no later ack reports that there is more.
             if self.lease.is_none() {
                 claim.watch.mark(&claim.partition, None);
             }

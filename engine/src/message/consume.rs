@@ -1,5 +1,5 @@
-//! The lane of consumers. Acks and claims share its flights, because a consumer that acknowledges is about to claim, and a
-//! flight less is a commit less.
+//! The lane of consumers. Acks and claims share its flights, because a consumer that acknowledges is about to claim,
+//! and one flight fewer is one commit fewer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub enum Consume {
 
 pub enum Consumed {
     Ack(AckOutcome),
-    /// Nothing was done about it, although other entries of its flight are done: it flies again.
+    /// Nothing was done about it, although other entries of its flight were done: it flies again.
     Left(Error),
     /// Not applied, because deferred acks are ahead of it.
     Behind(Box<Ack>),
@@ -56,17 +56,16 @@ impl Consumed {
 pub enum Key {
     /// Acks of one cursor keep their order.
     Cursor(Uuid, Arc<str>),
-    /// Ready lists see to it that no partition is claimed twice at once, so no two claims exclude each other.
+    /// Ready lists ensure that no partition is claimed twice at once, so claims do not exclude each other.
     Claim(u64),
 }
 
 impl Operation for Consume {
-    /// As in the label of its metrics.
-    const NAME: &'static str = "turn";
+    const NAME: &'static str = "consume";
     const KINDS: &'static [&'static str] = &["ack", "pop"];
-    const PRIORITY: Priority = Priority::Turn;
+    const PRIORITY: Priority = Priority::Consume;
     const MERGED_MAX: usize = usize::MAX;
-    /// Of five hundred pops at once, the first are answered while the database still works on the last.
+    /// Out of five hundred concurrent pops, the first are answered while the database still works on the last.
     const ITEMS_MAX: usize = 128;
     type Key = Key;
     type Output = Consumed;
@@ -121,7 +120,8 @@ impl Operation for Consume {
     }
 }
 
-/// Each statement is committed by itself. Once one is, the flight is not repeated: what could not be done is left.
+/// Each statement is committed by itself. After the first commit the flight is not repeated: what could not be done is
+/// left.
 async fn fly(
     shared: &Arc<Shared>,
     db: &Connection,
@@ -140,13 +140,15 @@ async fn fly(
     let mut leased = None;
     let mut failure = None;
     while let Some(round) = settling.round() {
-        // One that may wait has a single cursor, and asks for it alone.
+        // A flight that may wait has a single cursor, and asks for it alone.
         let plain = round.plain && locked == Locked::Skip;
         let answered = if plain && claims {
-            procedures::turn(db, &round.completions(), &claiming.ask).await.map(|(completed, granted)| {
-                settling.completed(&round, &completed);
-                leased = Some(granted);
-            })
+            procedures::complete_and_lease(db, &round.completions(), &claiming.ask).await.map(
+                |(completed, granted)| {
+                    settling.completed(&round, &completed);
+                    leased = Some(granted);
+                },
+            )
         } else if plain {
             procedures::complete(db, &round.completions())
                 .await

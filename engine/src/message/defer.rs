@@ -1,4 +1,5 @@
-//! Defer: a push that is accepted now and appended later. Its messages get their ids here, and the database its order.
+//! Defer: a push that is accepted now and appended later. Its messages get their ids here, and their order from the
+//! database.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::log::ids::TransactionHash;
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
-/// As in the contract: acknowledgements before pushes.
+/// As in the contract: acks before pushes.
 const PUSH_PRIORITY: i32 = 5;
 
 /// The part of a parcel that is not stored yet, as one entry of the deferred queue.
@@ -34,7 +35,7 @@ pub struct Deferral {
 }
 
 impl Deferral {
-    /// `stored`: what of the parcel is in the log already.
+    /// `stored`: which messages of the parcel are already in the log.
     fn new(parcel: &Parcel, stored: &[Option<Placed>]) -> Self {
         let mut first: HashMap<TransactionHash, Uuid> = HashMap::new();
         let mut placed = Vec::with_capacity(parcel.hashes.len());
@@ -104,7 +105,7 @@ impl Engine {
     }
 }
 
-/// An entry of the deferred queue on its way there. Those of one request are stored together or not at all.
+/// An entry on its way to the deferred queue. Those of one request are stored together or not at all.
 type Entry<'a> = (i32, &'a Deferral, Reason);
 
 /// Puts entries behind everything that is deferred for their partitions.
@@ -231,7 +232,7 @@ pub async fn behind(
     for (parcel, outcome) in found {
         shared.load.count(Kind::Push, way);
         let deferral = match (way, &*outcome) {
-            // Sent again after a lost response it is the same entry, and has its place already if there was one.
+            // A parcel sent again after a lost response has the same entry, which keeps its place if it got one.
             (Way::Reject, _) => parcel.deferral.get(),
             (_, Outcome::Behind(stored)) => {
                 Some(parcel.deferral.get_or_init(|| Box::new(Deferral::new(parcel, stored))))
@@ -251,7 +252,7 @@ pub async fn behind(
         }
     }
     let stored = store(shared, db, &entries, locked).await;
-    // If it fails, the rest of the flight has landed nevertheless.
+    // If this fails, the rest of the flight has landed nevertheless.
     let stored =
         stored.unwrap_or_else(|error| vec![error; entries.len()].into_iter().map(Outcome::Left).collect());
     for (place, outcome) in places.into_iter().zip(stored) {
@@ -259,7 +260,7 @@ pub async fn behind(
     }
 }
 
-/// The same in a transaction that holds the partitions.
+/// The same in a transaction that has locked the partitions.
 pub async fn behind_within(
     shared: &Shared,
     db: &Connection,

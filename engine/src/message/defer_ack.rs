@@ -1,4 +1,4 @@
-//! Defer, for acknowledgements: accepted now, applied later, and their leases held until then.
+//! Defer, for acks: accepted now, applied later, with their leases held until then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::sidecar::{Operation, landed};
 const SINGLE: (&str, i32) = ("ACK_SINGLE", 4);
 const BATCH: (&str, i32) = ("ACK_BATCH", 3);
 
-/// What stands in the deferred queue.
+/// An entry of the deferred queue.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Body {
     lease: Option<Uuid>,
-    /// There are traced messages in its lease.
+    /// Whether its lease has traced messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     traced: bool,
     items: Vec<BodyItem>,
@@ -43,7 +43,7 @@ struct BodyItem {
     error: Option<String>,
 }
 
-/// One set of a request, on its way there.
+/// One set of a request, on its way to the deferred queue.
 pub struct DeferredAck {
     id: Uuid,
     partition: Uuid,
@@ -55,7 +55,7 @@ pub struct DeferredAck {
 }
 
 impl Engine {
-    /// Answers those that could not be put aside, because their lease is not valid.
+    /// Returns the acks that could not be deferred because their lease is not valid.
     pub(super) async fn defer_acks(
         &self,
         items: &[AckItem],
@@ -110,14 +110,14 @@ impl DeferredAck {
             lease: ack.lease,
             kind,
             count: ack.items.len(),
-            // Strings and numbers always serialise.
+            // Strings and numbers always serialize.
             body: serde_json::to_string(&body).unwrap_or_default(),
         }
     }
 }
 
 impl Body {
-    /// `None` for what no broker has written.
+    /// `None` for text that no broker has written.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
@@ -135,13 +135,13 @@ impl Body {
             lease: self.lease,
             service: None,
             look_up: self.traced,
-            // Whatever it is now, the first try finds out.
+            // Whatever the cursor is now, the first try finds out.
             cursor: 0,
             items: self.items.iter().map(item).collect(),
         }
     }
 
-    /// What the direct call would have answered.
+    /// What the direct call would have returned.
     pub fn result(&self, outcome: &AckOutcome) -> String {
         let items = self.items.iter().enumerate();
         let mut results: Vec<AckResult> =
@@ -153,11 +153,11 @@ impl Body {
 
 impl Operation for DeferredAck {
     const NAME: &'static str = "defer_ack";
-    const PRIORITY: Priority = Priority::Turn;
+    const PRIORITY: Priority = Priority::Consume;
     const MERGED_MAX: usize = usize::MAX;
     /// Acks of one cursor keep their order.
     type Key = (Uuid, Arc<str>);
-    /// Whether it was put aside. `None`: its cursor is locked.
+    /// Whether it was deferred. `None`: its cursor is locked.
     type Output = Option<bool>;
     type Context = Shared;
 

@@ -1,5 +1,5 @@
-//! Drafts: everything one flight has for one partition, as the segment that is about to be appended, duplicates left out.
-//! It decides and calls nothing.
+//! Drafts: everything one flight has for one partition, as the segment that is about to be appended, duplicates left
+//! out. They make decisions, and call nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Draft<'a> {
     gone: bool,
     pub behind: bool,
     pub busy: bool,
-    /// What the last statement was given, kept until its answer is taken up.
+    /// What the last statement was given, kept until its response is taken up.
     pub hashes: Vec<TransactionHash>,
     pub transactions: Vec<u8>,
     pub frames: String,
@@ -30,13 +30,13 @@ pub struct Draft<'a> {
     pub expected: i64,
     /// The cache was given the window's hashes. If it could not keep them, the database has to compare.
     pub taught: bool,
-    /// Where the first try may have landed.
+    /// The head from where the first try may have landed.
     pub floor: i64,
-    /// What is below was compared with everything in here.
+    /// The log below this was compared with everything in the draft.
     pub compared: i64,
 }
 
-/// What a message is found by in the log.
+/// How a message is recognized in the log.
 type Mark = (TransactionHash, Option<Uuid>);
 
 impl<'a> Draft<'a> {
@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The head before the first try of what is in here, remembered with it: by the time of the next try, others may
+    /// The head before the first try of these parcels, remembered with them: by the time of the next try, others may
     /// have written behind it.
     pub fn first_try(&self, head: i64) -> i64 {
         let mut floor = head;
@@ -92,8 +92,8 @@ impl<'a> Draft<'a> {
         floor
     }
 
-    /// Without deduplication a chosen id may stand in the log twice, so finding it again means nothing, unless this
-    /// is a second try and it is found where the first may have landed.
+    /// Without deduplication a chosen id may be in the log twice, so finding it again means nothing, unless this is a
+    /// second try and it is found where the first may have landed.
     pub fn may_repeat(&self) -> bool {
         let retried = self.parcels.iter().any(|parcel| parcel.recheck);
         !retried && !self.deduplicates() && self.hashes.iter().any(|hash| hash.is_chosen())
@@ -212,7 +212,7 @@ impl<'a> Draft<'a> {
         chosen.filter_map(|(parcel, message)| self.parcels[*parcel].accepted(*message)).min()
     }
 
-    /// `stored`: older than the window, but for some of these messages it was in it when they were accepted.
+    /// `stored`: messages that are older than the window, but were within it when some of these were accepted.
     pub fn drop_accepted(&mut self, stored: &[Stored]) {
         let stored: HashMap<TransactionHash, &Stored> =
             stored.iter().map(|stored| (self.hashes[stored.index], stored)).collect();
@@ -228,7 +228,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// What is stored already is not written again. Found where an earlier try of ours may have put it, it is ours.
+    /// Messages that are already stored are not written again. One found where an earlier try of ours may have put it
+    /// is ours.
     pub fn drop_stored(&mut self, stored: &[Stored]) {
         let stored: HashMap<Mark, &Stored> = stored
             .iter()
@@ -249,7 +250,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Without deduplication a transaction id may stand in the log twice, and only its writer has promised this id.
+    /// Without deduplication a transaction id may be in the log twice, and only its writer has promised this id.
     fn mark(&self, hash: TransactionHash, promised: Option<Uuid>) -> Mark {
         (hash, promised.filter(|_| self.dedup_seconds() == 0 && hash.is_chosen()))
     }

@@ -1,5 +1,5 @@
-//! Locate: the names of messages in an acknowledgement become offsets, from the leases that were served here, or by asking the
-//! log if another broker served the lease or this one has forgotten it.
+//! Locate: turns the message names of an ack into offsets, from the leases that were served here, or by asking the log
+//! if another broker served the lease or this one has forgotten it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::sidecar::Operation;
 /// Items of one request with one (partition, group, lease): they succeed or fail together.
 #[derive(Debug, Clone)]
 pub struct Ack {
-    /// Tells the database a second sending from a second ack.
+    /// Lets the database distinguish the same ack sent again from another ack.
     pub id: Uuid,
     pub partition: Uuid,
     pub group: Arc<str>,
     pub lease: Option<Uuid>,
     /// Known for a lease that was served here.
     pub service: Option<Service>,
-    /// There are traced messages in its lease, and another broker knows which.
+    /// Its lease has traced messages, and only another broker knows which.
     pub look_up: bool,
     /// The cursor as this broker last knew it.
     pub cursor: i64,
@@ -98,7 +98,7 @@ impl Engine {
                 located
             }
         };
-        // Under a lease that is over only what is applied already is no refusal, and only if all of it is.
+        // Under a lease that is over, an ack is accepted only if all of it has been applied already.
         if lease.is_some() && !located.live && located.offsets.iter().any(Option::is_none) {
             refuse(BAD_LEASE);
             return Ok(None);
@@ -139,7 +139,7 @@ fn sets(items: &[AckItem]) -> Vec<Vec<usize>> {
     sets
 }
 
-/// One such set on its way to the log.
+/// A set of items to be looked up in the log.
 pub struct Locate {
     pub partition: Uuid,
     pub group: Arc<str>,
@@ -149,17 +149,17 @@ pub struct Locate {
 }
 
 pub struct Located {
-    /// The group's.
+    /// The group's cursor.
     pub cursor: i64,
-    /// The lease is.
+    /// Whether the lease is live.
     pub live: bool,
-    /// Of each message that was found.
+    /// Of each message; `None` if it was not found.
     pub offsets: Vec<Option<i64>>,
 }
 
 impl Operation for Locate {
     const NAME: &'static str = "locate";
-    const PRIORITY: Priority = Priority::Turn;
+    const PRIORITY: Priority = Priority::Consume;
     const MERGED_MAX: usize = usize::MAX;
     type Key = (Uuid, Arc<str>);
     /// `None`: no such partition.
@@ -179,7 +179,7 @@ impl Operation for Locate {
     }
 
     async fn call(_: &Arc<Shared>, db: &Connection, batch: &[Self]) -> Result<Vec<Option<Located>>, DbError> {
-        // A transaction id was chosen by a client or minted for it: both spellings are asked for.
+        // A transaction id was either chosen by a client or minted for it, so both hashes are looked up.
         let hashes = |locate: &Self, chosen: bool| {
             let hashes = locate.asked.iter().map(move |reference| reference.hash.flagged(chosen));
             hashes.flat_map(TransactionHash::to_bytes).collect::<Vec<u8>>()

@@ -1,5 +1,5 @@
-//! The message plane: push, pop, ack, renew and transaction. The file with the name of the operation is the path of its
-//! requests, which it turns into entries of lanes, and the results of those into the response.
+//! The message plane: push, pop, ack, renew and transaction. The file named after an operation is the path of its
+//! requests: it turns them into entries of lanes, and their outcomes into the response.
 
 pub mod ack;
 pub mod ack_outcome;

@@ -1,4 +1,4 @@
-//! Open: names become partitions, made on the first push. Looked up together, remembered in the directory.
+//! Open: turns names into partitions, which the first push creates. Looked up together, remembered in the directory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use crate::shared::Shared;
 use crate::sidecar::{Operation, landed};
 use crate::{Engine, Error};
 
-/// A partition somebody wants; namespace and task matter only if its queue is new.
+/// A partition that is needed; namespace and task matter only if its queue is new.
 #[derive(Debug, Clone)]
 pub struct Open {
     pub queue: Arc<str>,
     pub partition: Arc<str>,
     pub namespace: Option<Arc<str>>,
     pub task: Option<Arc<str>>,
-    /// `None`: it is made whatever the limits, because what goes there was accepted before.
+    /// `None`: create it regardless of limits, because its messages were accepted before.
     pub create: Option<bool>,
 }
 
-/// What became of it.
+/// What was found or created.
 #[derive(Debug, Clone)]
 pub enum Opened {
     Known(Known),
-    /// There is none, and none was to be made; or it was deleted in the moment it was made.
+    /// It does not exist and was not to be created, or it was deleted at the moment it was created.
     Absent,
-    /// A limit forbids to make it.
+    /// A limit forbids creating it.
     Refused(Refusal),
 }
 
@@ -69,7 +69,7 @@ impl Operation for Open {
     const MERGED_MAX: usize = usize::MAX;
     /// Two flights creating one partition would wait for each other.
     type Key = (Arc<str>, Arc<str>);
-    /// `None`: another session has locked a row that it needs.
+    /// `None`: another session has locked a row that this needs.
     type Output = Option<Opened>;
     type Context = Shared;
 
@@ -135,7 +135,7 @@ async fn open(
 }
 
 impl Open {
-    /// Adds it to the call; `id`: should it be new.
+    /// Adds it to the call; `id`: for the partition, should it be new.
     pub(super) fn ask<'a>(&'a self, id: Uuid, ask: &mut procedures::Open<'a>) {
         ask.queues.push(&self.queue);
         ask.partitions.push(&self.partition);
@@ -157,7 +157,7 @@ impl Open {
     }
 }
 
-/// After the commit. `made`: by us; `changes`: of the directory, from before it was looked up.
+/// After the commit. `made`: we created it; `changes`: of the directory, from before the lookup.
 pub(super) fn learn(shared: &Shared, known: Known, made: bool, changes: u64) {
     let queue = &known.partition.queue;
     if made {

@@ -1,5 +1,6 @@
-//! Whose a partition is, for callers who may not touch all queues. A partition never changes its queue and its id is
-//! never used again, so what was looked up once stays true. Its number may be: by a server that has lost the end of the log.
+//! The queues that partitions belong to, for callers that may not access all queues. A partition never changes its
+//! queue and its id is never reused, so what was looked up once stays true. Its number may be reused, by a server that
+//! has lost the end of the log.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -59,7 +60,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// The same by the numbers that a lease id carries.
+    /// The same for the numbers that lease ids carry.
     pub async fn owners_of_numbers(&self, numbers: &[i64]) -> Result<Vec<Option<Arc<str>>>, Error> {
         let mut found = look_up(&mut self.shared.owners.lock().numbers, numbers);
         let unknown = unknown(numbers, &found);
@@ -83,7 +84,7 @@ impl Engine {
         Ok(leases)
     }
 
-    /// `incarnation`: that of the server when it was asked.
+    /// `incarnation`: of the server, at the time of the query.
     fn learn(
         &self,
         rows: Vec<(Uuid, i64, String)>,
@@ -112,7 +113,7 @@ fn fill_in<K: Hash + Eq>(found: &mut [Option<Arc<str>>], asked: &[K], learnt: &H
     }
 }
 
-/// Each once.
+/// The keys without an owner, each once.
 fn unknown<K: Ord + Copy>(asked: &[K], found: &[Option<Arc<str>>]) -> Vec<K> {
     let missing = asked.iter().zip(found).filter(|(_, owner)| owner.is_none());
     let mut missing: Vec<K> = missing.map(|(key, _)| *key).collect();

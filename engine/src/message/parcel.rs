@@ -1,4 +1,4 @@
-//! Parcels: the messages of one request, sorted by partition and written as frames, and what became of them.
+//! Parcels: the messages of one request, sorted by partition and written as frames, and their outcomes.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;
@@ -19,11 +19,11 @@ use crate::log::Partition;
 use crate::log::frames::write_frame;
 use crate::log::ids::{self, TransactionHash};
 
-/// A parcel is cut here, and so is a segment: it is read back in one piece even by a pop of one message.
+/// A parcel is cut here, and so is a segment, because it is read back in one piece even by a pop of one message.
 const PARCEL_MESSAGES_MAX: usize = 1_000;
 pub const PARCEL_BYTES_MAX: usize = 256 << 10;
 
-/// About what an envelope adds to a payload.
+/// Approximate size that an envelope adds to a payload.
 const FRAME_BYTES: usize = 80;
 
 /// Messages of one caller for one partition, in order.
@@ -35,41 +35,42 @@ pub struct Parcel {
     /// One line per hash.
     pub frames: String,
     pub bytes_max: usize,
-    /// The ids of its messages, if they were given some before they had a place in the log: deferred ones, and those of
-    /// queues without deduplication.
+    /// The ids that its messages were promised, if any: those of deferred messages, and of queues without
+    /// deduplication.
     pub promised: Vec<Uuid>,
-    /// Its entry in the deferred queue, once a flight has found it behind deferred pushes. Boxed: hardly ever there, and
-    /// parcels are moved a lot.
+    /// Its entry in the deferred queue, once a flight has found it behind deferred pushes. Boxed, because it is rarely
+    /// set and parcels are moved a lot.
     pub deferral: OnceLock<Box<Deferral>>,
     /// An earlier try may have committed.
     pub recheck: bool,
-    /// The head before the first try: where that may have landed. -1: not tried yet.
+    /// The head before the first try, from where that may have landed. -1: not tried yet.
     pub floor: AtomicI64,
-    /// Shared by the parcels of one request for one partition, if there are several: why an earlier one failed. Those
-    /// behind it fail as well, instead of overtaking it.
+    /// Shared by the parcels of one request for one partition, if there are several: why an earlier one failed. Later
+    /// ones fail as well, instead of overtaking it.
     pub failure: Option<Arc<OnceLock<DbError>>>,
 }
 
-/// What became of a parcel.
+/// The outcome of a parcel.
 #[derive(Debug)]
 pub enum Outcome {
     /// It is in the log.
     Stored(Vec<Placed>),
-    /// What was not in the log before is deferred, under this ticket.
+    /// The messages that were not in the log yet are deferred, under this ticket.
     Deferred(Ticket, Vec<Placed>),
-    /// Deferred pushes of its partition are ahead of it. Nothing was appended; `Some` was in the log before.
+    /// Deferred pushes of its partition are ahead of it. Nothing was appended; messages with `Some` were in the log
+    /// before.
     Behind(Vec<Option<Placed>>),
-    /// It is behind deferred pushes, and the deferred queue is full.
+    /// Deferred pushes are ahead of it, and the deferred queue is full.
     Refused,
-    /// The partition does not exist any more.
+    /// The partition no longer exists.
     Gone,
-    /// It failed, and so does what follows it in its request.
+    /// It failed, and so do the parcels that follow it in its request.
     Failed(DbError),
     /// Not stored yet, although others of its flight are: it flies again.
     Left(DbError),
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
     pub id: Uuid,
@@ -79,13 +80,13 @@ pub struct Placed {
     pub duplicate: bool,
 }
 
-/// Messages by what can be done with them.
+/// Messages, sorted by what can be done with them.
 pub(crate) struct Sorted {
     /// With the positions of their messages.
     pub parcels: Vec<(Vec<usize>, Parcel)>,
-    /// Their partition was deleted in the moment it was made.
+    /// Their partition was deleted at the moment it was created.
     pub gone: Vec<usize>,
-    /// A limit forbids creating their partition. Never those that were accepted earlier.
+    /// A limit forbids creating their partition. Never messages that were accepted earlier.
     pub refused: Vec<(usize, Refusal)>,
     pub absent: Vec<Absent>,
 }
@@ -95,7 +96,7 @@ pub(crate) struct Absent {
     /// Its parcels carry this id, and no number.
     pub id: Uuid,
     pub open: Open,
-    /// What its parcels were made for.
+    /// What its parcels assume.
     pub dedup_seconds: i32,
     pub encrypted: bool,
 }
@@ -103,8 +104,8 @@ pub(crate) struct Absent {
 /// What happens to partitions that do not exist.
 pub(crate) enum Missing<'a> {
     Made,
-    /// The caller creates them in a transaction of its own. By queue, where it differs from a new one: what the caller has
-    /// learnt about its deduplication and its encryption.
+    /// The caller creates them in a transaction of its own. By queue, if it differs from a new one: what the caller
+    /// has learned about its deduplication and its encryption.
     Left(&'a HashMap<Arc<str>, (i32, bool)>),
 }
 
@@ -116,11 +117,11 @@ pub struct Message<'a> {
     pub namespace: Option<&'a str>,
     pub task: Option<&'a str>,
     pub transaction_id: &'a str,
-    /// The client chose the transaction id.
+    /// Whether the client chose the transaction id.
     pub chosen: bool,
     /// It was accepted before it could be stored, under this id.
     pub promised: Option<Uuid>,
-    /// It was accepted long ago, and no limit is a reason to refuse it now.
+    /// It was accepted earlier, so no limit may refuse it now.
     pub accepted: bool,
     pub trace_id: Option<Uuid>,
     pub trace: Option<Trace<'a>>,
@@ -133,11 +134,12 @@ pub struct Message<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Secrecy<'a> {
     Queue,
-    /// The queue, and the message waits where it is while a key is required and there is none.
+    /// The queue, and while a required key is missing, the message waits where it is.
     Waiting,
     /// It was encrypted before, and must not become readable by being moved.
     Kept,
-    /// It is encrypted with this key. `in_doubt`: only because the queue's options could not be read at the time.
+    /// It is already encrypted, with this key. `in_doubt`: only because the queue's options could not be read at the
+    /// time.
     Done {
         key_id: &'a str,
         in_doubt: bool,
@@ -145,7 +147,7 @@ pub enum Secrecy<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// `minted`: the transaction id, should the client have chosen none.
+    /// `minted`: the transaction id if the client has chosen none.
     pub fn new(item: &'a PushItem<'_>, minted: &'a str, producer_sub: Option<&'a str>) -> Self {
         Self {
             queue: &item.queue,
@@ -164,7 +166,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// One that was accepted earlier, and waits outside of the log.
+    /// A message that was accepted earlier, and waits outside the log.
     pub fn accepted(queue: &'a str, partition: &'a str, transaction_id: &'a str, payload: &'a str) -> Self {
         Self {
             queue,
@@ -200,14 +202,14 @@ impl Parcel {
         }
     }
 
-    /// Fails those of its request and partition that come behind it.
+    /// Fails the later parcels of its request and partition.
     pub fn fail_next(&self, error: &DbError) {
         if let Some(failure) = &self.failure {
             let _ = failure.set(error.clone());
         }
     }
 
-    /// Why an earlier one of its request and partition failed.
+    /// Why an earlier parcel of its request and partition failed.
     pub fn failed_before(&self) -> Option<DbError> {
         self.failure.as_ref()?.get().cloned()
     }
@@ -218,7 +220,7 @@ impl Parcel {
         Some(seconds as i64 * 1_000_000 + i64::from(nanos) / 1_000)
     }
 
-    /// The same for another partition. Only before its first try.
+    /// The same parcel for another partition. Only before its first try.
     pub fn moved(&self, partition: Arc<Partition>) -> Self {
         Self {
             hashes: self.hashes.clone(),
@@ -231,7 +233,7 @@ impl Parcel {
         }
     }
 
-    /// `encrypted`: its queue wants that.
+    /// `encrypted`: whether its queue requires that.
     fn add(&mut self, message: &Message<'_>, encrypted: bool, config: &Config) -> Result<(), Error> {
         let keys = &config.keys;
         match message.secrecy {
@@ -240,7 +242,8 @@ impl Parcel {
                 match keys.seal(message.payload, message.transaction_id)? {
                     Some(sealed) => self.write(message, Some(&sealed.key_id), &sealed.envelope),
                     None if matches!(message.secrecy, Secrecy::Kept) => return Err(Error::NoKey),
-                    // What was accepted is kept: it waited readable until now, and has no place to wait in.
+                    // An accepted message is kept: it was readable while it waited, and has no place to wait any
+                    // longer.
                     None if config.encryption_required
                         && (!message.accepted || matches!(message.secrecy, Secrecy::Waiting)) =>
                     {
@@ -362,8 +365,8 @@ impl Engine {
         known: &Known,
         parcels: &mut Vec<(Vec<usize>, Parcel)>,
     ) -> Result<(), Error> {
-        // Without deduplication a chosen id may stand in the log twice: only an id of its own tells whether a message was
-        // stored by an earlier try.
+        // Without deduplication a chosen id may be in the log twice: only an id of its own shows whether an earlier
+        // try stored a message.
         let promises = known.dedup_seconds == 0 && members.iter().any(|&index| messages[index].chosen);
         let empty = || Parcel::new(known.partition.clone(), known.dedup_seconds);
         let mut current: (Vec<usize>, Parcel) = (Vec::new(), empty());

@@ -27,15 +27,15 @@ use crate::pop::answer::Answer;
 use crate::pop::machine::{Event, Failure, Machine, Source, State, Want};
 
 impl Engine {
-    /// `None`: there is nothing.
+    /// `None`: there is nothing to deliver.
     ///
     /// # Cancel safety
-    /// Dropped while parked or queued, the pop takes no lease. Dropped later, the lease it took is given back.
+    /// If dropped while parked or queued, the pop takes no lease. If dropped later, the lease it took is given back.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Answer>, Error> {
         self.pop_until(request, None).await
     }
 
-    /// Like [`Engine::pop`], but stops waiting when `ended` is cancelled. Messages claimed by then are still returned.
+    /// Like [`Engine::pop`], but stops waiting when `ended` is canceled. Messages claimed by then are still returned.
     pub async fn pop_until(
         &self,
         request: PopRequest,
@@ -56,7 +56,7 @@ impl Engine {
     }
 }
 
-/// One request on its way. It is small, because many of them are parked.
+/// One request in progress. Small, because many of them are parked.
 struct Pop<'a> {
     engine: &'a Engine,
     request: &'a PopRequest,
@@ -65,7 +65,8 @@ struct Pop<'a> {
     places: Vec<Place>,
 }
 
-/// What a pop holds while it is at work. Dropped, it goes back: candidates to their ready lists, leases to the database.
+/// What a pop holds while it is at work. When dropped, candidates go back to their ready lists, and leases to the
+/// database.
 #[derive(Default)]
 struct Held {
     candidates: Vec<Candidate>,
@@ -104,7 +105,7 @@ impl<'a> Pop<'a> {
         }
     }
 
-    /// Until the response is written, or there is nothing to do but wait.
+    /// Works until the response is written, or there is nothing to do but wait.
     async fn work(&mut self) -> Result<Option<Answer>, Error> {
         let mut held = Held::default();
         while self.machine.state().is_at_work() {

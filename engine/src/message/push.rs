@@ -19,12 +19,13 @@ use crate::sidecar::landed;
 /// How often a push looks its partitions up again after they were deleted under it.
 const REOPENS_MAX: usize = 5;
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Default)]
 struct Progress {
     /// `None`: the message is not stored.
     results: Vec<Option<PushResult>>,
-    /// Never sent, so they cannot be stored twice. The outcome of the others without a result is unknown.
+    /// Messages that were never sent, so they cannot be stored twice. The outcome of others without a result is
+    /// unknown.
     unsent: Vec<usize>,
     refused: BTreeMap<usize, Refusal>,
     failure: Option<Error>,
@@ -32,8 +33,8 @@ struct Progress {
 
 impl Engine {
     /// # Cancel safety
-    /// What has left in a flight is appended even if the caller goes away; the rest is not. So of each partition a beginning of
-    /// its messages is stored, which may be all or none.
+    /// If the caller goes away, parcels that have left in a flight are still appended; the rest are not. So a first
+    /// part of each partition's messages is stored, which may be all or none of them.
     pub async fn push(
         &self,
         items: &[PushItem<'_>],
@@ -57,7 +58,7 @@ impl Engine {
         self.count_requests(&messages);
         let missing = results.iter().filter(|result| result.is_none()).count();
         if missing == messages.len() {
-            // Nothing of it was stored. Otherwise each item says what became of it.
+            // Nothing was stored. Otherwise each item reports its own outcome.
             if let Some(error) = failure {
                 return Err(error);
             }
@@ -158,7 +159,8 @@ impl Engine {
         for (members, parcel) in parcels {
             let partition = parcel.partition.clone();
             let answer = match waiting.last() {
-                // There may be room again, but not before the one that found none.
+                // There may be room again, but a parcel must not overtake an earlier one of its partition that found
+                // none.
                 Some((_, last, Err(error))) if last.id == partition.id => Err(error.clone()),
                 _ => self.lanes.push.enqueue(parcel),
             };
@@ -182,7 +184,7 @@ impl Engine {
 }
 
 impl Progress {
-    /// Nothing more is tried.
+    /// Ends the request: nothing more is tried.
     fn end(&mut self, open: Vec<usize>, error: Error) {
         if matches!(error, Error::Database(DbError::Unreachable(_))) {
             self.unsent.extend(open);
@@ -191,8 +193,9 @@ impl Progress {
     }
 }
 
-/// What was not sent, without what stands behind a message of its partition that could not be stored: a later part of a request
-/// does not go another way than the one before it, or it would overtake that. In the order of the request.
+/// The messages that were not sent, except those behind a message of their partition that could not be stored: a later
+/// part of a request does not take another way than the part before it, or it would overtake that. In the order of the
+/// request.
 fn from_their_beginning(
     messages: &[Message<'_>],
     results: &[Option<PushResult>],

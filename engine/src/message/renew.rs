@@ -32,10 +32,10 @@ pub struct Renew {
 
 impl Operation for Renew {
     const NAME: &'static str = "renew";
-    const PRIORITY: Priority = Priority::Turn;
+    const PRIORITY: Priority = Priority::Consume;
     const MERGED_MAX: usize = 1;
     type Key = Uuid;
-    /// How many partition leases, and the earliest new end. `None`: one of them is locked.
+    /// How many partition leases were renewed, and the earliest new end. `None`: one of them is locked.
     type Output = Option<(usize, Option<i64>)>;
     type Context = Shared;
 

@@ -14,7 +14,7 @@ use crate::db::procedures::{self, Acked, Completed, Settlement};
 use crate::life::{LookUp, Moved};
 use crate::shared::Shared;
 
-/// A cursor that moved under a plan is planned against again; it only ever moves forward.
+/// If a cursor moved under a plan, its acks are planned again; it only ever moves forward.
 const ROUNDS_MAX: usize = 20;
 
 /// Acks of one flight, some of which may have their outcome already.
@@ -26,20 +26,22 @@ pub struct Settling<'a> {
     /// Cursors that another session has locked: their acks are left for another flight.
     busy: HashSet<(Uuid, Arc<str>)>,
     rounds: usize,
-    /// These were deferred, and are executed now. They are part of a transaction: what they did is published after its commit.
+    /// These acks were deferred and are executed now, as part of a transaction: what they did is published after its
+    /// commit.
     deferred: bool,
     landed: Vec<(Ack, Acked)>,
 }
 
-/// What one statement is asked for.
+/// What one statement executes.
 pub struct Round<'a> {
     rows: Vec<Row<'a>>,
-    /// Nothing but completions under leases that were served here.
+    /// Only completions under leases that were served here.
     pub plain: bool,
     deferred: bool,
 }
 
-/// Acks that become one row of the statement: one with a nack in it, or any number of plain completions in a row.
+/// Acks that become one row of the statement: one ack with a nack in it, or any number of consecutive plain
+/// completions.
 struct Row<'a> {
     first: &'a Ack,
     members: Vec<usize>,
@@ -81,7 +83,7 @@ impl<'a> Settling<'a> {
         if rows.is_empty() || self.rounds > ROUNDS_MAX + self.batch.len() {
             return None;
         }
-        // What the short way does not settle comes back for the long one.
+        // What the plain statement does not settle comes back for the full one.
         let plain = first && rows.iter().all(Row::is_plain);
         Some(Round { rows, plain, deferred: self.deferred })
     }
@@ -130,7 +132,7 @@ impl<'a> Settling<'a> {
         Row { first, members, items, cursor, plan }
     }
 
-    /// After the commit of a plain round. What it left over is for the next one.
+    /// After the commit of a plain round. What it did not complete is left for the next round.
     pub fn completed(&mut self, round: &Round<'a>, answers: &[Completed]) {
         for answer in answers {
             let row = &round.rows[answer.position];
@@ -150,7 +152,7 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// After the commit; `busy` are the positions of rows that were left out.
+    /// After the commit; `busy` are the positions of rows that were skipped.
     pub fn acked(&mut self, round: &Round<'a>, answers: &[Acked], busy: &[usize]) {
         let mut found = vec![false; round.rows.len()];
         for &position in busy {
@@ -164,7 +166,7 @@ impl<'a> Settling<'a> {
         for (row, _) in round.rows.iter().zip(found).filter(|(_, found)| !found) {
             for &member in &row.members {
                 let ack = self.batch[member];
-                // Without a lease, and with nothing to do, it was given no cursor.
+                // Without a lease, and with nothing to do, the group was given no cursor.
                 self.outcomes[member] = Some(match ack.lease.is_none() && row.plan.is_idle(row.cursor) {
                     true => AckOutcome::idle(ack, row.cursor, &row.plan),
                     false => AckOutcome::refused(ack, NOT_FOUND),
@@ -184,7 +186,8 @@ impl<'a> Settling<'a> {
             true => self.landed.push((row.first.clone(), answer.clone())),
             false => publish(self.shared, row.first, answer),
         }
-        // Only the first is known by its id to have been applied before. Others may have joined it since: they are asked for again.
+        // Only the first ack is known by its id to have been applied before. Others may have joined its row since, so
+        // they are tried again.
         let before = answer.status == Settlement::AppliedBefore;
         let members = if before { &row.members[..1] } else { &row.members[..] };
         let alone = members.len() == 1;
@@ -194,7 +197,7 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// Nothing was committed so far.
+    /// Whether nothing was committed so far.
     pub fn is_untouched(&self) -> bool {
         self.outcomes.iter().all(Option::is_none)
     }
@@ -208,7 +211,7 @@ impl<'a> Settling<'a> {
         std::mem::take(&mut self.landed)
     }
 
-    /// `None` for those that would need another round.
+    /// `None` for acks that would need another round.
     pub fn outcomes(&mut self) -> Vec<Option<AckOutcome>> {
         std::mem::take(&mut self.outcomes)
     }
@@ -262,7 +265,7 @@ pub(super) fn ask<'a>(acks: &[(&'a Ack, &'a [Item], i64, &Plan)]) -> procedures:
     ask
 }
 
-/// After the commit: the lease book moves on, and a freed partition is ready again.
+/// After the commit: updates the lease book, and makes a freed partition ready again.
 pub fn publish(shared: &Shared, ack: &Ack, answer: &Acked) {
     use Settlement::{Behind, CursorMoved, InvalidLease};
     if matches!(answer.status, InvalidLease | CursorMoved | Behind) {

@@ -13,13 +13,14 @@ use crate::error::Error;
 use crate::spool::{SpoolError, SpoolStats, Spooled, SpooledItem};
 
 impl Engine {
-    /// While the database is away, during maintenance, and behind what is in the spool already.
+    /// Whether these must be spooled: while the database cannot be reached, during maintenance, and behind what is
+    /// already in the spool.
     pub(super) fn must_spool(&self, messages: &[Message<'_>]) -> bool {
         let away = self.shared.load.maintenance() || self.shared.connections.is_down();
         self.shared.spool.is_some() && (away || self.spool_holds(messages))
     }
 
-    /// Whether some of them would overtake what is in the spool.
+    /// Whether some of them would overtake messages in the spool.
     pub(crate) fn spool_holds(&self, messages: &[Message<'_>]) -> bool {
         let lanes = messages.iter().map(|message| (message.queue, message.partition));
         self.shared.spool.as_ref().is_some_and(|spool| spool.holds(lanes))
@@ -35,10 +36,11 @@ impl Engine {
         let Some(spool) = &self.shared.spool else { return Err(Error::Spool(SpoolError::None)) };
         let chosen = || indexes.iter().map(|&index| &messages[index]);
         let known = self.shared.directory.find(chosen().map(|message| (message.queue, message.partition)));
-        // With a key, the file holds nothing readable: what queues want may have changed since the database was last heard.
+        // With a key, the file holds nothing readable: a queue's options may have changed since the database was last
+        // reached.
         let keys = &self.shared.config.keys;
         if self.shared.config.encryption_required && !keys.can_seal() {
-            // One that is not known may ask for it.
+            // A queue that is not known may require encryption.
             let refused =
                 chosen().zip(&known).find(|(_, known)| known.as_ref().is_none_or(|known| known.encrypted));
             if let Some((message, known)) = refused {

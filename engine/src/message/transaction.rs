@@ -1,5 +1,5 @@
-//! Transaction: pushes and acks in one PostgreSQL transaction, never merged with another's. This is the path of a request: parse,
-//! resolve, submit, report. What happens in PostgreSQL is in `transaction/flight.rs`.
+//! Transaction: pushes and acks in one PostgreSQL transaction, never merged with others. This is the path of a
+//! request: parse, resolve, submit, report. What happens in PostgreSQL is in `transaction/flight.rs`.
 
 mod flight;
 
@@ -34,7 +34,7 @@ const BEHIND_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why nothing was committed.
 enum Stop {
-    /// The response says so.
+    /// The response reports this.
     RolledBack(String),
     Failed(Error),
 }
@@ -57,11 +57,11 @@ struct Resolved {
     transaction: Transaction,
     pushes: Vec<Vec<usize>>,
     acks: Vec<Vec<usize>>,
-    /// Of the acks, not written yet.
+    /// Of the acks, not filled in yet.
     results: Vec<AckResult>,
 }
 
-/// How deduplication and encryption are set for queues that are not new.
+/// The deduplication window and the encryption of queues that are not new.
 type Queues = HashMap<Arc<str>, (i32, bool)>;
 
 impl Engine {
@@ -127,7 +127,7 @@ impl Engine {
         Err(Stop::RolledBack(reason.to_owned()))
     }
 
-    /// Names become partitions and offsets. `None`: something was in the way for a moment.
+    /// Turns names into partitions and offsets. `None`: something was in the way for a moment.
     async fn resolve(
         &self,
         id: Uuid,
@@ -149,7 +149,7 @@ impl Engine {
                 None => format!("ack of {:?}: {reason}", refused.transaction_id),
             }));
         }
-        // What is in the spool is ahead of it, too.
+        // Messages in the spool are ahead of it, too.
         if self.spool_holds(messages) {
             self.wait_behind(started).await?;
             return Ok(None);
@@ -267,7 +267,7 @@ fn report(
     results
 }
 
-/// Also as the refusal of a required lease.
+/// Also the reason when a required lease is not valid.
 fn bad_lease(text: &str) -> String {
     format!("Invalid or expired lease: {text}")
 }

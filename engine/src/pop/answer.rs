@@ -1,4 +1,4 @@
-//! The body of a pop's answer, spliced together from frames: no payload is parsed on its way out.
+//! The body of a pop's response, spliced together from frames: no payload is parsed on its way out.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -24,7 +24,7 @@ pub struct Delivery {
     pub head: i64,
     /// How often its first message has failed.
     pub attempts: i32,
-    /// How long it is the consumer's; 0 for an automatic ack.
+    /// How long the lease lasts; 0 for an automatic ack.
     pub lease_ms: i64,
     pub segments: Vec<Arc<Segment>>,
 }
@@ -37,7 +37,7 @@ pub struct Answer {
     pub messages: usize,
     /// Of the first partition.
     pub queue: Arc<str>,
-    /// `None`: there are several.
+    /// `None`: several partitions.
     pub partition: Option<Arc<str>>,
     /// The contexts that traced messages came with.
     pub traces: Vec<TraceParent>,
@@ -51,7 +51,7 @@ pub struct Written {
     pub promised: Vec<(usize, Uuid, i64)>,
 }
 
-/// A message that cannot be delivered, and in which delivery.
+/// A message that cannot be delivered, and the delivery it is in.
 #[derive(Debug)]
 pub struct Unread {
     pub delivery: usize,
@@ -60,9 +60,8 @@ pub struct Unread {
     pub cause: Unreadable,
 }
 
-/// `lease`: `None` for an automatic ack. `brief`: a message says what it has in common with its partition only if it differs from the
-/// one before it.
-/// `None`: there is nothing to deliver.
+/// `lease`: `None` for an automatic ack. `brief`: a message states what it has in common with its partition only if
+/// that differs from the message before it. Returns `None` if there is nothing to deliver.
 pub fn write_answer(
     deliveries: &[Delivery],
     group: &str,
@@ -79,7 +78,7 @@ pub fn write_answer(
     out.push_str(",\"partition\":");
     write_string(&mut out, &top.partition.name);
     let _ = write!(out, ",\"partitionId\":\"{}\",\"leaseId\":\"{lease}\"", top.partition.id);
-    // Whoever renews does it for all of them, so the shortest counts.
+    // Renewing extends all of these leases, so the shortest counts.
     let lease_ms = deliveries.iter().map(|delivery| delivery.lease_ms).min().unwrap_or(0);
     let _ = write!(out, ",\"leaseSeconds\":{},\"consumerGroup\":", lease_ms / 1_000);
     write_string(&mut out, group);
@@ -88,7 +87,7 @@ pub fn write_answer(
     let (mut traced, mut promised_ids) = (Vec::new(), Vec::new());
     for (index, delivery) in deliveries.iter().enumerate() {
         let first_tail = message_tail(delivery, group, &lease, delivery.attempts);
-        // Failures are counted for the first message.
+        // Failures are counted for the first message only.
         let second_tail = match delivery.attempts {
             0 => Cow::Borrowed(first_tail.as_str()),
             _ => Cow::Owned(message_tail(delivery, group, &lease, 0)),
@@ -152,7 +151,7 @@ pub fn write_answer(
     Ok(Some(Written { body: Bytes::from(out), traced, promised: promised_ids }))
 }
 
-/// A null is as good as nothing to those who want it brief.
+/// The brief form leaves nulls out.
 fn write_nullable(out: &mut String, key: &str, value: Option<&str>, brief: bool) {
     if value.is_some() || !brief {
         out.push_str(key);
@@ -183,7 +182,7 @@ fn traced_message(frame: &Frame<'_>, delivery: &Delivery, segment: &Segment, off
 /// The end of a message that says nothing about its partition.
 const BRIEF_TAIL: &str = "\"}";
 
-/// What is the same for every message of a partition, but for the count of failures.
+/// What is the same for every message of a partition, except for the count of failures.
 fn message_tail(delivery: &Delivery, group: &str, lease: &str, attempts: i32) -> String {
     let mut tail = String::new();
     let _ = write!(tail, "\",\"partitionId\":\"{}\",\"partition\":", delivery.partition.id);
@@ -281,7 +280,7 @@ mod tests {
         let counts: Vec<&Value> = full.iter().map(|message| &message["retryCount"]).collect();
         assert_eq!(counts, [0, 0, 0, 1, 0, 0]);
         assert_eq!(brief[4]["retryCount"], 0, "the one before it has another");
-        // Whoever fills in what was left out has the other form.
+        // Filling in what was left out gives the other form.
         let common = ["partitionId", "partition", "queue", "leaseId", "consumerGroup", "retryCount"];
         for index in 0..brief.len() {
             for key in common {

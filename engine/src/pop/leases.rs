@@ -19,7 +19,7 @@ pub struct Service {
     pub holder: Option<Holder>,
 }
 
-/// What a lease holds.
+/// The messages of a lease.
 pub struct Messages<H> {
     /// The first offset.
     pub first: i64,
@@ -38,17 +38,17 @@ struct Served {
     /// One per message from `first` on, without the flag.
     hashes: Vec<u128>,
     promised: HashMap<Uuid, i64>,
-    /// `None`: nobody asked what becomes of these messages.
+    /// `None`: none of these messages is traced.
     traced: Option<Arc<Traced>>,
 }
 
-/// What a traced message takes, in hashes.
+/// The weight of a traced message, in hashes.
 const TRACED_WEIGHT: usize = 10;
 
-/// What a promised id takes, in hashes.
+/// The weight of a promised id, in hashes.
 const PROMISED_WEIGHT: usize = 2;
 
-/// So many messages are searched for one by one. For more, a table is faster.
+/// Up to this many messages are searched for one by one. For more, a table is faster.
 const FEW: usize = 32;
 
 impl Served {
@@ -59,8 +59,8 @@ impl Served {
             + self.traced.as_ref().map_or(0, |traced| TRACED_WEIGHT * traced.messages.len())
     }
 
-    /// Places in `hashes`. `None` unless all are found. If a transaction that is asked for without a message id repeats, the
-    /// first of its messages is meant, also when that is settled: the same acknowledgement may have come before.
+    /// Places in `hashes`; `None` unless all are found. If a transaction id is asked for without a message id and
+    /// repeats, the first of its messages is meant, even if that is settled: the same ack may have come before.
     fn find(&self, asked: &[Reference]) -> Option<Vec<usize>> {
         let table = (asked.len() > FEW).then(|| self.firsts(asked));
         let first = |hash: u128| match &table {
@@ -79,7 +79,7 @@ impl Served {
         asked.iter().map(place).collect()
     }
 
-    /// Where each transaction stands that is asked for without a message id.
+    /// The first place of each transaction that is asked for without a message id.
     fn firsts(&self, asked: &[Reference]) -> HashMap<u128, usize, BuildAsIs> {
         let unnamed = asked.iter().filter(|reference| reference.id.is_none());
         let mut missing: HashSet<u128, BuildAsIs> =
@@ -101,7 +101,8 @@ type Key = (Uuid, Arc<str>);
 
 /// # Invariants
 /// - At most one lease per (partition, group), the newest.
-/// - The hashes of all leases add up to at most the budget, but for one oversized lease. A traced message counts for ten.
+/// - The hashes of all leases add up to at most the budget, except for one oversized lease. A traced message counts
+///   for ten.
 pub struct LeaseBook {
     served: HashMap<Key, Served>,
     arrivals: VecDeque<(Key, Uuid)>,
@@ -153,7 +154,7 @@ impl LeaseBook {
         }
     }
 
-    /// `None` unless every message is found in the lease that was served here, and that is the lease asked for, if it is one.
+    /// `None` unless every message is found in the lease that was served here, and `lease`, if given, is that lease.
     pub fn resolve(&self, key: &Key, lease: Option<Uuid>, asked: &[Reference]) -> Option<Resolved> {
         let served = self.served.get(key)?;
         if lease.is_some_and(|lease| lease != served.lease) {
@@ -174,7 +175,7 @@ impl LeaseBook {
         self.served.get(key).is_some_and(|served| served.lease == lease)
     }
 
-    /// Who was given this lease. `None` if it was not here, or is forgotten.
+    /// The consumer that got this lease. `None` if it was not served here, or is forgotten.
     pub fn holder(&self, key: &Key, lease: Uuid) -> Option<Holder> {
         self.served.get(key).filter(|served| served.lease == lease)?.service.holder.clone()
     }
@@ -184,7 +185,7 @@ impl LeaseBook {
         self.served.get(key)?.traced.clone()
     }
 
-    /// Answers what was traced in the lease.
+    /// Returns what was traced in the lease.
     pub fn acked(&mut self, key: &Key, cursor: i64, released: bool) -> Option<Arc<Traced>> {
         if released {
             return self.forget(key)?.traced;

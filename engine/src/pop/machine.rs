@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Claims that may come to nothing before a pop gives up. Each failed candidate leaves the ready list, so only a
-/// storm of rivals gets here; a parked pop is woken again, and one that does not wait has been patient enough.
+/// Claims that may come to nothing before a pop gives up. Each failed candidate leaves the ready list, so only a storm
+/// of rivals leads here; a parked pop is woken again, and one that does not wait has tried for long enough.
 const CLAIMS_MAX: u32 = 200;
 
-/// How often a pop begins again because its lists were emptied while it read them.
+/// How often a pop starts over because its lists were emptied while it read them.
 const RESETS_MAX: u32 = 5;
 
 /// Partitions with an unreadable message that one pop sets aside before it gives up.
@@ -47,9 +47,9 @@ pub enum State {
     Resolving,
     /// Reads the next page of partitions into lists that are not complete yet.
     Seeding,
-    /// Asks the database what was committed without a hint so far.
+    /// Reads what was committed, in case the hint is still to come.
     Discovering,
-    /// Takes partitions believed leased: another broker may have ended a lease without a hint so far.
+    /// Takes partitions believed to be leased: another broker may have ended a lease, and its hint is still to come.
     Doubting,
     /// Claims what it took.
     Leasing,
@@ -57,7 +57,7 @@ pub enum State {
     Filling,
     /// Reads what it claimed and writes the response.
     Fetching,
-    /// Found nothing, and compares its lists with what they are now.
+    /// Found nothing, and checks that its lists were not emptied meanwhile.
     Checking,
     /// Waits for a locked partition.
     Busy(Duration),
@@ -72,7 +72,7 @@ pub enum State {
     Failed,
 }
 
-/// What came of it.
+/// The outcome of what a pop did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     Start,
@@ -96,7 +96,7 @@ pub enum Event {
     },
     /// The pause is over.
     Rested,
-    /// Woken, or there is something already, or the time is up.
+    /// Woken, or something is ready already, or the time is up.
     Woken,
     /// The wait was ended from outside.
     Ended,
@@ -109,7 +109,7 @@ pub struct Leased {
     pub granted: usize,
     /// In all of them.
     pub messages: i64,
-    /// One was locked just for the moment.
+    /// One was locked for the moment.
     pub busy: bool,
     /// One was deleted.
     pub deleted: bool,
@@ -133,19 +133,19 @@ pub enum Source {
     Labels,
 }
 
-/// What is asked for.
+/// What a pop asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
     pub source: Source,
-    /// Messages at the most.
+    /// The most messages.
     pub batch: i64,
-    /// From so many partitions at the most.
+    /// The most partitions.
     pub partitions: usize,
-    /// `None`: it does not wait.
+    /// `None`: the pop does not wait.
     pub deadline: Option<Instant>,
 }
 
-/// What a pop that does not wait has still to rule out before it answers "empty".
+/// What a pop that does not wait still has to rule out before it answers "empty".
 #[derive(Debug, Clone, Copy, Default)]
 enum Doubt {
     #[default]
@@ -154,7 +154,7 @@ enum Doubt {
     Nothing,
 }
 
-/// What the pop has met since it was last opening.
+/// What the pop has met since it last opened its watches.
 #[derive(Debug, Default)]
 struct Look {
     claims: u32,
@@ -291,11 +291,11 @@ impl Machine {
 
     fn failed(&mut self, failure: Failure, now: Instant) -> State {
         match failure {
-            // The rest of its time may be better.
+            // There may be room again before its time is up.
             Failure::Full if self.state != State::Opening && self.want.deadline > Some(now) => {
                 State::Full(FULL_PAUSE)
             }
-            // The partition must not keep this pop from its neighbors.
+            // The partition must not keep this pop from other partitions.
             Failure::Unreadable if self.want.source != Source::Partition => {
                 self.unreadable += 1;
                 if self.unreadable < UNREADABLE_MAX { State::Opening } else { self.nothing() }
@@ -306,7 +306,7 @@ impl Machine {
 }
 
 impl State {
-    /// It reads or claims, and may fail.
+    /// Whether it reads or claims, and may fail.
     pub fn is_at_work(self) -> bool {
         match self {
             Self::Opening

@@ -1,4 +1,4 @@
-//! What a pop needs to know between its statements: its own state, which partitions look ready, who is parked,
+//! What a pop needs to know between its statements: its own state, which partitions look ready, which pops are parked,
 //! and which leases this broker has served.
 
 pub mod answer;

@@ -1,5 +1,5 @@
-//! The ready list of one (queue, group): partitions believed to hold unread messages and no live lease, least
-//! recently served first. Only a hint: every claim is decided by the database. Pure: time comes in as an argument.
+//! The ready list of one (queue, group): partitions believed to hold unread messages and no live lease, least recently
+//! served first. Only a hint: every claim is decided by the database. Pure: the time is passed in.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::log::Partition;
 /// Partitions whose last service is remembered while they are not listed.
 const SERVED_MAX: usize = 50_000;
 
-/// How soon a cursor that another session has locked is looked at again: twice as late each time.
+/// How soon a cursor that another session has locked is looked at again; doubles each time.
 const BUSY_MIN: Duration = Duration::from_millis(1);
 const BUSY_MAX: Duration = Duration::from_secs(1);
 
-/// In place of the number of messages that wait for their batch: what is next cannot be read.
+/// Instead of the number of messages that wait for their batch: the next message cannot be read.
 const ASIDE: i64 = -1;
 
-/// Never served sorts before any service; then in order of arrival.
+/// Least recently served first, and before them those never served; then in order of arrival.
 type Order = (u64, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Ready(Order),
-    /// Some pop of this broker is asking the database for it. What it will say may be out of date by then: see `News`.
+    /// A pop of this broker is claiming it. The result may be out of date by the time it arrives: see `News`.
     Claiming(News),
     /// Leased, or not visible yet: worth another look at that time.
     Held(Held),
@@ -36,7 +36,7 @@ enum State {
 struct Held {
     until: Instant,
     pushed: bool,
-    /// So many messages wait for a batch to fill up; 0: that is not the reason; `ASIDE`: set aside, and a push does not help.
+    /// How many messages wait for a batch to fill up; 0: none do; `ASIDE`: set aside, and a push does not help.
     windowed: i64,
     /// The lease, if it was granted here.
     lease: Option<Uuid>,
@@ -60,20 +60,20 @@ struct News {
 /// What a claim found, as far as the list cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// A lease until then.
+    /// Leased until then.
     Granted {
         lease: Uuid,
         until: Instant,
     },
-    /// Delivered and done; more to read or not.
+    /// Delivered and committed; whether there is more to read.
     Committed {
         more: bool,
     },
-    /// Somebody else's lease, or not visible yet.
+    /// Leased by another pop, or not visible yet.
     Later {
         at: Instant,
     },
-    /// So many messages wait for the batch to fill up, or for this time.
+    /// This many messages wait for the batch to fill up, or until this time.
     Window {
         pending: i64,
         at: Instant,
@@ -84,7 +84,7 @@ pub enum Claim {
     Busy {
         now: Instant,
     },
-    /// Not asked, or not needed.
+    /// Not claimed, or not needed.
     Unused,
 }
 
@@ -121,9 +121,9 @@ impl Default for ReadyList {
 }
 
 impl ReadyList {
-    /// Somebody pushed to it, or a look at the database found something to read. True if it became ready by this.
-    /// `look_at`: when to look again at the latest where a lease is believed to be, for it may have been ended by
-    /// another broker.
+    /// Something was pushed to it, or a look at the database found something to read. Returns true if that made it
+    /// ready. `look_at`: when to look again at the latest if it is believed to be leased, because another broker may
+    /// have ended the lease.
     pub fn mark(&mut self, partition: &Arc<Partition>, look_at: Option<Instant>) -> bool {
         match self.partitions.get_mut(&partition.id) {
             None => {
@@ -190,8 +190,8 @@ impl ReadyList {
         taken
     }
 
-    /// Partitions believed leased, out of the list until `finish`: another broker may have ended the lease without a
-    /// word so far. Taken by who would otherwise answer "empty".
+    /// Partitions believed to be leased, out of the list until `finish`: another broker may have ended the lease, and
+    /// its hint is still to come. For pops that would otherwise answer "empty".
     pub fn take_leased(&mut self, count: usize) -> Vec<Arc<Partition>> {
         // Some of them wait for their window or are set aside; twice as many are enough to find some that do not.
         let held: Vec<Uuid> = self.due.iter().map(|(_, id)| *id).take(2 * count).collect();
@@ -271,7 +271,7 @@ impl ReadyList {
         false
     }
 
-    /// Nothing of it can be delivered before then, whatever is pushed.
+    /// Nothing of the partition can be delivered before then, whatever is pushed.
     pub fn set_aside(&mut self, partition: &Arc<Partition>, until: Instant) {
         if let Some((_, State::Claiming(_))) = self.partitions.get(&partition.id) {
             return;
@@ -280,9 +280,9 @@ impl ReadyList {
         self.hold(partition.clone(), Held { until, pushed: false, windowed: ASIDE, lease: None });
     }
 
-    /// A lease ended before its time. True if the partition is ready by this. `lease`: if it is known which one. `known`: it was
-    /// served here. Its partition may have left the list meanwhile, when a hint came late that another lease had ended with nothing
-    /// more to read.
+    /// A lease ended before its time. Returns true if that made the partition ready. `lease`: which one, if known.
+    /// `known`: the partition, if it was served here; it may have left the list meanwhile, because a late hint
+    /// reported that another lease had ended with nothing more to read.
     pub fn released(
         &mut self,
         partition: Uuid,
@@ -296,14 +296,14 @@ impl ReadyList {
                 news.pushed |= more;
                 false
             }
-            // The present one was granted after it.
-            Some((_, State::Held(held)))
-                if lease.is_some() && held.lease.is_some() && lease != held.lease =>
-            {
-                false
-            }
-            Some((listed, State::Held(Held { pushed, windowed: 0, .. }))) => {
-                let (listed, ready) = (listed.clone(), *pushed || more);
+            Some((listed, State::Held(Held { pushed, windowed: 0, lease: held, .. }))) => {
+                // Reports may come late or never. One about another lease than the present one must not remove the
+                // partition: what is left in the present lease would be hidden. A claim too many does no harm.
+                let present = held.is_none() || lease == *held;
+                if !present && lease.is_some() && !more {
+                    return false;
+                }
+                let (listed, ready) = (listed.clone(), *pushed || more || !present);
                 self.remove(partition);
                 if ready {
                     self.make_ready(listed);
@@ -314,12 +314,12 @@ impl ReadyList {
                 self.make_ready(known.clone());
                 true
             }),
-            // What waits for its batch or is set aside was found after that lease.
+            // A partition that waits for its batch or is set aside was found after that lease.
             Some((_, State::Held(_) | State::Ready(_))) | None => false,
         }
     }
 
-    /// Moves what is due into the list; says which became ready.
+    /// Moves partitions that are due into the list, and returns those that became ready.
     pub fn expire(&mut self, now: Instant) -> Vec<Arc<Partition>> {
         let mut expired = Vec::new();
         while let Some(&(until, id)) = self.due.first()
@@ -343,12 +343,12 @@ impl ReadyList {
         self.order.len()
     }
 
-    /// Some were locked when they were last looked at.
+    /// Whether some were locked when last looked at.
     pub fn has_busy(&self) -> bool {
         !self.busy.is_empty()
     }
 
-    /// Of the partitions that are ready, in the order in which they are taken.
+    /// The names of the ready partitions, in the order in which they are taken.
     pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         let listed = |id: &Uuid| self.partitions.get(id).map(|(partition, _)| &partition.name);
         self.order.values().filter_map(listed)

@@ -43,7 +43,7 @@ struct Pop {
     name: Option<usize>,
     generation: u64,
     candidates: Vec<Arc<Partition>>,
-    /// What the database has said, and the ready list does not know yet.
+    /// Results of the database that the ready list does not know yet.
     claims: Vec<(Arc<Partition>, Claim)>,
     granted: Vec<Arc<Partition>>,
     handover: Option<Receiver<Handover>>,
@@ -211,7 +211,7 @@ impl World {
         self.watch.mark(&partition(number), None);
     }
 
-    /// By a consumer that has its messages.
+    /// An ack by a consumer that has its messages.
     fn ack(&mut self, number: usize) {
         let claimed = self.pops.iter().flat_map(|pop| pop.claims.iter().map(|(claimed, _)| claimed));
         let granted = self.pops.iter().flat_map(|pop| &pop.granted);
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// Until every pop has its message or waits.
+    /// Runs until every pop has its message or waits.
     fn rest(&mut self) {
         let mut steps = 0;
         while (0..self.pops.len()).any(|index| self.step(index)) {

@@ -1,4 +1,4 @@
-//! When which watch has to look again. One task sleeps for all of them.
+//! When each watch has to look again. One task sleeps for all of them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel};

@@ -21,7 +21,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// False if it was woken before or has left.
+    /// False if it was already woken or has left.
     pub(super) fn wake(&self) -> bool {
         let woken = self.state.compare_exchange(WAITING, WOKEN, AcqRel, Acquire).is_ok();
         if woken {
@@ -38,7 +38,7 @@ impl Waiter {
         self.state.load(Acquire) == WAITING
     }
 
-    /// Before it leaves its watches, once for all of them. True if something has woken it.
+    /// Called once for all of its watches, before it leaves them. True if something has woken it.
     pub fn leave(&self) -> bool {
         self.state.swap(LEFT, AcqRel) == WOKEN
     }
@@ -49,8 +49,8 @@ impl Waiter {
     }
 }
 
-/// A partition that goes from a claim that has ended to the pop that has waited longest for it: no other gets ahead of
-/// that one. If it has left meanwhile, the next one gets it.
+/// A partition that goes from a claim that has ended to the pop that has waited longest for it, so that no other pop
+/// gets ahead. If that pop has left meanwhile, the next one gets it.
 pub struct Handover(Option<(Arc<Watch>, Arc<Partition>)>);
 
 impl Handover {
@@ -58,7 +58,7 @@ impl Handover {
         Self(Some((watch.clone(), partition.clone())))
     }
 
-    /// It is being claimed from now on, until `Watch::finish`.
+    /// From now on the partition is being claimed, until `Watch::finish`.
     pub fn accept(mut self) {
         self.0 = None;
     }

@@ -25,13 +25,13 @@ pub struct Watch {
     /// Registration and seeding happen once; a pop that arrives meanwhile waits for them.
     seeded: tokio::sync::Mutex<Seeding>,
     state: Mutex<State>,
-    /// Messages that a partition gave to the last pop which asked for several.
+    /// Messages per partition that the last pop for several messages got.
     yields: AtomicI64,
-    /// Where a timer is told about the next due time.
+    /// The timers to arm with the next due time.
     timers: Arc<Timers>,
 }
 
-/// Pushes a watch notes while nothing uses it. With more partitions than this it is cheaper to read the list anew.
+/// Partitions of pushes that a watch notes while nothing uses it. With more, it is cheaper to read the list again.
 const NOTED_MAX: usize = 10_000;
 
 #[derive(Default)]
@@ -50,7 +50,7 @@ struct State {
     /// When a pop last began or ended here.
     used_at: Instant,
     ready: ReadyList,
-    /// Pushed to while nothing used the watch, and not in the list yet.
+    /// Pushes that came while nothing used the watch, and are not in the list yet.
     noted: Vec<Pushed>,
     noted_partitions: usize,
     parked: VecDeque<Arc<Waiter>>,
@@ -144,7 +144,7 @@ impl Watch {
         let mut state = self.lock();
         let expired = state.ready.expire(now);
         let taken = state.ready.take(now, count, batch);
-        // What became due by this look and is not taken feeds somebody who is parked.
+        // A partition that became due by this look and is not taken is for a parked pop.
         for partition in expired {
             if state.ready.is_ready(partition.id) {
                 state.wake_for(&partition.name);
@@ -163,8 +163,8 @@ impl Watch {
         self.yields.store(messages / partitions.max(1) as i64, Relaxed);
     }
 
-    /// Claims a named partition, or says how to get it from this broker's other claim on it. An error there means that the list
-    /// was emptied: begin again.
+    /// Claims a named partition, or returns how to get it from this broker's other claim on it. A receiver error means
+    /// that the list was emptied: start over.
     pub fn begin(&self, partition: &Arc<Partition>) -> Result<(), oneshot::Receiver<Handover>> {
         let mut state = self.lock();
         if state.ready.begin(partition) {
@@ -194,7 +194,7 @@ impl Watch {
         self.arm(&mut state);
     }
 
-    /// Not handed out before then, but to those who ask for it by name.
+    /// Until then, hands the partition out only to pops that ask for it by name.
     pub fn set_aside(self: &Arc<Self>, partition: &Arc<Partition>, until: Instant) {
         let mut state = self.lock();
         state.ready.set_aside(partition, until);
@@ -205,12 +205,12 @@ impl Watch {
         self.lock().ready.take_leased(count)
     }
 
-    /// Some partitions were locked when they were last asked for, and may not be any more.
+    /// Whether some partitions were locked when last asked for. They may not be any more.
     pub fn has_busy(&self) -> bool {
         self.lock().ready.has_busy()
     }
 
-    /// The group has read this partition, so the database has a row for it.
+    /// Whether the group has read this partition, so that the database has a row for it.
     pub fn has_served(&self, partition: Uuid) -> bool {
         self.lock().ready.has_served(partition)
     }
@@ -405,7 +405,8 @@ impl State {
         false
     }
 
-    /// True if a pop gets the partition. It may go away at once, but can say so only when the lock is free.
+    /// True if a pop gets the partition. The pop may drop it at once, but that takes effect only when the lock is
+    /// free.
     fn hand_over(&mut self, watch: &Arc<Watch>, partition: &Arc<Partition>) -> bool {
         let Some(queue) = self.handovers.get_mut(&partition.id) else { return false };
         while let Some(waiting) = queue.pop_front() {

@@ -49,7 +49,7 @@ impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
         }
     }
 
-    /// Entries of one key are adjacent in the answer. Every key in it must come back through `landed`.
+    /// Entries of one key are adjacent in the result. Every key in it must come back through `landed`.
     pub fn take(&mut self, limits: Limits) -> Vec<(K, E)> {
         let mut flight = Vec::new();
         let (mut items, mut bytes) = (0, 0);
@@ -85,8 +85,8 @@ impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
         flight
     }
 
-    /// What was left out of a flight, with its items and bytes, goes before all that has come since. Its key stays in the
-    /// air until it comes back through `landed`.
+    /// What was left out of a flight, with its items and bytes, goes before everything that has come since. Its key
+    /// stays in the air until it comes back through `landed`.
     pub fn put_back(&mut self, key: &K, entries: Vec<(E, usize, usize)>) {
         let queue = self.waiting.entry(key.clone()).or_default();
         for (entry, items, bytes) in entries.into_iter().rev() {
@@ -119,7 +119,7 @@ impl<K: Hash + Eq + Clone, E> Batcher<K, E> {
         flight
     }
 
-    /// The entries of a key in the air that come next, as long as they are `late`.
+    /// The next entries of a key in the air, as long as they are `late`.
     pub fn take_late(&mut self, key: &K, late: impl Fn(&E) -> bool) -> Vec<E> {
         let mut taken = Vec::new();
         let Some(queue) = self.waiting.get_mut(key) else { return taken };

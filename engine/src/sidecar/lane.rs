@@ -1,5 +1,5 @@
-//! One lane: arrivals collect while its slots are busy and leave together as soon as one is free.
-//! It knows entries and flights, and nothing of what they mean.
+//! One lane: arrivals collect while its slots are busy and leave together as soon as one is free. It knows entries and
+//! flights, but not what they mean.
 
 mod flight;
 mod rest;
@@ -63,13 +63,13 @@ struct Entry<O: Operation> {
 struct Ticket<O: Operation> {
     reply: oneshot::Sender<Result<O::Output, Error>>,
     arrived: Instant,
-    /// Of its first flight.
+    /// When its first flight started.
     started: Option<Instant>,
-    /// How often it was left out.
+    /// How often it was left out of a flight.
     tries: u32,
-    /// It may have been committed.
+    /// Whether it may have been committed.
     sent: bool,
-    /// Where its last try may still run. It must have ended before the next one begins.
+    /// The backend where its last try may still run. That must have ended before the next try begins.
     unsettled: Option<Backend>,
 }
 
@@ -81,24 +81,24 @@ impl<O: Operation> Ticket<O> {
     }
 }
 
-/// One look at a lane.
+/// A reading of a lane's load.
 pub struct LanePressure {
-    /// In the air, by those that may be.
+    /// Share of its flights that are in the air.
     pub flights: f64,
     pub waiting: usize,
-    /// How long the entry has waited that leaves next.
+    /// How long the entry that leaves next has waited.
     pub oldest: Duration,
 }
 
 pub struct LaneSettings {
-    /// More waiting entries than this, and a caller is told at once instead of queueing behind them.
+    /// With more waiting entries than this, a caller gets an error at once instead of queueing behind them.
     pub waiting_max: usize,
     pub items_max: usize,
     pub bytes_max: usize,
     pub slots: usize,
     pub linger: Duration,
     pub retry_for: Duration,
-    /// If it cannot be reached; otherwise the caller has another way.
+    /// Whether entries wait while the database cannot be reached; if not, the caller has another way.
     pub waits_for_database: bool,
 }
 
@@ -136,13 +136,13 @@ impl<O: Operation> Lane<O> {
     }
 
     /// # Cancel safety
-    /// Dropped before its flight leaves, the operation never runs. Dropped later, it runs, and its answer is dropped: one
-    /// that holds something must give it back then.
+    /// If dropped before its flight leaves, the operation never runs. If dropped later, it runs, and its output is
+    /// dropped: an output that holds something must give it back then.
     pub async fn submit(&self, operation: O) -> Result<O::Output, Error> {
         landed(self.enqueue(operation)?).await
     }
 
-    /// Queues at once, in the order of the calls; the answer comes through the receiver.
+    /// Queues at once, in the order of the calls; the output comes through the receiver.
     pub fn enqueue(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         let (key, items, bytes) = (operation.key(), operation.items().max(1), operation.bytes());
@@ -190,7 +190,7 @@ impl<O: Operation> Inner<O> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a flight if there should be one more, or sees to it that somebody asks again soon.
+    /// Starts a flight if there should be one more, or makes sure that this is checked again soon.
     fn open_slot(self: &Arc<Self>, state: &mut State<O>) {
         let Some(next) = state.batcher.next() else { return };
         let waited = clock::now() - next.arrived;
@@ -208,7 +208,7 @@ impl<O: Operation> Inner<O> {
         }
     }
 
-    /// Flies until nothing waits. The batch is taken only once a connection is there: what arrives while the pool
+    /// Flies until nothing waits. The batch is taken only once there is a connection, so what arrives while the pool
     /// is busy still gets on.
     async fn run_slot(self: Arc<Self>) {
         self.board().await;
@@ -239,10 +239,11 @@ impl<O: Operation> Inner<O> {
         }
     }
 
-    /// Requests that arrive together are read one after the other: the first flight waits while every look around finds
-    /// somebody new at the door, until it has half of what the last one carried. Takes microseconds when nobody comes.
-    /// With everybody on board, clients that wait for their answers would move in lockstep: the database idles while they
-    /// are answered, and the broker while it works. Later flights leave at once, for the same reason.
+    /// Requests that arrive together are read one after the other, so the first flight waits as long as every look
+    /// finds new entries, until it has half of what the last one carried. That takes microseconds when nothing
+    /// arrives. With all of them on board, clients that wait for their responses would move in lockstep: the database
+    /// would idle while they are answered, and the broker while it works. Later flights leave at once, for the same
+    /// reason.
     async fn board(&self) {
         let mut boarded = 0;
         for _ in 0..BOARDING_ROUNDS_MAX {
@@ -257,7 +258,7 @@ impl<O: Operation> Inner<O> {
     }
 }
 
-/// The answer to an entry. Without one its flight has panicked, and what was committed is not known.
+/// The output of an entry. Without one its flight has panicked, and it is unknown what was committed.
 pub async fn landed<T>(answer: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
     answer.await.unwrap_or(Err(Error::Unknown))
 }

@@ -1,5 +1,5 @@
-//! The lanes: many callers, few statements. A lane knows when to fly and who asked for what;
-//! what a flight does is the operation's business.
+//! The lanes: many callers, few statements. A lane decides when to fly, and returns each output to its caller; what a
+//! flight does is up to the operation.
 
 mod batcher;
 mod lane;

@@ -11,14 +11,14 @@ use crate::db::{Connection, Error, Priority};
 pub trait Operation: Send + Sync + Sized + 'static {
     /// Names the operation everywhere: procedure, span, metric label, file.
     const NAME: &'static str;
-    /// Kinds of entries that are counted apart.
+    /// Kinds of entries, which are counted separately.
     const KINDS: &'static [&'static str] = &[Self::NAME];
     const PRIORITY: Priority;
     /// Entries of one key that may share a flight.
     const MERGED_MAX: usize;
-    /// And their bytes.
+    /// The most bytes that entries of one key may have in a flight.
     const MERGED_BYTES_MAX: usize = usize::MAX;
-    /// Items of one flight at the most, whatever the settings allow.
+    /// The most items of one flight, whatever the settings allow.
     const ITEMS_MAX: usize = usize::MAX;
     /// A flight carries a single entry, of several statements, on a connection of its own.
     const ALONE: bool = false;
@@ -36,18 +36,18 @@ pub trait Operation: Send + Sync + Sized + 'static {
     fn items(&self) -> usize;
     fn bytes(&self) -> usize;
 
-    /// Called before another try when nobody knows whether the last one was committed.
+    /// Called before another try if it is unknown whether the last one was committed.
     fn again(&mut self) {}
 
-    /// Calls the procedure for the whole batch. Answers come back in the batch's order.
+    /// Calls the procedure for the whole batch. Outputs come back in the order of the batch.
     fn call(
         context: &Arc<Self::Context>,
         db: &Connection,
         batch: &[Self],
     ) -> impl Future<Output = Result<Vec<Self::Output>, Error>> + Send;
 
-    /// The same for entries of one key, which may wait for rows that another session has locked. `call` does not, or not for long:
-    /// `open` up to 200 ms, a transaction, which flies alone, 50 ms.
+    /// The same for entries of one key, which may wait for rows that another session has locked. `call` does not wait
+    /// for locks, or not for long: `open` up to 200 ms, and a transaction, which flies alone, 50 ms.
     fn call_waiting(
         context: &Arc<Self::Context>,
         db: &Connection,
@@ -62,7 +62,7 @@ pub trait Operation: Send + Sync + Sized + 'static {
         None
     }
 
-    /// It failed and does not fly again, or its caller went away before its flight left. Called before another entry of
-    /// its key may fly.
+    /// Called when an entry has failed and does not fly again, or its caller went away before its flight left, and
+    /// before another entry of its key may fly.
     fn ended(&self, _error: &Error) {}
 }

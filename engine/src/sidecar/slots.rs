@@ -1,4 +1,4 @@
-//! Decides whether a lane opens another slot beside those in the air. Pure.
+//! Decides whether a lane opens another slot in addition to those in the air. Pure.
 //!
 //! One flight at a time carries the most per statement, so a second one leaves only if it would be full as well, or
 //! if the first takes much longer than flights of this lane usually do.
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Weight of the newest flight in the running mean: about the last ten count.
 const NEWEST: f64 = 0.1;
 
-/// A wait of this many usual flights is not the usual wait for the one ahead.
+/// A wait of this many usual flights is longer than the usual wait for the flight ahead.
 const PATIENCE: f64 = 3.0;
 
 const PATIENCE_MIN: Duration = Duration::from_millis(2);
@@ -34,7 +34,7 @@ impl Slots {
         opens
     }
 
-    /// Of the slots, those in use.
+    /// The share of the slots in use.
     pub fn share(&self) -> f64 {
         self.busy as f64 / self.max as f64
     }

@@ -1,4 +1,4 @@
-//! What a lane counts about itself. Plain atomics: read by anybody, added to once per flight.
+//! The counters of a lane. Plain atomics, updated once per flight.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct LaneCounts {
     pub database_us: u64,
 }
 
-/// How the flights of a lane were spread.
+/// How the flights of a lane were distributed.
 #[derive(Debug, Clone)]
 pub struct LaneSpread {
     pub items: Distribution,

@@ -1,5 +1,5 @@
-//! The files of a spool, on one thread of their own: appended to and synced in groups, read back, and removed once their
-//! records are in the database. It knows bytes and numbers, and nothing of messages.
+//! The files of a spool, on one thread of their own: appended to and synced in groups, read back, and removed once
+//! their records are in the database. It knows bytes and numbers, but not messages.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
@@ -12,12 +12,12 @@ use super::record::{self, Record};
 const READ_BYTES: usize = 1 << 20;
 
 const EXTENSION: &str = "spool";
-/// What could not be read completely is kept for people.
+/// Files that could not be read completely are kept for people.
 const DAMAGED: &str = "damaged";
 
 /// # Invariants
 /// - Records of a file are numbered upwards, and so are files: by their first record.
-/// - A record is whole and on disk before `append` answers.
+/// - A record is whole and on disk before `append` returns.
 pub struct Files {
     dir: PathBuf,
     /// In order; the last one may be written to.
@@ -49,7 +49,7 @@ pub struct Read {
 }
 
 impl Files {
-    /// Reads what is there, record by record. Torn ends are cut off, damage is told and left out.
+    /// Reads what is there, record by record. Torn ends are cut off; damage is logged and skipped.
     pub fn open(
         dir: &Path,
         file_bytes: u64,
@@ -69,7 +69,7 @@ impl Files {
                 let file = path.display();
                 warn!(%file, bytes = bytes.len() - contents.end, "the spool ends in the middle of a record: cut off");
             }
-            // A name that is taken is not given again, whatever the file holds.
+            // A name that is taken is not used again, whatever the file holds.
             files.next = files.next.max(number(&path).map_or(0, |number| number + 1));
             let numbers = || contents.records.iter().map(|record| record.number);
             let (Some(first), Some(last)) = (numbers().min(), numbers().max()) else {
@@ -89,7 +89,7 @@ impl Files {
         Ok(files)
     }
 
-    /// All of them or none; answers the number of the first.
+    /// Appends all of them or none; returns the number of the first.
     pub fn append(&mut self, bodies: &[Vec<u8>]) -> io::Result<u64> {
         let first = self.next;
         let mut bytes = Vec::with_capacity(bodies.iter().map(|body| record::size(body)).sum());
@@ -108,10 +108,10 @@ impl Files {
             }
         };
         let written = current.file.write_all(&bytes).and_then(|()| current.file.sync_data());
-        // Numbers of what failed are not used again: nobody knows what of it is on disk.
+        // Numbers of a failed append are not used again: it is unknown what of it is on disk.
         self.next = first + bodies.len() as u64;
         if let Err(error) = written {
-            // What was there before is: cut off the rest, and go on in a new file.
+            // What was there before is kept: cut off the rest, and continue in a new file.
             let _ = current.file.set_len(current.length).and_then(|()| current.file.sync_data());
             self.close();
             return Err(error);

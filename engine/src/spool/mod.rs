@@ -24,19 +24,19 @@ use crate::config::SpoolConfig;
 use files::Files;
 pub use files::Read;
 
-/// Requests that wait for the disk. More, and the caller is told that there is no room.
+/// Requests that wait for the disk. Beyond that, the next one is refused.
 const WAITING_MAX: usize = 10_000;
 
 /// What is written and synced together.
 const GROUP_MAX: usize = 1_000;
 
-/// Folders beside each other, for brokers that share a machine.
+/// Folders for brokers that share a machine.
 const FOLDERS_MAX: usize = 100;
 
 const LOCK: &str = "lock";
 const ID: &str = "id";
 
-/// One request, as it stands in the spool.
+/// One request, as it is stored in the spool.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Spooled<'a> {
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub struct Spooled<'a> {
     pub items: Vec<SpooledItem<'a>>,
 }
 
-/// A message with all that was decided when it was accepted.
+/// A message with everything that was decided when it was accepted.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SpooledItem<'a> {
     #[serde(borrow)]
@@ -58,7 +58,7 @@ pub struct SpooledItem<'a> {
     pub task: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub transaction_id: Cow<'a, str>,
-    /// The client chose the transaction id.
+    /// Whether the client chose the transaction id.
     pub chosen: bool,
     pub message_id: Uuid,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct SpooledItem<'a> {
     /// The payload is encrypted with this key.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<Cow<'a, str>>,
-    /// Its queue may not have asked for that.
+    /// Its queue may not have required that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_doubt: bool,
     #[serde(borrow)]
@@ -83,14 +83,14 @@ pub enum SpoolError {
     Full { bytes: u64 },
     #[error("the database connection cannot be used, and the spool cannot be written: {0}")]
     Disk(String),
-    /// Met by the intake only: what is in the spool waits.
+    /// Only for the intake: what is in the spool waits.
     #[error("the spool cannot be used: {0}")]
     Unusable(String),
     #[error("this broker has no spool")]
     None,
 }
 
-/// Clones share it.
+/// The spool of a broker. Clones share it.
 #[derive(Clone)]
 pub struct Spool(Arc<Inner>);
 
@@ -100,17 +100,17 @@ struct Inner {
     bytes_max: u64,
     jobs: SyncSender<Job>,
     books: Arc<Books>,
-    /// Keeps the folder ours.
+    /// Keeps other brokers out of the folder.
     lock: Mutex<Option<File>>,
 }
 
-/// What is known of the files, without a look at them.
+/// What is known of the files without reading them.
 #[derive(Default)]
 struct Books {
     state: Mutex<State>,
     /// How many lanes there are.
     lanes: AtomicUsize,
-    /// Something was written.
+    /// Signaled when something was written.
     written: Notify,
 }
 
@@ -122,11 +122,11 @@ struct State {
     lanes: HashMap<(String, String), usize>,
     /// Requests by the second in which they were accepted.
     times: BTreeMap<u64, usize>,
-    /// The last write did not work.
+    /// Whether the last write failed.
     broken: bool,
 }
 
-/// What a record is about.
+/// What a record contains.
 struct Load {
     bytes: u64,
     messages: u64,
@@ -141,21 +141,22 @@ enum Job {
     Done { below: u64 },
 }
 
-/// A reading for people.
+/// A reading of the spool, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpoolStats {
     pub messages: u64,
     pub bytes: u64,
-    /// How much it may hold.
+    /// How much it may hold, in bytes.
     pub bytes_max: u64,
-    /// When the oldest of it was accepted: seconds since 1970.
+    /// When the oldest request in it was accepted: seconds since 1970.
     pub oldest: Option<u64>,
-    /// The last write worked.
+    /// Whether the last write worked.
     pub healthy: bool,
 }
 
 impl Spool {
-    /// Takes the first folder that no other broker of this machine uses, and what an earlier one has left in it.
+    /// Takes the first folder that no other broker of this machine uses, with anything that an earlier broker has left
+    /// in it.
     pub fn open(config: &SpoolConfig) -> io::Result<Self> {
         for number in 0..FOLDERS_MAX {
             let dir = config.dir.join(number.to_string());
@@ -167,7 +168,7 @@ impl Spool {
         Err(io::Error::other(format!("{FOLDERS_MAX} brokers use {} already", config.dir.display())))
     }
 
-    /// Folders that nobody uses any more and that still hold something.
+    /// Folders that are no longer in use and still hold something.
     pub fn left_behind(config: &SpoolConfig) -> io::Result<Vec<Self>> {
         let mut found = Vec::new();
         for number in 0..FOLDERS_MAX {
@@ -199,7 +200,7 @@ impl Spool {
                 None => warn!(record = record.number, "a record of the spool cannot be understood"),
             }
         })?;
-        // An empty one starts anew, so that no two machines that were copied from one another share an id.
+        // An empty folder gets a new id, so that machines that were copied from one another do not share one.
         let id = match identity(&dir) {
             Ok(id) if records > 0 => id,
             _ => new_identity(&dir)?,
@@ -214,7 +215,7 @@ impl Spool {
         Ok(Self(Arc::new(Inner { id, dir, bytes_max: config.bytes_max, jobs, books, lock })))
     }
 
-    /// For the database: how far it was handed in is remembered under this id.
+    /// The id under which the database remembers how much of this spool is in the log.
     pub fn id(&self) -> Uuid {
         self.0.id
     }
@@ -223,7 +224,7 @@ impl Spool {
         &self.0.dir
     }
 
-    /// Whether one of these has messages in the spool, which must not be overtaken.
+    /// Whether messages for one of these are in the spool and must not be overtaken.
     pub fn holds<'a>(&self, mut lanes: impl Iterator<Item = (&'a str, &'a str)>) -> bool {
         if self.0.books.lanes.load(Relaxed) == 0 {
             return false;
@@ -232,7 +233,7 @@ impl Spool {
         lanes.any(|(queue, partition)| state.lanes.contains_key(&(queue.to_owned(), partition.to_owned())))
     }
 
-    /// Leaves the folder to the next broker. Nothing may be asked of this one any more.
+    /// Leaves the folder to the next broker. This spool must not be used any more.
     pub fn close(&self) {
         self.0.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -254,7 +255,7 @@ impl Spool {
             if state.bytes + load.bytes > self.0.bytes_max {
                 return Err(SpoolError::Full { bytes: state.bytes });
             }
-            // Before it is written: what comes next for the same partition goes behind it.
+            // Counted before it is written, so that later messages for the same partition go behind it.
             state.add(&load);
             self.0.books.lanes.store(state.lanes.len(), Relaxed);
         }
@@ -283,12 +284,12 @@ impl Spool {
         answer.await.unwrap_or_else(|_| Err(io::Error::other("the spool has ended")))
     }
 
-    /// These records are in the database, and so is everything before them. Once for each record.
+    /// These records are in the database, and so is everything before them. To be called once for each record.
     pub fn done(&self, records: &[Read]) {
         let Some(last) = records.last() else { return };
         let loads: Vec<Load> = records.iter().filter_map(|record| load(&record.body)).collect();
         self.0.books.remove(&loads);
-        // Should the queue be full, the next one says it again.
+        // If the queue is full, the next call covers this one.
         let _ = self.0.jobs.try_send(Job::Done { below: last.number + 1 });
     }
 
@@ -406,7 +407,7 @@ fn run(mut files: Files, jobs: &Receiver<Job>, books: &Books) {
         for reply in replies {
             let told =
                 result.as_ref().map(|_| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
-            // Whoever asked may be gone; it is on disk all the same.
+            // The caller may be gone; the request is on disk all the same.
             let _ = reply.send(told);
         }
     }

@@ -1,10 +1,10 @@
-//! What stands in a spool file: records with a mark, a length and a checksum, so that a torn end is told from a damaged
-//! middle, and what is behind the damage is still found. Pure: bytes in, records out.
+//! The contents of a spool file: records with a mark, a length and a checksum, so that a torn end can be told from a
+//! damaged middle, and records behind the damage are still found. Pure: bytes in, records out.
 
 use std::ops::Range;
 
-/// Starts every record. Bodies are JSON, which has no NUL: nobody can push what would be taken for a record once the one
-/// around it is damaged.
+/// Starts every record. Bodies are JSON, which contains no NUL, so no pushed payload can pass for a record once the
+/// record around it is damaged.
 const MARK: [u8; 4] = *b"\x00QS\x01";
 
 /// Mark, length of the body, checksum of number and body, number.
@@ -13,7 +13,7 @@ const HEADER_BYTES: usize = 4 + 4 + 4 + 8;
 /// Larger than any request body can be.
 pub const BODY_BYTES_MAX: usize = 1 << 30;
 
-/// The database remembers them as `bigint`, and there must be a next one.
+/// The database stores numbers as `bigint`, and there must be a next one.
 const NUMBER_MAX: u64 = i64::MAX as u64 - 1;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -27,9 +27,9 @@ pub struct Record<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Contents<'a> {
     pub records: Vec<Record<'a>>,
-    /// Bytes in the middle that are no records, and whose records are lost.
+    /// Bytes in the middle that are not records. What was stored there is lost.
     pub damaged: Vec<Range<usize>>,
-    /// Where the last whole record ends: what follows was being written when the power went.
+    /// Where the last whole record ends: what follows was being written when the power failed.
     pub end: usize,
 }
 
@@ -151,7 +151,7 @@ mod tests {
             let found: Vec<u64> = contents.records.iter().map(|record| record.number).collect();
             let expected: Vec<u64> = (0..bodies.len() as u64).filter(|&number| number != hit).collect();
             prop_assert_eq!(found, expected);
-            // The last record of a file may as well have been torn.
+            // The last record of a file may have been torn instead.
             prop_assert_eq!(contents.damaged.len(), usize::from(hit + 1 < bodies.len() as u64));
         }
     }

@@ -19,7 +19,7 @@ use crate::support::*;
 /// Much less than any time limit of these engines, much more than a call takes.
 const USUAL: Duration = Duration::from_millis(2_500);
 
-/// Drops a call at its `n`th await, counted from 1. `None` if it was done before.
+/// Drops a call at its `n`th await, counted from 1. `None` if the call was done before.
 async fn dropped_at<T>(n: usize, call: impl Future<Output = T>) -> Option<()> {
     let mut call = pin!(call);
     let mut polls = 0;
@@ -33,19 +33,19 @@ async fn dropped_at<T>(n: usize, call: impl Future<Output = T>) -> Option<()> {
     .await
 }
 
-/// Few connections, so that the next call gets the one that the last has left behind.
+/// Few connections, so that the next call gets the one that the abandoned call has used.
 fn narrow(url: &str) -> Config {
     Config { connections: 2, ..config(url) }
 }
 
-/// No session of an engine is in a transaction that will never end.
+/// Checks that no session of an engine is in a transaction that would never end.
 async fn no_transaction_is_left(sql: &Client) {
     let text = "select count(*) from pg_stat_activity where datname = current_database()
                 and application_name = 'queen' and state like 'idle in transaction%'";
     eventually("no transaction is left", async || (number(sql, text).await == 0).then_some(())).await;
 }
 
-/// What is answered as stored is stored, as another session sees it.
+/// Pushes a message, and checks that another session sees it once the push is reported as stored.
 async fn a_push_is_committed(broker: &Engine, sql: &Client, id: &str) {
     let stored = push_ids(broker, "probe", "p", &[id]).await;
     assert_eq!(stored[0].status, PushStatus::Queued);
@@ -54,7 +54,7 @@ async fn a_push_is_committed(broker: &Engine, sql: &Client, id: &str) {
     assert_eq!(number(sql, &text).await, 1, "{id} was answered and is not stored");
 }
 
-/// One message of queue `q`, partition `p`, in the dead letters of group `g`.
+/// Makes one message of queue `q`, partition `p`, a dead letter of group `g`.
 async fn bury(broker: &Engine, id: &str) -> queen_protocol::PushResult {
     let pushed = push_ids(broker, "q", "p", &[id]).await.remove(0);
     broker.bury_message(pushed.partition_id, id, "g", None).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_replay_may_be_abandoned_at_any_await() {
             break;
         }
         abandoned += 1;
-        // The work goes on without its caller.
+        // The replay continues without its caller.
         let text = format!("select count(*) from queen.dead_letters where transaction_id = '{id}'");
         eventually("it is replayed", async || (number(&sql, &text).await == 0).then_some(())).await;
     }
@@ -115,7 +115,7 @@ async fn a_replay_abandoned_inside_its_transaction_affects_no_other_call() {
     no_transaction_is_left(&sql).await;
 }
 
-/// The sessions of an engine, as PostgreSQL has them.
+/// The sessions of an engine, from `pg_stat_activity`.
 async fn sessions(sql: &Client) -> BTreeSet<String> {
     let text = "select pid || ' since ' || backend_start from pg_stat_activity
                 where datname = current_database() and application_name = 'queen'";
@@ -193,7 +193,7 @@ async fn a_change_whose_answer_is_lost_is_heard_by_the_broker_itself() {
     eventually("it is read again", async || pop(&broker, any("q").group("rewound")).await).await;
 }
 
-/// A change of queue `q` after which its broker must do something else, and what.
+/// A change of queue `q` that its broker has to act on.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Seek,
@@ -215,7 +215,7 @@ impl Change {
         }
     }
 
-    /// `cached`: bytes of messages in memory before it.
+    /// `cached`: bytes of messages in the cache before the change.
     async fn is_acted_on(self, broker: &Engine, cached: usize) {
         let mut n = 0;
         eventually("the broker acts on it", async || match self {
@@ -259,7 +259,7 @@ async fn a_change_that_is_abandoned_at_its_commit_or_whose_answer_is_lost_is_act
             assert!(pop(&broker, any("q").group("g")).await.is_none());
             let mut cached = broker.stats().segment_cache.bytes;
             if lost {
-                // As every note of a change says that is part of its commit.
+                // Every note that a change sends as part of its commit contains these bytes.
                 proxy.cut_before_reply(Some(b"\"committed\":true"));
                 assert!(change.make(&broker).await.is_err(), "{change:?}");
                 assert_eq!(proxy.replies_withheld(), 1);
@@ -278,7 +278,7 @@ async fn a_change_that_is_abandoned_at_its_commit_or_whose_answer_is_lost_is_act
                 });
                 blocked(&sql, 1).await;
                 call.shutdown().await;
-                // Time enough to end it, if it were ended.
+                // If the change were ended, this would be long enough.
                 for n in 0..20 {
                     a_push_is_committed(&broker, &sql, &format!("probe {n}")).await;
                 }
@@ -318,7 +318,7 @@ async fn a_message_is_deleted_or_buried_although_its_caller_went_away() {
         });
         blocked(&sql, 1).await;
         call.shutdown().await;
-        // Time enough to end it, if it were ended.
+        // If the call were ended, this would be long enough.
         for n in 0..20 {
             a_push_is_committed(&broker, &sql, &format!("probe {id} {n}")).await;
         }
@@ -370,7 +370,7 @@ async fn the_connection_of_a_blocked_pop_that_is_abandoned_is_not_reused() {
         });
         blocked(&sql, 1).await;
         registers.shutdown().await;
-        // On a connection of its own: it would wait behind the call on the same one.
+        // The probe has a connection of its own; on the same one it would wait behind the call.
         let probe = format!("probe {n}");
         timeout(USUAL, a_push_is_committed(&broker, &sql, &probe)).await.expect("in its usual time");
         timeout(USUAL, blocked(&sql, 0)).await.expect("long before its own timeouts");
@@ -439,7 +439,7 @@ async fn any_call_may_be_abandoned_at_any_await() {
     no_transaction_is_left(&sql).await;
 }
 
-/// An engine with one connection, whose deadline passes within the test, and the process that serves it.
+/// An engine with one connection and a deadline that passes within the test, and the process of its session.
 async fn impatient(db: &Database) -> (Engine, Proxy, Client, i64) {
     let proxy = Proxy::to_postgres(db.url()).await;
     let patience = (Duration::from_millis(200), Duration::from_secs(60));
@@ -452,7 +452,7 @@ async fn impatient(db: &Database) -> (Engine, Proxy, Client, i64) {
     let sql = db.client().await;
     let text = "select pid::bigint from pg_stat_activity where datname = current_database()
                 and application_name = 'queen' and query !~* 'listen|inbox'";
-    // On a slow machine the deadline may have passed before, and the session of that try is still ending.
+    // On a slow machine the deadline may have passed before, and the session of that attempt is still ending.
     let pid = eventually("one connection", async || match &sql.query(text, &[]).await.unwrap()[..] {
         [row] => Some(row.get(0)),
         _ => None,
@@ -461,7 +461,7 @@ async fn impatient(db: &Database) -> (Engine, Proxy, Client, i64) {
     (broker, proxy, sql, pid)
 }
 
-/// What was held back arrives, and what it arrived at has ended.
+/// Releases what was held back, and waits until the session that it was sent to has ended.
 async fn arrives(proxy: &Proxy, sql: &Client, pid: i64) {
     proxy.release();
     let text = format!("select count(*) from pg_stat_activity where pid = {pid}");
@@ -487,12 +487,12 @@ async fn a_push_that_is_tried_again_is_not_taken_for_another_of_the_same_id() {
     let other = engine(db.url()).await;
     let stored = "select count(*) from queen.messages where queue = 'q' and transaction_id = 'twin'";
     push_ids(&other, "q", "p", &["twin"]).await;
-    // The first try arrives nowhere.
+    // The first attempt never arrives.
     proxy.strand();
     let second = push_ids(&broker, "q", "p", &["twin"]).await.remove(0);
     assert_eq!((second.status, number(&sql, stored).await), (PushStatus::Queued, 2));
     arrives(&proxy, &sql, pid).await;
-    // The first try is stored, and its answer is lost.
+    // The first attempt is stored, and its response is lost.
     push_ids(&other, "q", "p", &["twin"]).await;
     proxy.cut_before_reply(Some(b"twin"));
     let fourth = push_ids(&broker, "q", "p", &["twin"]).await.remove(0);
@@ -518,7 +518,7 @@ async fn a_claim_that_arrives_after_its_retry_leases_nothing() {
     );
 }
 
-/// Replaces a procedure by one with an invalid result. Returns its definition.
+/// Replaces a procedure with one that returns an invalid result. Returns the old definition.
 async fn answers_nonsense(sql: &Client, name: &str, nonsense: &str) -> String {
     let definition = format!("select pg_get_functiondef('queen.{name}'::regproc)");
     let definition: String = sql.query_one(&definition, &[]).await.unwrap().get(0);
@@ -622,7 +622,8 @@ async fn an_ack_that_joins_one_that_was_applied_before_is_applied_as_well() {
         let (broker, message) = (broker.clone(), messages[index].clone());
         acks.spawn(async move { ack(&broker, &message, Completed).await });
     };
-    // Applied, and the answer is lost. When it is sent again, its cursor is locked, and so it waits for the next flight.
+    // The acknowledgement is applied, and its response is lost. When it is sent again its cursor is locked, so
+    // it waits for the next flight.
     proxy.cut_before_reply(Some(b"merged"));
     proxy.refuse(true);
     acked(&mut acks, 0);
@@ -630,7 +631,7 @@ async fn an_ack_that_joins_one_that_was_applied_before_is_applied_as_well() {
     let holder = db.client().await;
     holder.batch_execute("begin; select from queen.consumers for update").await.unwrap();
     proxy.refuse(false);
-    let waiting = || broker.waiting().iter().find(|(lane, _)| *lane == "turn").unwrap().1;
+    let waiting = || broker.waiting().iter().find(|(lane, _)| *lane == "consume").unwrap().1;
     eventually("it is left out", async || (waiting() == 1).then_some(())).await;
     acked(&mut acks, 2);
     eventually("another waits behind it", async || (waiting() == 2).then_some(())).await;

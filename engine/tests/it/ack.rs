@@ -18,7 +18,7 @@ pub async fn five(broker: &Engine) -> Popped {
     pop(broker, any("q").group("g").batch(5)).await.unwrap()
 }
 
-/// What is left for the group.
+/// The messages that are left for the group.
 pub async fn next(broker: &Engine) -> Vec<Value> {
     data(broker, named("q", "p").group("g").batch(100)).await
 }
@@ -61,7 +61,7 @@ async fn an_ack_out_of_order_never_takes_the_cursor_back() {
     assert!(ack(&broker, &popped.messages[3], Completed).await.success);
     let earlier = ack(&broker, &popped.messages[1], Completed).await;
     assert!(earlier.success && earlier.noop && !earlier.lease_released, "{earlier:?}");
-    // The same in one call, in any order.
+    // The same in one call, in any order of the items.
     let both = [ack_of(&popped.messages[2], Completed), ack_of(&popped.messages[0], Completed)];
     all_succeed(&ack_items(&broker, both.to_vec()).await);
     travel(&sql, "301 seconds").await;
@@ -83,7 +83,7 @@ async fn what_is_committed_can_be_completed_again_and_not_taken_back() {
     }
     let again = ack(&broker, &popped.messages[1], Completed).await;
     assert!(again.success && again.noop, "{again:?}");
-    // Its neighbours in the call are not held up by it.
+    // A refused acknowledgement does not affect the others of its call.
     let mixed = ack_all(&broker, &popped.messages[1..], &[Failed, Completed, Completed, Completed]).await;
     assert!(mixed.iter().map(|result| result.success).eq([false, true, true, true]), "{mixed:?}");
     assert!(mixed[3].lease_released && !mixed[3].noop && mixed[1].noop);
@@ -146,7 +146,7 @@ async fn without_a_lease_id_an_ack_counts_also_after_the_lease_has_run_out() {
     let late = ack_items(&broker, vec![leaseless(&popped.messages[1], Completed)]).await.remove(0);
     assert!(late.success && !late.noop, "{late:?}");
     assert_eq!(next(&broker).await, [2, 3, 4]);
-    // Another consumer holds the rest now; a late handler may still commit.
+    // By now the group has leased the rest again; a late handler may still commit.
     let later = ack_items(&broker, vec![leaseless(&popped.messages[2], Completed)]).await.remove(0);
     assert!(later.success, "{later:?}");
 }
@@ -215,7 +215,8 @@ async fn one_call_may_acknowledge_many_partitions() {
     let mut names: Vec<_> = results.iter().filter_map(|result| result.partition_name.as_deref()).collect();
     names.sort();
     assert_eq!(names, ["a", "b", "c"]);
-    // The one whose last message was nacked comes back whole: nothing in it was acknowledged.
+    // The partition whose last message was nacked is delivered again completely, because no
+    // message of it was acknowledged.
     let again = pop(&broker, PopRequest { partitions: 3, ..any("q").group("g").batch(9) }).await.unwrap();
     assert_eq!((again.partitions_claimed, again.messages.len()), (1, 3));
 }
@@ -227,7 +228,7 @@ async fn an_ack_may_go_through_another_broker_or_the_same_after_a_restart() {
     push_ids(&a, "q", "p", &["chosen", "too"]).await;
     push(&a, "q", "p", 0..4).await;
     let popped = pop(&a, any("q").group("g").batch(6)).await.unwrap();
-    // Ids of clients and minted ones are both found by a broker that has not served them.
+    // A broker that has not served the messages finds both ids of clients and generated ones.
     assert!(ack(&b, &popped.messages[0], Completed).await.success);
     let results = ack_all(&b, &popped.messages[1..4], &[Completed, Completed, Failed]).await;
     all_succeed(&results);
@@ -262,7 +263,7 @@ async fn an_id_that_stands_in_the_log_twice_means_the_unread_one() {
 #[tokio::test]
 async fn single_acks_of_one_lease_at_once_are_merged() {
     let db = database().await;
-    // Long enough that they collect.
+    // Long enough for the acknowledgements to collect.
     let settings = queen_engine::Config { linger: std::time::Duration::from_millis(20), ..config(db.url()) };
     let broker = engine_with(settings).await;
     push(&broker, "q", "p", 0..100).await;
@@ -293,7 +294,7 @@ async fn an_ack_with_a_lost_answer_is_reported_as_success() {
     assert_eq!(proxy.replies_withheld(), 1);
     assert!(result.success, "{result:?}");
     assert!(pop(&broker, any("q").group("needle")).await.is_none());
-    // The broker knows, too, that the lease is over.
+    // The broker knows as well that the lease has ended.
     push(&broker, "q", "p", 2..3).await;
     assert_eq!(data(&broker, any("q").group("needle")).await, [2]);
 }
@@ -310,7 +311,7 @@ async fn groups_do_not_touch_each_other() {
     let statuses = [Completed, Dlq, Completed, Completed, Completed];
     all_succeed(&ack_all(&broker, &first.messages, &statuses).await);
     ack(&broker, &queue_mode.messages[0], Retry).await;
-    // The lease of one group is nothing to another.
+    // A lease of one group is not valid in another.
     let foreign = AckItem { group: "second".to_owned(), ..ack_of(&first.messages[4], Completed) };
     assert!(!ack_items(&broker, vec![foreign]).await[0].success);
     complete(&broker, &second).await;

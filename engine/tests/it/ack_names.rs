@@ -22,12 +22,12 @@ async fn leased(broker: &Engine, ids: &[&str], batch: u32) -> Popped {
     popped
 }
 
-/// With its message id, as our clients acknowledge.
+/// With its message id, as our clients acknowledge it.
 fn by_id(message: &Message, status: AckStatus) -> AckItem {
     AckItem { message_id: Some(message.id), ..ack_of(message, status) }
 }
 
-/// What comes once the lease has run out.
+/// The messages that are delivered after the lease has expired.
 async fn left(broker: &Engine, sql: &Client) -> Vec<Value> {
     travel(sql, "301 seconds").await;
     data(broker, named("q", "p").group("g").batch(100)).await
@@ -40,7 +40,7 @@ async fn an_ack_under_a_lease_moves_nothing_behind_its_end() {
     let popped = leased(&a, &["x", "y", "x", "z"], 2).await;
     assert!(ack(&a, &popped.messages[0], Completed).await.success);
     for broker in [&b, &a] {
-        // Sent again: it must not mean the next message with this id, which was not delivered.
+        // Sent again, it must not apply to the next message with this id, which was not delivered.
         let again = ack(broker, &popped.messages[0], Completed).await;
         assert!(again.success && again.noop && !again.lease_released, "{again:?}");
         for status in [Failed, Retry, Dlq] {
@@ -64,7 +64,7 @@ async fn by_its_transaction_id_alone_the_first_message_in_the_lease_is_meant() {
     for broker in [&b, &a] {
         let again = ack(broker, &popped.messages[2], Completed).await;
         assert!(again.success && again.noop && !again.lease_released, "{again:?}");
-        // Nor is the second meant because the first is named before.
+        // Nor does the second one apply to another message because the first is in the same call.
         let twice = [ack_of(&popped.messages[0], Completed), ack_of(&popped.messages[2], Completed)];
         let twice = ack_items(broker, twice.to_vec()).await;
         assert!(twice.iter().all(|result| result.noop && !result.lease_released), "{twice:?}");
@@ -77,7 +77,7 @@ async fn an_id_that_was_settled_before_the_lease_means_the_message_in_the_lease(
     let db = database().await;
     let (a, b) = (engine(db.url()).await, engine(db.url()).await);
     configure(&a, "q", json!({"dedupWindowSeconds": 0})).await;
-    // One segment, so that the first of them is the first that a search meets.
+    // All in one segment, so that a search finds the first `x` first.
     push_ids(&a, "q", "p", &["x", "y", "x"]).await;
     for id in ["x", "y", "x"] {
         let popped = pop(&a, named("q", "p").group("g")).await.unwrap();
@@ -100,7 +100,7 @@ async fn an_ack_after_its_lease_does_not_pass_for_an_earlier_message_with_this_i
     let again = pop(&b, named("q", "p").group("g").batch(2)).await.unwrap();
     assert_eq!(again.data(), ["y", "x"]);
     complete(&b, &again).await;
-    // Settled by now, whichever of the two is meant.
+    // Both messages with this id are completed by now.
     for broker in [&b, &a] {
         let late = ack(broker, &popped.messages[1], Completed).await;
         assert!(late.success && late.noop, "{late:?}");
@@ -188,7 +188,7 @@ async fn a_message_that_was_promised_its_id_is_acknowledged_by_it() {
     landed(&a, &pushed[3].ticket).await;
     let popped = pop(&a, named("q", "p").group("g").batch(3)).await.unwrap();
     assert_eq!(popped.messages[2].id, pushed[2].message_id);
-    // This broker looks it up, the other has served it.
+    // This broker has to look it up; the other one has served it.
     let one = ack_items(&b, vec![by_id(&popped.messages[1], Completed)]).await.remove(0);
     assert!(one.success && !one.noop && !one.lease_released, "{one:?}");
     for broker in [&a, &b] {
@@ -223,7 +223,7 @@ async fn a_transaction_takes_message_ids_and_moves_nothing_behind_its_lease() {
     let wrong = operation(&popped.messages[2], popped.messages[1].id, true);
     let refused = transact(&b, &body(&wrong)).await;
     assert!(!refused.success && refused.error.unwrap().contains("do not name the same message"));
-    // Published clients send neither a message id nor a lease with it: sent twice it means the first both times.
+    // Published clients send neither a message id nor a lease. Sent twice, it applies to the first message both times.
     for _ in 0..2 {
         let outcome = transact(&b, &body(&ack_operation(&popped.messages[0], "completed"))).await;
         assert!(outcome.success, "{outcome:?}");
@@ -267,7 +267,7 @@ async fn a_refused_ack_leaves_nothing_behind() {
         }
     }
     assert_eq!((number(&sql, readers).await, number(&sql, groups).await), before);
-    // So what the one group has finished may go.
+    // Therefore messages that the only group has completed can be removed.
     complete(&a, &popped).await;
     let text =
         "select sum(removed)::bigint from queen.expire('completed', array[$1::uuid], array[2::bigint])";

@@ -39,7 +39,7 @@ async fn a_seek_ends_leases_at_all_brokers() {
     complete(&one, &pop(&one, any("q").group("g").batch(2)).await.unwrap()).await;
     let held = pop(&two, any("q").group("g").batch(2)).await.unwrap();
     one.seek("g", "q", SeekTo::Time(0)).await.unwrap();
-    // The next reader gets all of it again, and the old holder's ack moves nothing.
+    // The next reader gets all messages again, and the ack of the old holder moves nothing.
     let late = ack(&two, &held.messages[1], Completed).await;
     assert!(!late.success, "{late:?}");
     for broker in [&one, &two] {
@@ -90,7 +90,7 @@ async fn a_slow_group_and_retention_never_disagree_about_what_is_left() {
     push(&broker, "q", "p", 0..50).await;
     travel(&sql, "40 seconds").await;
     push(&broker, "q", "p", 50..100).await;
-    // The first half comes of age while a group is in the middle of it.
+    // The first half expires while a group is reading it.
     let reading = async {
         let mut seen = Vec::new();
         while let Some(popped) = pop(&broker, named("q", "p").group("slow").batch(3)).await {

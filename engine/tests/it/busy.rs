@@ -1,5 +1,5 @@
-//! Rows that another session has locked: operations that need them wait, and all others in the same flight are answered in their
-//! usual time.
+//! Rows that another session has locked: operations that need them wait, and all other operations in the same flight
+//! respond in their usual time.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::support::*;
 /// Much less than any time limit on a lock, much more than a flight takes.
 const USUAL: Duration = Duration::from_millis(2_500);
 
-/// Everything that is asked for at once shares a flight.
+/// Everything requested at once shares a flight.
 fn crowded(url: &str) -> Config {
     Config { linger: Duration::from_millis(30), ..config(url) }
 }
 
-/// Holds the row of a partition in this table until it is dropped or rolled back.
+/// Locks the row of a partition in this table, until the client is dropped or the lock is rolled back.
 async fn lock(db: &Database, table: &str, partition: &str) -> Client {
     let sql = db.client().await;
     let text = format!(
@@ -41,7 +41,7 @@ fn partition(number: usize) -> String {
     format!("p{number}")
 }
 
-/// A message of each of eight partitions, leased one by one.
+/// One message in each of eight partitions, each with its own lease.
 async fn leased(broker: &Engine) -> Vec<Popped> {
     push_wide(broker, "q", 0..8).await;
     let mut popped = Vec::new();
@@ -51,7 +51,7 @@ async fn leased(broker: &Engine) -> Vec<Popped> {
     popped
 }
 
-/// Calls of which the first needs a locked row. The rest are answered in their usual time, and the first is not.
+/// Runs calls of which the first needs a locked row. The rest respond in their usual time, and the first one does not.
 async fn only_the_first_waits<T: Send + 'static>(
     calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> (JoinSet<T>, Vec<T>) {
@@ -86,7 +86,7 @@ async fn an_ack_of_a_locked_cursor_holds_up_no_other_ack_and_no_pop() {
     }
 }
 
-/// A dead letter refers to its queue and its partition.
+/// A dead letter refers to its queue and its partition, so writing it needs both rows.
 #[tokio::test]
 async fn a_dead_letter_of_a_locked_queue_or_partition_holds_up_no_other_ack() {
     for row in ["queen.queues where name = 'given up'", "queen.partitions where name = 'only here'"] {
@@ -124,7 +124,7 @@ async fn a_new_partition_of_a_queue_that_is_locked_or_not_yet_committed_holds_up
         let held = db.client().await;
         held.batch_execute(&format!("begin; {lock}")).await.unwrap();
         let stuck = if lock.contains("'a'") { "a" } else { "b" };
-        // Several that are stuck, and new ones beside them: some in queues of their own, some in one.
+        // Several pushes are stuck. Others are to new queues: some each to its own, some to the same one.
         let names = (0..8).map(|n| if n < 4 { format!("new {n}") } else { "new".to_owned() });
         let pushes = [stuck.to_owned(), "a".to_owned()].into_iter().chain(names).enumerate();
         let pushes = pushes.filter(|(n, queue)| *n != 1 || queue != stuck).map(|(n, queue)| {
@@ -163,7 +163,7 @@ async fn a_push_to_a_locked_partition_holds_up_no_other_and_keeps_its_order() {
     });
     let (mut stuck, pushed) = only_the_first_waits(pushes).await;
     assert!(pushed.iter().all(|status| *status == PushStatus::Queued));
-    // Those that come later for the same partition stay behind it.
+    // Later pushes to the same partition stay behind the stuck one.
     for number in 101..104 {
         let pushing = broker.clone();
         let arrived = lane(&broker, "push").retries;
@@ -210,7 +210,7 @@ async fn an_ack_of_a_cursor_that_stays_locked_may_be_tried_again() {
     complete(&broker, &popped).await;
 }
 
-/// Sessions that wait for the row take it from one another, so that it is never free.
+/// Sessions that wait for the row get it one after another, so that it is never free.
 #[tokio::test]
 async fn rows_that_are_never_free_are_waited_for() {
     let db = database().await;
@@ -296,7 +296,7 @@ async fn number_stored(broker: &Engine, partition: &str) -> usize {
     pop(broker, request).await.map_or(0, |popped| popped.messages.len())
 }
 
-/// Direct pushes that find deferred ones ahead of them, in a flight with others.
+/// Pushes that find deferred ones ahead of them, in a flight with other pushes.
 #[tokio::test]
 async fn a_push_behind_deferred_ones_of_a_locked_partition_holds_up_no_other() {
     let db = database().await;
@@ -341,7 +341,7 @@ async fn an_ack_that_is_deferred_for_a_locked_cursor_holds_up_no_other() {
     assert!(stuck.join_next().await.unwrap().unwrap());
 }
 
-/// More of them than may be in the air at once.
+/// More transactions than may be in flight at once.
 #[tokio::test]
 async fn transactions_on_locked_rows_hold_up_no_other() {
     for table in ["heads", "consumers"] {
@@ -370,7 +370,7 @@ async fn transactions_on_locked_rows_hold_up_no_other() {
         assert!(stuck.try_join_next().is_none(), "the row is locked");
         unlock(&held).await;
         let done = timeout(2 * USUAL, stuck.join_all()).await.expect("they are done once the lock is gone");
-        // The acknowledgement ends the lease that later ones depend on.
+        // The first acknowledgement ends the lease that the later ones depend on.
         assert!(done.iter().filter(|success| **success).count() > 0, "{done:?}");
     }
 }
@@ -396,7 +396,7 @@ async fn a_new_reader_of_a_locked_partition_holds_up_no_other_pop() {
     assert_eq!(stuck.join_next().await.unwrap().unwrap(), [0]);
 }
 
-/// The claims a broker has made so far.
+/// How many claims a broker has sent so far.
 fn claims(broker: &Engine) -> u64 {
     lane(broker, "pop").flights
 }
@@ -438,7 +438,7 @@ async fn a_locked_cursor_keeps_a_wildcard_pop_from_no_other_partition() {
         let popped = pop(&broker, any("q")).await.unwrap();
         complete(&broker, &popped).await;
     }
-    // Least recently served, so the first to be asked.
+    // This partition was served longest ago, so it is tried first.
     push_wide(&broker, "q", 0..1).await;
     let held = lock(&db, "consumers", "p0").await;
     push_wide(&broker, "q", 1..2).await;
@@ -452,7 +452,7 @@ async fn a_locked_cursor_keeps_a_wildcard_pop_from_no_other_partition() {
     unlock(&held).await;
 }
 
-/// A lock that lasts for a moment is no reason to say that there is nothing.
+/// A short lock is no reason to return nothing.
 #[tokio::test]
 async fn a_pop_that_does_not_wait_outlasts_a_moment_s_lock() {
     let db = database().await;

@@ -33,7 +33,7 @@ pub async fn encrypt(engine: &Engine, queue: &str) {
     configure(engine, queue, json!({"encryptionEnabled": true})).await;
 }
 
-/// Rows of all tables of Queen that hold this text.
+/// The tables of Queen with rows that contain this text.
 async fn found(sql: &Client, text: &str) -> Vec<String> {
     let tables = "select c.oid::regclass::text from pg_class c
                   where c.relnamespace = 'queen'::regnamespace and c.relkind = 'r'";
@@ -85,7 +85,7 @@ async fn what_rests_in_the_database_is_unreadable_and_what_comes_out_is_what_wen
     let items = payloads.iter().map(|payload| json!({"queue": "q", "partition": "p", "payload": payload}));
     send(&broker, &items.collect()).await.unwrap();
     assert_eq!(found(&sql, MARK).await, Vec::<String>::new());
-    // A view is for people, and shows the envelope; the key says that it is one.
+    // A view shows the envelope; the key id says that it is one.
     let shown = sql
         .query("select payload::text, key_id from queen.messages order by message_offset", &[])
         .await
@@ -237,8 +237,8 @@ async fn where_encryption_is_required_nothing_is_stored_readable_without_a_key()
     let ask = Configure::parse(br#"{"queue":"new","options":{"encryptionEnabled":true}}"#).unwrap();
     assert!(matches!(broker.configure(&ask).await, Err(Error::KeyRequired(queue)) if queue == "new"));
     configure(&broker, "new", json!({"encryptionEnabled": false})).await;
-    // A queue that is known to ask for nothing goes on in the spool. The broker may forget it just now, because it begins to
-    // hear others.
+    // A queue that is known not to require encryption can still use the spool. The broker may have just forgotten it,
+    // because it starts to receive notifications of other brokers.
     let probe = json!([{"queue": "probe", "payload": 1}]);
     eventually("both queues are known while the database is away", async || {
         proxy.refuse(false);
@@ -290,7 +290,7 @@ async fn a_push_from_sql_waits_in_the_inbox_for_the_key_that_is_required() {
     assert_eq!(open, [1, 2, 3, 4, 5], "what needs no key goes on");
     assert_eq!(number(&sql, "select count(*) from queen.messages where queue = 'secret'").await, 0);
     assert_eq!(number(&sql, "select count(*) from queen.inbox where error is null").await, 5);
-    // It leads the inbox, and makes room for one that has the key.
+    // The broker without the key leads the inbox, and makes way for one that has the key.
     let with_key = holding(db.url(), Some(ONE), None).await;
     eventually("the inbox is empty", async || {
         (number(&sql, "select count(*) from queen.inbox").await == 0).then_some(())
@@ -349,7 +349,7 @@ async fn a_key_is_replaced_without_losing_what_the_old_one_protects() {
     assert_eq!(popped.data(), vec![json!({"text": MARK}); 3]);
     let ids = "select count(*) from queen.messages where key_id = (case when transaction_id = 'c' then 'two' else 'one' end)";
     assert_eq!(number(&sql, ids).await, 3);
-    // Replayed to another queue: under the key of today, and encrypted although that queue does not ask for it.
+    // A replay to another queue encrypts with the current key, although that queue does not require encryption.
     ack_all(&after, &popped.messages, &[AckStatus::Dlq; 3]).await;
     let ask = RedriveAsk {
         queue: "q".to_owned(),
@@ -384,7 +384,7 @@ async fn without_its_key_a_message_waits_and_its_neighbours_do_not() {
     for auto_ack in [false, true] {
         let group = if auto_ack { "auto" } else { "g" };
         let ask = |request: PopRequest| PopRequest { auto_ack, ..request.group(group).batch(10) };
-        // What is before it is delivered, and no more is leased than that.
+        // Messages before it are delivered, and no more than those are leased.
         let first = pop(&blind, ask(named("q", "p"))).await.unwrap();
         assert_eq!(first.data(), [json!("plain")]);
         if !auto_ack {
@@ -406,7 +406,7 @@ async fn without_its_key_a_message_waits_and_its_neighbours_do_not() {
     let finding = examined.findings.iter().find(|finding| finding.code == "message_unreadable").unwrap();
     assert!(finding.text.contains("\"one\""), "{}", finding.text);
     blind.stop().await;
-    // With the key nothing is missing, for any group.
+    // With the key no message is missing, in any group.
     let seeing = holding(db.url(), Some(TWO), Some(ONE)).await;
     for group in ["g", "auto"] {
         let rest = drain(&seeing, "q", "p", group).await;
@@ -422,7 +422,7 @@ async fn a_message_that_was_changed_is_never_delivered_and_can_be_taken_out_of_t
     encrypt(&before, "q").await;
     let partition = push_ids(&before, "q", "p", &["a", "b"]).await[0].partition_id;
     before.stop().await;
-    // The payload of one message is passed off as another's.
+    // Makes the payload of one message pass for that of another.
     let swapped = "update queen.segments set frames = regexp_replace(frames, '\"transactionId\":\"a\"', '\"transactionId\":\"x\"')";
     assert_eq!(sql.execute(swapped, &[]).await.unwrap(), 1);
     let broker = holding(db.url(), Some(ONE), None).await;
@@ -450,7 +450,7 @@ async fn a_dead_letter_without_its_key_stays_one() {
     let letters = dead_letters(&blind, "q").await;
     assert!(letters.len() == 1 && letters[0].payload == "null" && letters[0].unreadable.is_some());
     blind.stop().await;
-    // Nor is it replayed in the open by one who can only read.
+    // A broker that has the key only for reading does not replay it unencrypted either.
     let reading = holding(db.url(), None, Some(ONE)).await;
     assert_eq!(dead_letters(&reading, "q").await[0].payload, "\"a\"");
     assert!(matches!(reading.replay_message(partition, "a").await, Err(Error::NoKey)));

@@ -121,7 +121,7 @@ async fn an_id_is_taken_again_once_its_window_has_passed_and_not_before() {
     let third = push_ids(&broker, "q", "p", &["x"]).await.remove(0);
     assert_eq!((third.status, third.message_id), (Duplicate, second.message_id));
 
-    // The window is the database's, so a broker without memories decides the same.
+    // The window is stored in the database, so a broker with an empty cache decides the same.
     let young = engine(db.url()).await;
     let fourth = push_ids(&young, "q", "p", &["x"]).await.remove(0);
     assert_eq!((fourth.status, fourth.message_id), (Duplicate, second.message_id));
@@ -167,14 +167,14 @@ async fn a_duplicate_does_not_hide_the_original_that_another_broker_has_written(
     complete(&broker, &pop(&broker, any("q")).await.unwrap()).await;
     assert!(pop(&broker, any("q")).await.is_none());
 
-    // Another broker's push, of which no hint has come yet.
+    // Another broker's push, of which this one has not been notified yet.
     write_unnoticed(&sql, "q", "p", "x").await;
     assert_eq!(push_ids(&broker, "q", "p", &["x"]).await[0].status, Duplicate);
     assert_eq!(data(&broker, any("q")).await, ["x"]);
 }
 
-/// A long window is learnt before anything is appended, by a broker that has room for it; otherwise, and for more ids than
-/// are searched for one by one, the log is compared with. Exact in any case.
+/// A broker with room for a long window reads it before the first append. Otherwise, and for more ids than are searched
+/// one by one, it compares with the log. The result is exact in all cases.
 #[tokio::test]
 async fn a_long_window_is_exact_for_a_broker_that_starts_cold_whatever_it_can_remember() {
     let db = database().await;
@@ -206,8 +206,8 @@ async fn a_long_window_is_exact_for_a_broker_that_starts_cold_whatever_it_can_re
     }
 }
 
-/// What another broker has written since this one last looked is searched through, for this very push may have been
-/// tried before; but not further back than that can be.
+/// A broker searches what other brokers have written since it last looked, because this very push may have been
+/// attempted before, but no further back than that is possible.
 #[tokio::test]
 async fn an_id_that_another_broker_wrote_before_the_window_is_no_duplicate() {
     let db = database().await;

@@ -1,8 +1,8 @@
 //! The known defects of the specification's sample SQL, by their numbers in its README: for each, what would go wrong if it were
 //! carried over.
 //!
-//! 4 (the claim of the operation queue) and 9 (an ack deferred with 202) concern the operation queue, which is not
-//! built yet; of 7 the half that exists without it is here: order under concurrent pushes.
+//! 4 (the claim of the operation queue) and 9 (an ack deferred with 202) concern deferred operations, which have tests
+//! of their own (deferred.rs, deferred_acks.rs). Of 7, this file has order under concurrent pushes.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ async fn defect_1_a_group_that_has_never_read_resolves_a_wildcard_and_only_one_c
     let (a, b) = (engine(db.url()).await, engine(db.url()).await);
     push(&a, "q", "p", 0..1).await;
     for round in 0..5 {
-        // No consumer row exists for this group: nothing to lock, and still only one may have it.
+        // This group has no consumer row yet, so there is nothing to lock, and still only one pop may get the message.
         let pops = (0..8).map(|n| {
             let broker = if n % 2 == 0 { a.clone() } else { b.clone() };
             let request = any("q").group(&format!("first contact {round}"));
@@ -42,7 +42,7 @@ async fn defect_2_a_fetch_returns_the_batch_and_not_the_partition() {
     for n in 0..50 {
         push(&writer, "q", "many segments", n..n + 1).await;
     }
-    // One that has to read from the log, and one that remembers.
+    // A broker that has to read from the log, and one with the messages in its cache.
     for (reader, group) in [(&engine(db.url()).await, "cold"), (&writer, "warm")] {
         for partition in ["one segment", "many segments"] {
             for batch in [1, 7] {
@@ -93,7 +93,7 @@ async fn defect_6_a_push_that_started_first_and_committed_last_is_not_skipped() 
     let (broker, mut slow) = (engine(db.url()).await, db.client().await);
     push(&broker, "q", "p", 0..1).await;
     assert_eq!(drain(&broker, "q", "p", "g").await.len(), 1);
-    // A session is in the middle of writing to the partition: a later push has to wait for a place behind it.
+    // A session is writing to the partition, so a later push has to wait for its place.
     let transaction = slow.transaction().await.unwrap();
     transaction.execute("select 1 from queen.heads for no key update", &[]).await.unwrap();
     let pushing = {
@@ -157,7 +157,7 @@ async fn defect_7_pushes_that_do_not_wait_for_each_other_are_stored_in_the_order
     let db = database().await;
     let broker = engine(db.url()).await;
     push(&broker, "q", "p", 0..1).await;
-    // None waits for its answer; some are large, so that they take longer.
+    // No push waits for the previous response; some are large, so that they take longer.
     let pushes = (1..200).map(|n| {
         let broker = broker.clone();
         async move {
@@ -180,12 +180,12 @@ async fn defect_8_acknowledging_a_higher_message_first_loses_no_failed_one_below
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     push(&broker, "q", "p", 0..5).await;
     let popped = pop(&broker, any("q").group("g").batch(5)).await.unwrap();
-    // In one call, the failure counts, wherever it stands in the list.
+    // Within one call the failure counts, wherever it is in the list.
     let messages = [popped.messages[3].clone(), popped.messages[1].clone(), popped.messages[2].clone()];
     ack_all(&broker, &messages, &[Completed, Failed, Completed]).await;
     let again = pop(&broker, any("q").group("g").batch(5)).await.unwrap();
     assert_eq!(again.data(), [0, 1, 2, 3, 4], "what is silent below a failure is not done either");
-    // And a cursor never goes back.
+    // A cursor never moves back.
     ack(&broker, &again.messages[3], Completed).await;
     ack(&broker, &again.messages[0], Completed).await;
     travel(&sql, "301 seconds").await;
@@ -200,7 +200,7 @@ async fn defect_10_one_bad_item_does_not_fail_its_batch() {
     configure(&broker, "q", json!({"retryLimit": 0})).await;
     push_ids(&broker, "q", "p", &["a"]).await;
     let waiting = parked(&broker, any("r").wait(std::time::Duration::from_secs(10))).await;
-    // Valid JSON that a jsonb cast would refuse, beside duplicates, unknown queues and plain messages.
+    // Valid JSON that a jsonb cast would refuse, together with duplicates, unknown queues and plain messages.
     let payloads = [r#""\u0000""#, "1e200000", r#""\udead""#, "1", "{}"];
     let pushes = payloads.into_iter().enumerate().map(|(n, payload)| {
         let broker = broker.clone();

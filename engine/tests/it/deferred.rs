@@ -1,4 +1,4 @@
-//! Deferred pushes: accepted, durable, in order, exactly once, whichever broker executes them and whichever dies.
+//! Deferred pushes: accepted, durable, in order, exactly once, no matter which broker executes them and which one dies.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::support::*;
 
-/// Believes that its database cannot keep up.
+/// An engine that takes its database to be overloaded.
 fn strained(url: &str) -> Config {
     let mut config = idle(url);
     config.deferring.push_utilisation = 0.0;
@@ -19,7 +19,7 @@ fn strained(url: &str) -> Config {
     config
 }
 
-/// An engine that defers every push and works off none.
+/// An engine that defers every push and executes none of them.
 pub async fn deferring(url: &str) -> Engine {
     engine_with(strained(url)).await
 }
@@ -63,7 +63,7 @@ async fn a_deferred_push_lands_with_the_ids_it_was_promised_and_says_so() {
     let ids: Vec<Uuid> = pushed.iter().map(|result| result.message_id).collect();
     assert_eq!(sql.query_one(text, &[&ids]).await.unwrap().get::<_, i64>(0), 3, "the view knows them, too");
 
-    // Sent again it is a duplicate, known by the id it was promised.
+    // Pushed again it is a duplicate, and the response has the id that was promised.
     let again = push_ids(&worker, "q", "a", &["x"]).await;
     assert_eq!((again[0].status, again[0].message_id), (Duplicate, pushed[0].message_id));
     assert!(again[0].ticket.is_none());
@@ -153,8 +153,8 @@ async fn a_calm_broker_goes_behind_what_another_has_deferred() {
     eventually("nothing is pending", async || (number(&sql, open).await == 0).then_some(())).await;
 }
 
-/// Three clients, two brokers of which one is strained, and one partition: each client's messages stay in the order it
-/// sent them in, and each is there once.
+/// Three clients, two brokers of which one is overloaded, and one partition: each client's messages are stored once, in
+/// the order in which they were sent.
 #[tokio::test]
 async fn order_holds_while_pushes_switch_between_straight_and_deferred() {
     let db = database().await;
@@ -166,7 +166,7 @@ async fn order_holds_while_pushes_switch_between_straight_and_deferred() {
         clients.spawn(async move {
             let mut deferred = 0;
             for n in 0..60 {
-                // Runs of one broker, so that the deferred queue is empty now and then.
+                // Several in a row use the same broker, so that the deferred queue is empty now and then.
                 let broker = &brokers[usize::from((n + client * 7) % 20 < 4)];
                 let items = json!([{"queue": "q", "partition": "p", "payload": [client, n]}]);
                 deferred += usize::from(send(broker, &items).await.unwrap()[0].ticket.is_some());

@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 
 use crate::support::*;
 
-/// Believes that its database cannot keep up with acknowledgements.
+/// An engine that takes its database to be overloaded by acknowledgements.
 fn strained(url: &str) -> Config {
     let mut config = idle(url);
     config.deferring.ack_utilisation = 0.0;
@@ -19,7 +19,7 @@ fn strained(url: &str) -> Config {
     config
 }
 
-/// An engine that defers every acknowledgement and works off none.
+/// An engine that defers every acknowledgement and executes none of them.
 pub async fn deferring(url: &str) -> Engine {
     let engine = engine_with(strained(url)).await;
     push(&engine, "probe", "p", 0..1).await;
@@ -92,7 +92,7 @@ async fn a_deferred_dead_letter_of_a_locked_queue_holds_up_no_other_deferred_ack
     for ticket in &tickets[1..] {
         landed(&worker, ticket).await;
     }
-    // What waits for the lock holds nothing else.
+    // The acknowledgement that waits for the lock does not block anything else.
     push(&worker, "q", "p", 1..2).await;
     assert_eq!(data(&worker, named("q", "p")).await, [1]);
     assert!(dead_letters(&worker, "given up").await.is_empty());
@@ -101,7 +101,7 @@ async fn a_deferred_dead_letter_of_a_locked_queue_holds_up_no_other_deferred_ack
     assert_eq!(dead_letters(&worker, "given up").await.len(), 1);
 }
 
-/// A `completed` that came later must not finish what a deferred `failed` wants back.
+/// A later `completed` must not complete a message that a deferred `failed` returns for redelivery.
 #[tokio::test]
 async fn a_failed_one_that_was_deferred_is_delivered_again() {
     let db = database().await;

@@ -1,13 +1,13 @@
 //! The doctor on real databases: each finding is provoked, and a healthy database has none.
 
-use queen_engine::{Config, Examination, Severity, diagnose};
+use queen_engine::{Config, Examination, Severity, examine};
 use queen_testkit::{Cluster, Database, Pooler, cluster_with};
 use serde_json::json;
 use tokio_postgres::Client;
 
 use crate::support::{any, config, configure, engine, engine_with, eventually, pop, push, push_wide, travel};
 
-/// As Queen runs its own: safe. Prepared transactions need a place.
+/// The safe settings that Queen's own server has, and room for prepared transactions.
 const SAFE: [(&str, &str); 2] = [("shared_buffers", "128MB"), ("max_prepared_transactions", "5")];
 
 async fn safe_cluster() -> Cluster {
@@ -15,7 +15,7 @@ async fn safe_cluster() -> Cluster {
 }
 
 async fn examined(config: &Config) -> Examination {
-    diagnose(config).await.expect("the database can be examined")
+    examine(config).await.expect("the database can be examined")
 }
 
 fn codes(examination: &Examination) -> Vec<&'static str> {
@@ -30,8 +30,8 @@ fn finding(examination: &Examination, code: &str, severity: Severity) -> String 
     found[0].text.clone()
 }
 
-/// What is said about the session of this name. When the clock has jumped, whatever the broker itself is in the middle of
-/// looks old as well, so others may be named beside it.
+/// The finding about the session with this name. When the clock has jumped, the broker's own current statements look
+/// old as well, so other sessions may be named next to it.
 fn named(examination: &Examination, code: &str, severity: Severity, session: &str) -> String {
     let found = examination.findings.iter().find(|finding| {
         finding.code == code && finding.severity == severity && finding.text.contains(session)
@@ -39,7 +39,7 @@ fn named(examination: &Examination, code: &str, severity: Severity, session: &st
     found.unwrap_or_else(|| panic!("{code} of {session}: {:?}", examination.findings)).text.clone()
 }
 
-/// A session that is in a transaction, with a snapshot, and does nothing.
+/// An idle session in a transaction, with a snapshot.
 async fn idle_in_transaction(database: &Database) -> Client {
     let session = database.client().await;
     let sql = "set application_name = 'forgetful'; begin isolation level repeatable read; select 1 from queen.queues";
@@ -61,7 +61,7 @@ async fn a_healthy_database_is_left_in_peace_by_command_and_by_broker() {
     assert_eq!(seen.findings, []);
     let facts = seen.facts.as_ref().unwrap();
     assert_eq!((facts.sessions.brokers, facts.leases.as_ref().unwrap().live), (1, 1));
-    // The broker may be in the middle of something itself.
+    // The broker itself may be running a statement.
     assert!(facts.oldest_xmin_seconds() < 60.0, "{facts:?}");
     assert!(facts.tables.iter().any(|table| table.name == "segments"), "{:?}", facts.tables);
     assert_eq!(engine.findings().unwrap().findings, []);
@@ -144,7 +144,7 @@ async fn sessions_that_pin_old_row_versions_are_named() {
     assert!(text.contains("10 min") && text.contains("pg_terminate_backend"), "{text}");
     let text = finding(&seen, "prepared_transaction", Severity::Problem);
     assert!(text.contains("left behind") && text.contains("rollback prepared"), "{text}");
-    // It was the clock of the database that moved.
+    // It was the clock of the database that has moved.
     assert!(finding(&seen, "clock_difference", Severity::Warning).contains("behind"));
     assert!(seen.facts.as_ref().unwrap().oldest_xmin_seconds() > 500.0);
 

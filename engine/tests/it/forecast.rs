@@ -37,8 +37,8 @@ async fn a_forecast_is_what_the_seek_then_does_and_does_none_of_it() {
     travel(&sql, "1 minute").await;
     push(&broker, "q", "a", 5..9).await;
     push(&broker, "q", "c", 0..2).await;
-    // One that is in the middle, one that has read all, one that begins now, one that reads a single partition, and one
-    // nobody has heard of.
+    // One group in the middle, one that has read everything, one that starts now, one that reads a single partition,
+    // and one that does not exist.
     complete(&broker, &pop(&broker, named("q", "a").group("middle").batch(7)).await.unwrap()).await;
     complete(&broker, &pop(&broker, named("q", "b").group("middle").batch(1)).await.unwrap()).await;
     for partition in ["a", "b", "c"] {

@@ -77,7 +77,7 @@ async fn what_two_brokers_do_adds_up() {
     push(&first, "q", "p", 0..3).await;
     push(&second, "q", "p", 0..4).await;
     total(&first, &of("q")).await;
-    // The first has to be written down before the second can tell.
+    // The first broker's counts have to be stored before the second one can report them.
     assert_eq!(total(&second, &of("q")).await.counts.push_messages, 7);
     assert_eq!(total(&second, &HistoryFilter::default()).await.counts.push_messages, 7);
     for (host, messages) in [("one", 3), ("two", 4), ("three", 0)] {
@@ -112,7 +112,7 @@ async fn steps_are_as_wide_as_the_range_asks_for() {
     push(&broker, "q", "p", 0..1).await;
     total(&broker, &of("q")).await;
     let began = now(&sql).await;
-    // Two minutes ago by then, and another hour.
+    // The clock moves by two minutes, and then by more than an hour.
     for (interval, messages) in [("2 minutes", 2), ("67 minutes", 4)] {
         travel(&sql, interval).await;
         total(&broker, &of("q")).await;
@@ -151,7 +151,7 @@ async fn the_past_outlives_the_broker_and_goes_with_its_queue() {
     assert_eq!(number(&sql, "select count(*) from queen.queue_minutes where queue_name = 'q'").await, 0);
     assert_eq!(total(&again, &of("kept")).await.counts.push_messages, 2);
     assert_eq!(total(&again, &HistoryFilter::default()).await.counts.push_messages, 5, "it did happen");
-    // Counts of a deleted queue are not kept either.
+    // Later counts of a deleted queue are not stored either.
     assert!(pop(&again, any("q")).await.is_none());
     total(&again, &of("q")).await;
     assert_eq!(number(&sql, "select count(*) from queen.queue_minutes where queue_name = 'q'").await, 0);
@@ -180,7 +180,7 @@ async fn an_answer_that_gets_lost_is_not_counted_twice() {
     let broker = engine(proxy.url()).await;
     for round in 1..=5 {
         push(&broker, "q", "p", 0..1).await;
-        // A column of the answer, and so after the commit.
+        // The name of a result column, so the response is lost after the commit.
         proxy.cut_before_reply(Some(b"ack_messages"));
         let (asking, filter) = (broker.clone(), of("q"));
         let cut = async {
@@ -335,7 +335,7 @@ async fn rates_are_those_of_the_last_full_minute() {
     push(&broker, "q", "p", 0..3).await;
     push(&broker, "r", "p", 0..5).await;
     total(&broker, &of("q")).await;
-    // Into the minute after the one that was written to, and far enough for all to have written it.
+    // Moves the clock into the minute after the recorded one, far enough for all brokers to have stored it.
     let text = "do $do$ begin execute format($f$
                     create or replace function queen.now() returns timestamptz language sql volatile parallel safe
                     as $$ select timestamptz %L + interval '70 seconds' $$ $f$,

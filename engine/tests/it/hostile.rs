@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use queen_engine::{DeadLetterFilter, SeekTo, diagnose};
+use queen_engine::{DeadLetterFilter, SeekTo, examine};
 use queen_protocol::AckStatus;
 use queen_testkit::{Database, connect, empty_database};
 use serde_json::json;
@@ -19,7 +19,7 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(12);
 
-/// All words that end in an opening parenthesis, or follow `from` and the like, in the SQL of this crate.
+/// All words in the SQL of this crate that are followed by an opening parenthesis, or follow `from` and the like.
 fn words() -> (BTreeSet<String>, BTreeSet<String>) {
     fn read(folder: &Path, text: &mut String) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -56,7 +56,8 @@ fn array(words: impl IntoIterator<Item = String>) -> String {
     format!("'{{{}}}'::text[]", words.into_iter().collect::<Vec<_>>().join(","))
 }
 
-/// A database whose schema `public` is full of hostile objects, and the role that planted them.
+/// A database whose schema `public` is full of hostile objects, and sessions of its owner and of
+/// the role that planted them.
 async fn hostile_database() -> (Database, Client, Client) {
     let db = empty_database().await;
     let sql = db.client().await;
@@ -73,7 +74,7 @@ async fn hostile_database() -> (Database, Client, Client) {
     let (called, all) = words();
     let built_in = "select coalesce(array_agg(distinct p.proname::text), '{}') from pg_proc p
                     where p.pronamespace = 'pg_catalog'::regnamespace and p.proname = any ($1)";
-    // No name in PostgreSQL is longer.
+    // PostgreSQL has no longer names.
     let called: Vec<String> = called.into_iter().filter(|name| name.len() < 64).collect();
     let names: Vec<String> = sql.query_one(built_in, &[&called]).await.unwrap().get(0);
     assert!(names.len() > 80 && names.iter().any(|name| name == "make_interval"), "{names:?}");
@@ -84,7 +85,7 @@ async fn hostile_database() -> (Database, Client, Client) {
         .batch_execute(&format!("set search_path = pg_catalog; {plant}; reset search_path"))
         .await
         .unwrap();
-    // Even an order in which nothing of PostgreSQL's own is found first.
+    // A search path in which `pg_catalog` comes last.
     let path = format!("alter database {} set search_path = public, pg_catalog", db.name());
     sql.batch_execute(&path).await.unwrap();
     (db, sql, mallory)
@@ -147,9 +148,9 @@ async fn a_broker_calls_nothing_that_a_neighbor_has_planted() {
     broker.live_keys().await.unwrap();
     broker.set_pop_maintenance(true).await.unwrap();
     broker.set_pop_maintenance(false).await.unwrap();
-    assert!(diagnose(&settings).await.unwrap().facts.is_some());
+    assert!(examine(&settings).await.unwrap().facts.is_some());
 
-    // From SQL: a role that may push, in a session that looks in the wrong places first.
+    // From SQL: a role that may push, in a session with a bad search path.
     let role = format!("{}_mallory", db.name());
     let grants = format!(
         "grant usage on schema queen to {role}; grant execute on function queen.push(text, text, jsonb, text, uuid) to {role}"
@@ -158,7 +159,7 @@ async fn a_broker_calls_nothing_that_a_neighbor_has_planted() {
     mallory.batch_execute("select queen.push('q', 'sql', '{\"n\": 1}', 'id')").await.unwrap();
     eventually("the message arrives", async || pop(&broker, named("q", "sql").group("g")).await).await;
 
-    // From SQL: a person with the broker's rights and PostgreSQL's default path.
+    // From SQL: a user with the broker's rights and PostgreSQL's default search path.
     let person = db.client().await;
     person.batch_execute("set search_path = \"$user\", public").await.unwrap();
     for text in [
@@ -180,8 +181,8 @@ async fn a_broker_calls_nothing_that_a_neighbor_has_planted() {
     assert_eq!(hits(&sql).await, Vec::<String>::new(), "hostile objects were called");
 }
 
-/// Sessions of brokers have a path of their own. What runs in other sessions has to bring one, or names that were looked
-/// up when it was created.
+/// Sessions of brokers have their own search path. Procedures that run in other sessions have to set one, or use names
+/// that were resolved when they were created.
 #[tokio::test]
 async fn what_runs_in_sessions_of_others_does_not_use_their_search_path() {
     let db = queen_testkit::database().await;
@@ -194,7 +195,7 @@ async fn what_runs_in_sessions_of_others_does_not_use_their_search_path() {
                        or p.proname = any ('{push_messages_v2,push_messages_v3,pop_specific_batch}'))";
     let found: String = sql.query_one(text, &[]).await.unwrap().get(0);
     assert_eq!(found, "");
-    // What has been looked up for good was found among PostgreSQL's own.
+    // Names that were resolved at creation refer to PostgreSQL's own objects.
     let text = "select coalesce(string_agg(pg_describe_object(d.classid, d.objid, d.objsubid) || ' uses '
                                            || pg_describe_object(d.refclassid, d.refobjid, 0), ', '), '')
                 from pg_depend d

@@ -18,7 +18,7 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(12);
 
-/// As an application calls it.
+/// Pushes like an application.
 async fn push(sql: &Client, queue: &str, partition: &str, payload: impl Into<Value>) -> Uuid {
     let text = "select queen.push($1, $2, $3::text::jsonb)";
     sql.query_one(text, &[&queue, &partition, &payload.into().to_string()]).await.unwrap().get(0)
@@ -28,13 +28,13 @@ async fn run(sql: &Client, text: &str) {
     sql.batch_execute(text).await.unwrap();
 }
 
-/// The error of something that must be refused.
+/// The error message of a statement that must be refused.
 async fn refusal(sql: &Client, text: &str) -> String {
     let error = sql.batch_execute(text).await.expect_err(text);
     error.as_db_error().expect("PostgreSQL says so").message().to_owned()
 }
 
-/// Waits until nothing is on its way.
+/// Waits until the inbox is empty.
 async fn moved(sql: &Client) {
     eventually("the inbox is empty", async || {
         let left = "select (select count(*) from queen.inbox) + (select count(*) from queen.inbox_commits)";
@@ -43,7 +43,7 @@ async fn moved(sql: &Client) {
     .await;
 }
 
-/// How many sessions hold a lock of the inbox alone.
+/// How many sessions hold an exclusive lock of the inbox.
 async fn holders(sql: &Client, lock: &str) -> i64 {
     let text = format!(
         "select count(*) from pg_locks l join pg_database d on d.oid = l.database
@@ -53,7 +53,7 @@ async fn holders(sql: &Client, lock: &str) -> i64 {
     number(sql, &text).await
 }
 
-/// Waits until a broker rests, or none does.
+/// Waits until a broker rests, or until none does.
 async fn resting(sql: &Client, rests: bool) {
     let rested = async || ((holders(sql, "queen.inbox.rest").await > 0) == rests).then_some(());
     eventually("the broker rests, or does not", rested).await;
@@ -89,7 +89,7 @@ async fn what_is_rolled_back_whole_or_to_a_savepoint_was_never_pushed() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     run(&sql, "begin; select queen.push('q', 'p', '1'); rollback").await;
-    // The first push of a transaction may itself be taken back.
+    // Even the first push of a transaction may be rolled back to a savepoint.
     run(
         &sql,
         "begin; savepoint s; select queen.push('q', 'p', '2'); rollback to s; select queen.push('q', 'p', '3');
@@ -104,7 +104,8 @@ async fn what_is_rolled_back_whole_or_to_a_savepoint_was_never_pushed() {
 async fn the_order_of_commits_is_the_order_of_messages() {
     let db = database().await;
     let (early, late, sql) = (db.client().await, db.client().await, db.client().await);
-    // Before any broker moves rows, so that it finds all of them at once and has only their numbers to go by.
+    // Rows from before any broker moves them, so that it finds all of them at once and has
+    // only their numbers to sort by.
     engine(db.url()).await.stop().await;
     for session in [&early, &late] {
         run(session, "begin isolation level repeatable read").await;
@@ -120,7 +121,7 @@ async fn the_order_of_commits_is_the_order_of_messages() {
     let broker = engine(db.url()).await;
     moved(&sql).await;
     assert_eq!(payloads(&drain(&broker, "q", "p", "g").await), numbers(1..7));
-    // And while one does.
+    // The same while a broker moves rows.
     for session in [&early, &late] {
         run(session, "begin").await;
     }
@@ -148,7 +149,7 @@ async fn a_message_that_was_pushed_within_the_window_is_a_duplicate_however_long
     assert_eq!(ids, ["x", "y"]);
 }
 
-/// A transaction that notifies cannot be prepared, and pushers notify a broker that rests.
+/// A transaction that notifies cannot be prepared, and a push notifies a broker that rests.
 #[tokio::test]
 async fn a_transaction_that_pushes_may_be_prepared_also_while_the_broker_rests() {
     let cluster = cluster_with(&[("max_prepared_transactions", "5"), ("fsync", "off")]).await;
@@ -163,7 +164,7 @@ async fn a_transaction_that_pushes_may_be_prepared_also_while_the_broker_rests()
     sql.execute("prepare transaction 'by the extended protocol'", &[]).await.unwrap();
     run(&sql, "begin; select queen.push('q', 'p', '4'); prepare transaction 'given up'").await;
     assert_eq!(holders(&sql, "queen.inbox.rest").await, 1, "nobody was woken");
-    // This one wakes it, and from here on those that are prepared find it awake.
+    // This push wakes the broker, so the transactions prepared from here on find it awake.
     let waiting = parked(&broker, named("q", "other").wait(LONG)).await;
     run(&sql, "begin; select queen.push('q', 'other', '5'); commit").await;
     assert_eq!(waiting.answer().await.unwrap().data(), [5]);
@@ -191,7 +192,7 @@ async fn sessions_that_push_at_once_each_keep_their_own_order() {
         let sql = db.client().await;
         sessions.spawn(async move {
             for n in 0..40 {
-                // Some alone, some in transactions, some of which go nowhere.
+                // Some pushes alone, some in transactions, and some of those are rolled back.
                 let text = match n % 4 {
                     0 => "select queen.push('q', 'p', jsonb_build_array($1::int, $2::int))",
                     _ => "with r as (select queen.push('q', 'p', jsonb_build_array($1::int, $2::int))) select * from r",
@@ -271,7 +272,7 @@ async fn a_parked_pop_does_not_wait_for_the_slow_look_of_a_resting_broker() {
         resting(&sql, true).await;
         waits.push(delivery(&broker, &sql, &format!("p{n}")).await);
     }
-    // That look comes once a second; waiting for it would take half a second on average.
+    // A resting broker looks once a second; waiting for that would take half a second on average.
     waits.sort_unstable();
     assert!(waits[2] < Duration::from_millis(250), "{waits:?}");
 }
@@ -281,7 +282,7 @@ async fn a_pusher_notifies_a_resting_broker_and_otherwise_keeps_it_from_resting_
     let db = database().await;
     let _broker = engine(db.url()).await;
     let (sql, other) = (db.client().await, db.client().await);
-    // What a commit does before it commits.
+    // A push with everything that its commit does before committing.
     let pushing = "begin; select queen.push('q', 'p', '1'); set constraints all immediate";
     let shares = "select count(*) from pg_locks
                   where locktype = 'advisory' and mode = 'ShareLock' and pid = pg_backend_pid()";
@@ -321,7 +322,7 @@ async fn an_open_transaction_delays_no_other() {
         let popped = waiting.answer().await.expect("those of others");
         assert_eq!(popped.data(), [n]);
         complete(&broker, &popped).await;
-        // Over HTTP neither.
+        // Nor do pushes over HTTP wait.
         push_ids(&broker, "q", "other", &[&n.to_string()]).await;
     }
     let waiting = parked(&broker, named("q", "p").wait(LONG)).await;
@@ -336,7 +337,7 @@ async fn a_locked_partition_holds_up_its_own_rows_only_and_keeps_their_order() {
     push_ids(&broker, "q", "p", &["a"]).await;
     run(&locker, "begin; select 1 from queen.heads for update").await;
     for n in 0..6 {
-        // Each transaction has something for both.
+        // Each transaction has a message for both partitions.
         run(&sql, &format!("select queen.push('q', 'p', '{n}'), queen.push('q', 'free', '{n}')")).await;
         let popped = pop(&broker, named("q", "free").wait(LONG)).await.expect("the other partition");
         assert_eq!(popped.data(), [n]);
@@ -356,7 +357,7 @@ async fn looks_do_not_grow_with_what_an_open_transaction_keeps_alive() {
     let db = database().await;
     let (broker, open, sql) = (engine(db.url()).await, db.client().await, db.client().await);
     run(&open, "begin isolation level repeatable read; select 1").await;
-    // How often this test asks must not count.
+    // Queries of this test itself must not count, so they use no index.
     run(&sql, "set enable_indexscan = off; set enable_indexonlyscan = off; set enable_bitmapscan = off")
         .await;
     for _ in 0..5 {
@@ -373,7 +374,7 @@ async fn looks_do_not_grow_with_what_an_open_transaction_keeps_alive() {
     run(&sql, "select pg_stat_clear_snapshot()").await;
     let before = number(&sql, reads).await;
     let broker = engine(db.url()).await;
-    // One full look at the start; from then on only at what is new.
+    // One complete look at the start, and from then on only at new rows.
     for n in 0..20 {
         push(&sql, "q", "p", n).await;
         moved(&sql).await;
@@ -476,7 +477,7 @@ async fn pushes_from_sql_do_not_overtake_deferred_ones() {
     let db = database().await;
     let (broker, sql) = (engine_with(idle(db.url())).await, db.client().await);
     push_ids(&broker, "q", "p", &["a"]).await;
-    // What a broker under load leaves behind.
+    // A deferred push, as a broker under load leaves it.
     let defer = "select queen.defer_pushes(array[gen_random_uuid()], array[p.id], array[1],
                         array[queen.transaction_hash('b', true)],
                         array['{\"transactionId\":\"b\",\"messageId\":\"' || gen_random_uuid() || '\",\"payload\":\"b\"}'], 30, 3, 5)
@@ -517,7 +518,7 @@ async fn deleting_a_queue_takes_its_rows_along_and_a_later_push_makes_it_anew() 
     moved(&sql).await;
     assert_eq!(payloads(&drain(&broker, "kept", "p", "g").await), [2]);
     assert!(pop(&broker, any("q")).await.is_none());
-    // Behind the back of a running broker, again and again while it moves rows.
+    // Unnoticed by a running broker, repeatedly while it moves rows.
     let (pusher, deleter) = (db.client().await, db.client().await);
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
@@ -531,7 +532,7 @@ async fn deleting_a_queue_takes_its_rows_along_and_a_later_push_makes_it_anew() 
                 0 => "delete from queen.queues where name = 'q'",
                 _ => "select queen.delete_queue('q')",
             };
-            // It may fail because another session was in its way; deletions by hand are retried.
+            // It may fail because of another session's lock; deletions by hand are repeated.
             let _ = deleter.batch_execute(text).await;
         }
     });
@@ -558,7 +559,8 @@ async fn a_second_broker_takes_over_and_only_one_moves_at_a_time() {
     assert_eq!(waiting.answer().await.unwrap().data(), [2]);
 }
 
-/// Pushes 0.. from several sessions, each into its own partition, until `harm` is over; then all must be there once.
+/// Pushes numbers from 0 in several sessions, each into its own partition, until `harm` is over.
+/// Then each must be stored once.
 async fn under_harm(db: &Database, harm: impl AsyncFnOnce()) {
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut pushers = JoinSet::new();
@@ -643,7 +645,7 @@ async fn rows_wait_during_maintenance() {
     broker.set_push_maintenance(true).await.unwrap();
     resting(&sql, false).await;
     push(&sql, "q", "p", 1).await;
-    // As long as anything else would take, several times over.
+    // Several times as long as anything else would take.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(number(&sql, "select count(*) from queen.inbox").await, 1);
     broker.set_push_maintenance(false).await.unwrap();
@@ -655,7 +657,7 @@ async fn rows_wait_during_maintenance() {
 async fn a_row_that_the_log_refuses_is_set_aside_and_other_rows_are_stored() {
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
-    // There is no such row; so one is made impossible from outside.
+    // The log refuses no row by itself, so this trigger makes it refuse one.
     push_ids(&broker, "q", "p", &["x"]).await;
     run(
         &sql,
@@ -695,7 +697,7 @@ async fn rows_without_a_place_in_the_order_are_found_by_the_next_leader() {
     let broker = engine(db.url()).await;
     moved(&sql).await;
     assert_eq!(payloads(&drain(&broker, "q", "p", "g").await), [1]);
-    // And a transaction that says it has pushed before.
+    // The same with a transaction that claims to have pushed before.
     run(&sql, "begin; select set_config('queen.pushed', pg_current_xact_id()::text, true); select queen.push('q', 'p', '2'); commit")
         .await;
     assert_eq!(number(&sql, "select count(*) from queen.inbox_commits").await, 0);

@@ -34,7 +34,7 @@ async fn a_key_lives_until_it_is_revoked_or_expires_and_is_remembered() {
     let all = list_keys(&config).await.unwrap();
     assert_eq!(all.len(), 2);
     assert!(all[0].revoked_at.is_some() && all[0].hash == [1; 32] && all[0].grants.is_some());
-    // What no broker could read is not stored.
+    // Keys that no broker could read are not stored.
     for bad in [new(first, &[1; 32], None), new("x", &[1; 32], None), new("00000000000000cc", &[1; 31], None)]
     {
         assert!(create_key(&config, &bad).await.is_err());
@@ -50,7 +50,7 @@ async fn a_partition_is_known_by_id_and_by_number() {
         ids.push(push(&broker, queue, "p", 0..1).await[0].partition_id);
     }
     let asked = [ids[1], Uuid::nil(), ids[0], ids[1]];
-    // The second time from memory.
+    // The second time, the owners come from memory.
     for _ in 0..2 {
         let owners = broker.owners(&asked).await.unwrap();
         let names: Vec<_> = owners.iter().map(Option::as_deref).collect();

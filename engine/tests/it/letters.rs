@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use crate::support::{Ask, ack_items, ack_of, engine, named, number, pop, push, travel};
 
-/// One message for each of these errors, given up because of it by `g`.
+/// Pushes one message for each of these errors, and makes it a dead letter of `g` with that error.
 pub async fn dead_of(engine: &Engine, queue: &str, partition: &str, errors: &[Option<&str>]) {
     push(engine, queue, partition, 0..errors.len()).await;
     let popped = pop(engine, named(queue, partition).group("g").batch(errors.len() as u32))
@@ -78,7 +78,7 @@ async fn alike_are_counted_together_and_a_shape_chooses_exactly_those() {
     assert!(customer.example.starts_with("no such customer ") && customer.example.len() > 17, "{customer:?}");
     assert!(customer.first_failed_at < customer.last_failed_at, "{customer:?}");
 
-    // Whatever was shown, the same letters are listed.
+    // Listing by a shape returns exactly the letters that were counted.
     for each in &all.shapes {
         let (letters, total) = broker.dead_letters(&of_shape(&each.shape)).await.unwrap();
         assert_eq!((letters.len() as i64, total), (each.count, each.count), "{each:?}");
@@ -113,7 +113,7 @@ async fn alike_are_counted_together_and_a_shape_chooses_exactly_those() {
     assert_eq!(narrow(DeadLetterFilter { to: Some(0), ..Default::default() }).await.total, 0);
     assert_eq!(narrow(DeadLetterFilter { queue: named("nowhere"), ..Default::default() }).await.total, 0);
 
-    // What is thrown away is what was shown.
+    // A purge deletes exactly what was shown.
     let purged = broker.purge_dead_letters("q", &of_shape("")).await.unwrap();
     assert_eq!(purged, Some(2));
     let purged = broker.purge_dead_letters("q", &of_shape("no such customer #")).await.unwrap();

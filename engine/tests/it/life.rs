@@ -19,7 +19,7 @@ async fn life(engine: &Engine, partition: Uuid, id: &str) -> MessageLife {
     engine.life(partition, id).await.unwrap().expect("the message is known")
 }
 
-/// Each event as one line: what, by whom, the how manieth time.
+/// Each event as one line: what, which group, which attempt.
 fn told(life: &MessageLife) -> Vec<String> {
     let line = |event: &queen_engine::Recorded| {
         let group = event.group.as_deref().unwrap_or("-");
@@ -80,7 +80,7 @@ async fn groups_live_apart_and_one_that_has_not_come_by_yet_is_named() {
     let pushed = send(&broker, &json!([traced("q", "x"), traced("q", "y")])).await.unwrap();
     let partition = pushed[0].partition_id;
     let popped = pop(&broker, named("q", "p").group("a").batch(2)).await.unwrap();
-    // The last completion finishes what is silent below it.
+    // Completing the last message completes the ones before it.
     ack(&broker, &popped.messages[1], Completed).await;
     let auto = PopRequest { auto_ack: true, ..named("q", "p").group("b") };
     pop(&broker, auto).await.unwrap();
@@ -163,7 +163,7 @@ async fn a_transaction_makes_parents_and_children() {
         "not acknowledged"
     );
 
-    // Rolled back: nothing happened.
+    // Rolled back, so it has no effect.
     let bad = json!({"operations": [
         ack_operation(&popped.messages[1], "completed"), push_operation("next", "p", &json!(1)),
         {"type": "ack", "transactionId": "nobody", "partitionId": pushed[0].partition_id}]});
@@ -182,7 +182,7 @@ async fn events_outlive_the_log_and_go_with_the_queue_and_with_age() {
         complete(&broker, &popped).await;
     }
     let life = life(&broker, pushed[0].partition_id, "x").await;
-    // As retention does.
+    // What retention does.
     sql.batch_execute("update queen.heads set tail = head").await.unwrap();
     let rest = self::life(&broker, pushed[0].partition_id, "x").await;
     assert_eq!((rest.id, rest.offset, rest.created_at, rest.segment), (life.id, 0, None, None));
@@ -213,14 +213,14 @@ async fn events_are_written_without_a_request_and_at_the_latest_when_the_broker_
     assert_eq!(number(&sql, events).await, 2);
 }
 
-/// A queue that is deleted in between takes its events along, and only those.
+/// A queue that is deleted meanwhile takes its events with it, and no others.
 #[tokio::test]
 async fn an_event_of_a_partition_that_is_gone_does_not_cost_its_neighbours() {
     let db = database().await;
     let sql = db.client().await;
     let broker = engine(db.url()).await;
     let pushed = send(&broker, &json!([traced("q", "x"), traced("r", "x")])).await.unwrap();
-    // Nothing can be written while this is held.
+    // No event can be written while this is held.
     sql.batch_execute("begin; lock table queen.life_events in exclusive mode").await.unwrap();
     for queue in ["q", "r"] {
         pop(&broker, any(queue)).await.unwrap();
@@ -229,7 +229,7 @@ async fn an_event_of_a_partition_that_is_gone_does_not_cost_its_neighbours() {
     assert_eq!(told(&life(&broker, pushed[0].partition_id, "x").await), ["delivered __QUEUE_MODE__ 1"]);
 }
 
-/// A broker that executes a deferred acknowledgement has not delivered the message.
+/// The broker that executes a deferred acknowledgement need not be the one that delivered the message.
 #[tokio::test]
 async fn a_deferred_acknowledgement_is_recorded_when_it_is_executed() {
     let db = database().await;

@@ -16,7 +16,7 @@ fn limited(url: &str, partitions_max: i32) -> Config {
     Config { partitions_max, ..config(url) }
 }
 
-/// One message for each of these.
+/// Pushes one message to each of these partitions.
 async fn push_to(engine: &Engine, partitions: &[String]) -> Vec<PushResult> {
     let items: Vec<Value> =
         partitions.iter().map(|name| json!({"queue": "q", "partition": name, "payload": name})).collect();

@@ -35,7 +35,7 @@ async fn one_of_everything(broker: &Engine, dice: &mut Random) -> Result<(), que
             let Some(body) = broker.pop(request).await? else { return Ok(()) };
             let popped = read(&body);
             let status = [AckStatus::Completed, AckStatus::Failed, AckStatus::Retry, AckStatus::Dlq];
-            // Half of them are plain completions, which go another way.
+            // Half of them are plain completions, which are executed in another way.
             let kinds = if dice.below(2) == 0 { 1 } else { 4 };
             let acks =
                 popped.messages.iter().map(|m| ack_of(m, status[dice.below(kinds) as usize])).collect();
@@ -68,7 +68,7 @@ async fn one_of_everything(broker: &Engine, dice: &mut Random) -> Result<(), que
     Ok(())
 }
 
-/// What people do with single messages and dead letters.
+/// Actions on single messages and dead letters.
 async fn by_hand(
     broker: &Engine,
     dice: &mut Random,
@@ -148,7 +148,7 @@ async fn a_storm_of_all_operations_on_few_partitions_causes_no_deadlock_and_no_e
         least = least.min(count);
         failures.extend(failed);
     }
-    // The engines are as good as new.
+    // The engines still work.
     for (n, broker) in engines.iter().enumerate() {
         let queue = format!("after{n}");
         push(broker, &queue, "p", 0..3).await;
@@ -171,11 +171,11 @@ async fn a_storm_of_all_operations_on_few_partitions_causes_no_deadlock_and_no_e
         failures.len(),
         failures.first()
     );
-    // Their number depends on the machine; that none is left out does not.
+    // How many there are depends on the machine, but every worker must have done some.
     assert!(least > 0, "of {done} operations one worker has done none");
 }
 
-/// A message may fail if its partition is deleted again and again; the call is never an error.
+/// A message may fail if its partition is deleted repeatedly; the call itself never returns an error.
 #[tokio::test]
 async fn pushes_and_pops_beside_deletions_of_their_queue_are_no_errors() {
     let db = database().await;
@@ -245,7 +245,7 @@ async fn a_flight_that_waits_for_a_lock_does_not_delay_other_flights() {
     stuck.join_next().await.unwrap().unwrap();
 }
 
-/// Both need the deferred operation and the cursor of a group: they must not hold one each and wait for the other.
+/// Both need the deferred operation and the cursor of a group. They must not each hold one and wait for the other.
 #[tokio::test]
 async fn a_group_is_deleted_beside_its_deferred_acknowledgements() {
     let db = database().await;
@@ -261,7 +261,7 @@ async fn a_group_is_deleted_beside_its_deferred_acknowledgements() {
     );
     let claim = format!("select count(*) from queen.claim_deferred('{worker}', 10)");
     assert!(number(&taking, &claim).await > 0);
-    // As far as a deletion has come when it goes on to the cursors.
+    // The state of a deletion just before it locks the cursors.
     deleting
         .batch_execute("begin; select from queen.deferred where consumer_group = 'g' for update")
         .await
@@ -275,7 +275,7 @@ async fn a_group_is_deleted_beside_its_deferred_acknowledgements() {
     deleting.batch_execute("commit").await.unwrap();
 }
 
-/// One that is locked is not overtaken by those behind it.
+/// Operations behind a locked one do not overtake it.
 #[tokio::test]
 async fn deferred_operations_behind_a_locked_one_wait_for_it() {
     let db = database().await;

@@ -35,7 +35,7 @@ async fn tiny_caches_hold_their_bounds_and_lose_nothing() {
         assert!(results.iter().all(|result| result.status == PushStatus::Queued));
         bounds("after a push");
     }
-    // Forgotten long ago by the cache, and still known.
+    // These ids have long left the cache, and are still recognized.
     let old: Value = (0..PARTITIONS).map(|n| item(n * 7 % MESSAGES)).collect();
     let results = send(&broker, &old).await.unwrap();
     assert!(results.iter().all(|result| result.status == PushStatus::Duplicate));

@@ -26,7 +26,7 @@ async fn payloads(engine: &Engine, filter: &MessageFilter) -> Vec<String> {
     list(engine, filter).await.into_iter().map(|message| message.payload).collect()
 }
 
-/// All pages put together, and the whole at once.
+/// The ids of all pages one after another, and those of a single list.
 async fn paged(engine: &Engine, filter: &MessageFilter, limit: usize) -> (Vec<Uuid>, Vec<Uuid>) {
     let ids =
         |messages: Vec<StoredMessage>| messages.into_iter().map(|message| message.id).collect::<Vec<_>>();
@@ -90,7 +90,7 @@ async fn statuses_follow_cursors_leases_and_dead_letters() {
     let page = broker.messages(&of("q")).await.unwrap();
     assert_eq!((page.mode.queue_mode, page.mode.groups), (true, 0));
 
-    // Only groups: done when all of them have passed it.
+    // With groups only: completed when all of them have passed it.
     push(&broker, "bus", "p", 0..2).await;
     assert_eq!(list(&broker, &of("bus")).await[0].standing.status, MessageStatus::Pending);
     for (group, batch) in [("a", 2), ("b", 1)] {
@@ -109,7 +109,7 @@ async fn statuses_follow_cursors_leases_and_dead_letters() {
 async fn pages_neither_skip_nor_repeat_in_few_partitions_and_in_many() {
     let db = database().await;
     let broker = engine(db.url()).await;
-    // One flight writes all of these at one time, to the microsecond.
+    // One flight writes all of these with the same time, to the microsecond.
     push_wide(&broker, "few", 0..40).await;
     push_wide(&broker, "few", 0..40).await;
     push(&broker, "few", "p3", 0..30).await;
@@ -171,7 +171,8 @@ async fn what_retention_has_taken_is_not_listed_but_its_dead_letter_is_found() {
     assert_eq!(dead.id, popped.messages[0].id);
 }
 
-/// Rows of the log, and of tables that grow with the partitions, that were read so far. Complete once the engines have stopped.
+/// Rows read so far from the log and from tables that grow with the number of partitions. Complete
+/// once the engines have stopped.
 async fn rows_read(sql: &Client) -> i64 {
     disconnected(sql).await;
     for statement in ["select pg_stat_force_next_flush()", "select pg_stat_clear_snapshot()"] {
@@ -190,9 +191,9 @@ async fn however_much_is_stored_a_page_reads_little_of_it() {
     let broker = engine(db.url()).await;
     push_wide(&broker, "big", 0..400).await;
     broker.stop().await;
-    // A hundred segments more in each partition, over the last hour, as they would have been written.
+    // Adds a hundred segments to each partition, over the last hour, as a broker would have written them.
     for statement in [
-        // Vacuum by itself would be counted, too.
+        // Autovacuum would be counted as well.
         "alter table queen.segments_1 set (autovacuum_enabled = off)",
         "alter table queen.heads set (autovacuum_enabled = off)",
         "update queen.segments set created_at = queen.now() - interval '58 minutes'",

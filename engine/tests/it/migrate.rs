@@ -11,7 +11,7 @@ use crate::support::{
     Ask, any, at_once, config, data, engine, eventually, named, number, push, push_ids, travel,
 };
 
-/// Everything a start could have touched, with the transaction that last did.
+/// Everything that a start could have changed, with the transaction that last changed it.
 async fn schema(sql: &Client) -> Vec<String> {
     let text = "select format('%s %s %s %s', 'proc', p.oid, p.proname, p.xmin) from pg_proc p
                 where p.pronamespace = 'queen'::regnamespace
@@ -44,7 +44,7 @@ async fn eight_brokers_may_start_at_once_on_an_empty_database() {
     assert_eq!(number(&sql, "select count(*) from queen.messages").await, 8);
 }
 
-/// What the second schema held, as a broker of that time left it.
+/// Contents of the second schema, as a broker of that version left them.
 const SECOND: &str = "
     insert into queen.queues (id, name) values ('00000000-0000-0000-0000-00000000000a', 'q');
     insert into queen.partitions (id, queue_id, name, head, tail, last_push_at, message_bytes_max)
@@ -106,7 +106,7 @@ async fn a_procedure_that_another_version_left_behind_is_replaced_and_no_other()
     let db = database().await;
     let sql = db.client().await;
     engine(db.url()).await.stop().await;
-    travel(&sql, "1 hour").await; // Not ours to replace: it came with the schema.
+    travel(&sql, "1 hour").await; // This function came with the schema, so it is not replaced.
     let before = schema(&sql).await;
     sql.batch_execute(
         "create or replace function queen.message_id(p_created_at timestamptz, p_offset bigint, p_number bigint)
@@ -145,7 +145,7 @@ async fn a_schema_newer_than_the_binary_is_refused_in_words() {
     engine(db.url()).await;
 }
 
-/// What a later release would do here: a column more, a procedure that says more, and its word on who may stay.
+/// What a later release would change: one more column, a new version of a procedure, and which releases may continue.
 async fn upgrade(sql: &Client, readable_from: &str) {
     sql.batch_execute(&format!(
         "alter table queen.queues add column colour text not null default 'red';
@@ -191,7 +191,7 @@ async fn a_later_release_may_refuse_earlier_ones() {
     assert_eq!(schema(&sql).await, after, "nothing was touched");
 }
 
-/// What brokers of 0.1.0 call and nothing of this release does, with the columns they read.
+/// What brokers of 0.1.0 call although this release does not, with the columns that they read.
 #[tokio::test]
 async fn what_the_release_before_calls_is_still_there() {
     let db = database().await;
@@ -225,7 +225,7 @@ async fn somebody_waits(sql: &Client) -> bool {
     number(sql, text).await > 0
 }
 
-/// All later sessions queue behind a waiting lock.
+/// While a lock is being waited for, all later sessions queue behind it.
 #[tokio::test]
 async fn a_migration_asks_for_a_lock_again_and_again_instead_of_standing_in_the_way() {
     let db = database().await;

@@ -89,7 +89,7 @@ async fn a_failure_of_one_message_is_not_held_against_those_behind_it() {
         assert_eq!(counts, (failures, 0));
         assert!(!ack(&broker, &popped.messages[0], Failed).await.dlq);
     }
-    // The lease goes on for the second.
+    // The lease continues for the second message.
     let popped = both().await;
     assert!(ack(&broker, &popped.messages[0], Completed).await.success);
     assert!(!ack(&broker, &popped.messages[1], Failed).await.dlq, "it has never failed before");
@@ -127,13 +127,13 @@ async fn only_what_failed_with_the_first_message_each_time_is_dead_with_it() {
         let popped = pop(&broker, any("q").group("g").batch(batch)).await.unwrap();
         ack_all(&broker, &popped.messages, &vec![Failed; batch as usize]).await;
     }
-    // The third failure of the first two, the second of the rest.
+    // The first two fail for the third time, the rest for the second time.
     let popped = pop(&broker, any("q").group("g").batch(4)).await.unwrap();
     assert_eq!(popped.messages[0].retry_count, 2);
     let results = ack_all(&broker, &popped.messages, &[Failed; 4]).await;
     assert!(results.iter().map(|result| result.dlq).eq([true, true, false, false]), "{results:?}");
     assert!(results.iter().all(|result| result.success && result.lease_released));
-    // Their own count began with that.
+    // Their own count starts here.
     for failures in 1..=2 {
         let popped = pop(&broker, any("q").group("g").batch(4)).await.unwrap();
         assert_eq!((popped.data(), popped.messages[0].retry_count), (numbers(2..4), failures));
@@ -346,8 +346,8 @@ async fn dead_letters_outlive_their_messages_and_can_be_paged() {
     }
 }
 
-/// The response was lost, and before the ack is sent again a seek moves the cursor: the ack still reports what it
-/// did. Sent as plain SQL, because only that can be sent twice on purpose.
+/// The response was lost, and before the ack is sent again a seek moves the cursor. The ack still reports its effect.
+/// It is sent as plain SQL, because only that can be sent twice on purpose.
 #[tokio::test]
 async fn an_ack_sent_twice_around_a_seek_reports_its_effect() {
     let db = database().await;

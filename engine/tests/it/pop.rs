@@ -1,4 +1,5 @@
-//! What a pop returns: the worked examples of the state machine, spans, turns, and what it must never miss.
+//! What a pop returns: the worked examples of the state machine, several partitions, turns, and
+//! messages that it must never miss.
 
 use std::collections::HashSet;
 
@@ -33,7 +34,7 @@ async fn two_pops_of_two_partitions_each_get_all_of_theirs() {
 async fn a_named_and_two_wildcard_pops_at_once_get_three_different_partitions() {
     let db = database().await;
     let broker = engine(db.url()).await;
-    // Everything is known already, so that the three meet in the same state.
+    // Queue, partitions and group are known already, so that all three pops find the same state.
     for partition in ["job-1", "job-2", "job-3"] {
         push(&broker, "tasks", partition, 0..1).await;
         complete(&broker, &pop(&broker, named("tasks", partition).group("worker")).await.unwrap()).await;
@@ -76,7 +77,7 @@ async fn five_hundred_pops_of_five_hundred_partitions_share_a_handful_of_flights
     let after = lane(&broker, "pop");
     assert_eq!(after.entries - before.entries, 500);
 
-    // The same again, now that the group is known everywhere: nothing but claims.
+    // The same again, now that the group is known everywhere: only claims are sent.
     at_once(popped.into_iter().flatten().map(|popped: Popped| {
         let broker = broker.clone();
         async move { complete(&broker, &popped).await }
@@ -201,7 +202,7 @@ async fn an_automatic_ack_commits_at_delivery_and_leaves_no_lease() {
     assert!(popped.messages.iter().all(|message| message.lease_id.is_empty()));
     assert_eq!(number(&sql, "select count(*) from queen.leases").await, 0);
     assert_eq!(data(&broker, auto(2)).await, numbers(2..4));
-    // A consumer with leases goes on behind it.
+    // A consumer with leases continues after it.
     assert_eq!(data(&broker, any("q").batch(10)).await, numbers(4..5));
     assert!(pop(&broker, auto(2)).await.is_none(), "leased");
 }

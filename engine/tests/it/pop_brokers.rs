@@ -14,7 +14,7 @@ use crate::support::{
     write_unnoticed,
 };
 
-/// An answer that took longer than this was not given "at once".
+/// A response that took longer did not come "at once".
 const AT_ONCE: Duration = Duration::from_millis(700);
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn a_push_through_one_broker_is_found_at_once_through_another() {
     let (a, b) = (engine(db.url()).await, engine(db.url()).await);
     assert!(pop(&b, any("q")).await.is_none());
     for n in 0..30 {
-        // New partitions and known ones in turn.
+        // New and known partitions in turn.
         push(&a, "q", &format!("p{}", n % 10), n..n + 1).await;
         let popped = pop(&b, any("q")).await.unwrap_or_else(|| panic!("message {n} was not found"));
         assert_eq!(popped.data(), [n]);
@@ -85,7 +85,7 @@ async fn after_an_ack_through_another_broker_the_next_message_is_found_through_t
     let (a, b) = twins(db.url(), &sql).await;
     for round in 0..3 {
         push(&a, "q", "p", round..round + 1).await;
-        // Everything there is, so that nothing is left when B finishes it.
+        // All messages, so that none is left when B completes them.
         let popped = pop(&a, any("q").batch(10)).await;
         let popped = popped.unwrap_or_else(|| panic!("round {round}: A does not find its own push"));
         assert_eq!(popped.data(), [round]);
@@ -100,7 +100,7 @@ async fn after_a_seek_through_one_broker_the_messages_are_soon_found_again_throu
     let (a, b) = twins(db.url(), &sql).await;
     push(&a, "q", "p", 0..3).await;
     for _ in 0..3 {
-        // B hears of it by a notification, which takes a moment.
+        // B learns of it through a notification, which takes a moment.
         let popped = within(Duration::from_secs(1), "B finds them", async || {
             pop(&b, any("q").group("g").batch(10)).await
         });
@@ -133,7 +133,7 @@ async fn many_consumers_at_once_get_every_message_exactly_once_and_in_order() {
         }
     });
     let mut got: Vec<_> = at_once(consumers).await.into_iter().flatten().collect();
-    // The pop that came when everything was leased has ended; the rest is still there.
+    // A pop that came while everything was leased has ended; the rest is still there.
     while let Some(popped) = pop(&a, any("q").group("g").batch(100)).await {
         got.extend(popped.messages.iter().map(|m| (m.created_at.clone(), m.id, m.partition.clone())));
         complete(&a, &popped).await;

@@ -26,17 +26,17 @@ async fn ten_thousand_parked_pops_cost_the_database_nothing() {
     for n in 0..10_000 {
         let broker = broker.clone();
         let request = any(&format!("q{}", n % 10)).group(&format!("g{}", n / 10 % 10));
-        // The group has read what there is.
+        // The group starts after the existing messages.
         let request = PopRequest { subscription: queen_protocol::Subscription::New, ..request };
         waiting.spawn(async move { pop(&broker, request.wait(Duration::from_secs(60))).await });
     }
     eventually("all are parked", async || (broker.stats().parked == 10_000).then_some(())).await;
     let parked = lane(&broker, "pop");
-    // Not to wait for anything: this is the idle time that is measured.
+    // This waits for nothing: it is the idle time that is measured.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(lane(&broker, "pop"), parked, "nobody asks for anything");
 
-    // One message serves one pop of each group, and no other pop is even woken.
+    // One message is delivered to one pop of each group, and no other pop is even woken.
     push(&broker, "q0", "p", 1..2).await;
     for _ in 0..10 {
         let popped = waiting.join_next().await.unwrap().unwrap().expect("one of each group gets it");
@@ -55,7 +55,7 @@ async fn ten_thousand_parked_pops_cost_the_database_nothing() {
     assert!(of("discover") <= 8, "about one a second, however many wait: {calls:?}");
 }
 
-/// Rows that were read of the tables whose size grows with the partitions.
+/// Rows read from tables that grow with the number of partitions.
 async fn rows_read(sql: &Client) -> i64 {
     sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
     let text = "select coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)::bigint
@@ -64,7 +64,7 @@ async fn rows_read(sql: &Client) -> i64 {
     number(sql, text).await
 }
 
-/// What `pops` wildcard pops with their acks cost, beyond what the first one has to find out.
+/// The cost of `pops` wildcard pops with their acks, beyond what the first one has to look up.
 async fn cost(url: &str, sql: &Client, pops: usize) -> (HashMap<String, i64>, i64, u64) {
     let (calls_before, rows_before) = (calls(sql).await, rows_read(sql).await);
     let broker = engine(url).await;
@@ -109,7 +109,7 @@ async fn a_wildcard_pop_costs_the_same_with_a_hundred_partitions_and_with_five_t
     assert!(per_pop[1] < 40.0, "rows read per pop: {per_pop:?}");
 }
 
-/// No statistics ever, so that plans show what the planner does without.
+/// Keeps the tables without statistics, so that plans show what the planner chooses without them.
 async fn never_analyze(sql: &Client) {
     let text = "do $$ declare t text; begin
                     for t in select format('%I.%I', schemaname, tablename) from pg_tables
@@ -120,7 +120,7 @@ async fn never_analyze(sql: &Client) {
     sql.batch_execute(text).await.unwrap();
 }
 
-/// How often tables that grow with the queue were read from end to end.
+/// How often tables that grow with the queue were scanned completely.
 async fn scans(sql: &Client) -> i64 {
     sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
     let text = "select coalesce(sum(seq_scan), 0)::bigint from pg_stat_user_tables where schemaname = 'queen'
@@ -128,7 +128,8 @@ async fn scans(sql: &Client) -> i64 {
     number(sql, text).await
 }
 
-/// Counted by PostgreSQL itself, on the engine's own sessions and statements: whatever a plan looks like, it shows.
+/// Counted by PostgreSQL itself for the engine's own sessions and statements, so a scan shows
+/// whatever the plan looks like.
 #[tokio::test]
 async fn no_hot_statement_scans_a_table_that_grows_even_without_statistics() {
     let db = database().await;
@@ -148,8 +149,8 @@ async fn no_hot_statement_scans_a_table_that_grows_even_without_statistics() {
     assert_eq!(scans(&sql).await - filled, 0, "tables were read from end to end");
 }
 
-/// A queue that was emptied and analysed leaves statistics that say "no rows": a plan made for them must not walk
-/// through whole indexes when the partitions are back.
+/// A queue that was emptied and analyzed leaves statistics of empty tables. A plan made for them must not scan whole
+/// indexes when the partitions are back.
 #[tokio::test]
 async fn no_hot_statement_reads_more_rows_after_statistics_of_empty_tables() {
     let db = database().await;
@@ -173,7 +174,7 @@ async fn no_hot_statement_reads_more_rows_after_statistics_of_empty_tables() {
     assert!(read < 1_000, "5 rounds of every operation read {read} rows");
 }
 
-/// Entries of indexes that were looked at, those of dead versions included.
+/// Index entries that were read, including those of dead versions.
 async fn entries_read(sql: &Client) -> i64 {
     sql.batch_execute("select pg_stat_clear_snapshot()").await.unwrap();
     let text = "select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes
@@ -181,14 +182,16 @@ async fn entries_read(sql: &Client) -> i64 {
     number(sql, text).await
 }
 
-/// Garbage stays while any transaction of the database is open. What changes all the time must not be looked for in it.
+/// Dead rows stay while any transaction of the database is open. Reads of frequently updated
+/// rows must not go through them.
 #[tokio::test]
 async fn a_transaction_held_open_elsewhere_makes_no_operation_read_more() {
     let db = database().await;
     let (sql, holder) = (db.client().await, db.client().await);
     engine(db.url()).await.stop().await;
     never_analyze(&sql).await;
-    // Some statistics make a bitmap of all entries of a key look cheaper than the newest of them. This does so for sure.
+    // With some statistics, a bitmap of all entries of a key looks cheaper than reading the newest of them. This
+    // setting forces that choice.
     sql.batch_execute(&format!("alter database {} set enable_indexscan = off", db.name())).await.unwrap();
     holder
         .batch_execute("begin isolation level repeatable read; select count(*) from queen.heads")
@@ -196,7 +199,7 @@ async fn a_transaction_held_open_elsewhere_makes_no_operation_read_more() {
         .unwrap();
     let mut read = Vec::new();
     for quarter in 0..4 {
-        // Statistics of one live row among many dead ones must not change anything, either.
+        // Statistics of one live row among many dead ones must not change anything either.
         if quarter == 2 {
             sql.batch_execute("analyze queen.heads, queen.consumers").await.unwrap();
         }
@@ -216,7 +219,7 @@ async fn a_transaction_held_open_elsewhere_makes_no_operation_read_more() {
     assert!(read[3] < read[0] * 3 / 2, "index entries read, quarter by quarter: {read:?}");
 }
 
-/// Everything the message plane does, by two brokers that start cold.
+/// Every operation of the message plane, by two brokers that start with empty caches.
 async fn every_operation(url: &str) {
     let (a, b) = (engine(url).await, engine(url).await);
     for n in 0..5 {
@@ -242,7 +245,7 @@ async fn every_operation(url: &str) {
     }
 }
 
-/// Who reads on finds the next segments in the cache.
+/// A consumer that reads on finds the next segments in the cache.
 #[tokio::test]
 async fn a_cold_read_brings_the_next_segments_along() {
     let db = database().await;
@@ -260,7 +263,7 @@ async fn a_cold_read_brings_the_next_segments_along() {
     assert_eq!(lane(&cold, "fetch").flights, 1, "one read for four segments");
 }
 
-/// The first pop teaches that one partition fills a batch; that must not make the second one short.
+/// From the first pop the broker learns that one partition fills a batch. That must not make the second pop incomplete.
 #[tokio::test]
 async fn a_pop_of_many_partitions_asks_for_more_when_they_hold_less_than_the_last() {
     let db = database().await;
@@ -277,7 +280,7 @@ async fn a_pop_of_many_partitions_asks_for_more_when_they_hold_less_than_the_las
     complete(&broker, &spread).await;
 }
 
-/// A broker that believes a group has read a partition leaves out what only a new reader needs.
+/// A broker that believes that a group has read a partition omits what only a new reader needs.
 #[tokio::test]
 async fn a_reader_that_was_forgotten_by_the_database_is_made_again() {
     let db = database().await;

@@ -50,7 +50,7 @@ async fn a_push_through_one_broker_wakes_a_pop_parked_at_another_within_a_moment
         waits.push(began.elapsed());
     }
     assert!(waits.iter().all(|wait| *wait < Duration::from_secs(1)), "{waits:?}");
-    // Without a notification it would be half a second on average.
+    // Without notifications it would take half a second on average.
     let quick = waits.iter().filter(|wait| **wait < Duration::from_millis(300)).count();
     assert!(quick >= 6, "{waits:?}");
 }
@@ -68,7 +68,7 @@ async fn a_parked_pop_finds_messages_without_a_hint_within_about_a_second() {
         let popped = waiting.answer().await.expect("the message");
         assert!(began.elapsed() < Duration::from_millis(2_500), "{:?}", began.elapsed());
         complete(&broker, &popped).await;
-        travel(&sql, "2 hours").await; // So that the same id may be written again.
+        travel(&sql, "2 hours").await; // So that the same id can be written again.
     }
 }
 
@@ -126,7 +126,8 @@ async fn a_push_wakes_a_pop_parked_where_the_last_lease_was_finished_through_ano
     assert_eq!(waiting.answer().await.expect("long before the 300 s of the old lease").data(), [1]);
 }
 
-/// A lease through A that has run out, and another one through `second`, for 300 s, with a message behind it.
+/// A lease through `first` that has expired, and another one through `second`, for 300 s, with one
+/// more message in the partition.
 async fn leased_again(first: &Engine, second: &Engine, queue: &str) -> Popped {
     push(first, queue, "p", 0..1).await;
     push(first, queue, "p", 1..2).await;
@@ -171,7 +172,7 @@ async fn what_is_pushed_under_a_lease_is_delivered_when_it_ends_whatever_happene
         let held = pop(&broker, PopRequest { lease_seconds: 1, ..leased }).await.unwrap();
         assert!(broker.renew(&held.lease_id, 300).await.unwrap().success);
         if queue == "renewed" {
-            // Its first end passes, and a pop looks.
+            // The first end of the lease passes, and a pop looks.
             assert!(pop(&broker, any(queue).wait(Duration::from_secs(2))).await.is_none());
         }
         push(&broker, queue, "p", 1..2).await;
@@ -328,7 +329,7 @@ async fn a_client_that_hangs_up_while_its_claim_is_in_flight_leaves_no_lease_beh
     let proxy = Proxy::to_postgres(db.url()).await;
     let broker = engine(proxy.url()).await;
     push(&broker, "q", "p", 0..1).await;
-    // Known to the engine, so that the claim is the next thing it sends.
+    // Makes the queue known to the engine, so that the claim is the next statement that it sends.
     let warm = pop(&broker, any("q")).await.unwrap();
     ack(&broker, &warm.messages[0], Retry).await;
     for auto_ack in [false, true] {
@@ -389,7 +390,7 @@ async fn a_wait_that_is_ended_answers_at_once_and_takes_nothing() {
         let (answer, began) = tokio::join!(waiting, end);
         assert!(answer.unwrap().is_none() && began.elapsed() < LONG / 2, "{request:?}");
         assert_eq!(broker.stats().parked, 0);
-        // Ended before it came: it does not even look.
+        // Ended before it started, it does not even look.
         push(&broker, "q", "p", 1..2).await;
         assert!(broker.pop_until(request.clone().wait(LONG), Some(&ended)).await.unwrap().is_none());
         assert_eq!(number(&sql, "select count(*) from queen.leases").await, 0);
@@ -403,7 +404,7 @@ async fn no_message_is_lost_however_early_or_late_a_wait_is_ended() {
     let broker = engine(db.url()).await;
     for step in 0..40 {
         let ended = CancellationToken::new();
-        // First in line, so the push is meant for it while it leaves.
+        // It is the first in line, so the push is meant for it while it leaves.
         let leaving = broker.pop_until(any("q").wait(LONG), Some(&ended));
         let others = async {
             eventually("it parks", async || (broker.stats().parked == 1).then_some(())).await;

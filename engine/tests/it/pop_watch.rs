@@ -16,7 +16,7 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(40);
 const SOON: Duration = Duration::from_secs(8);
 
-/// Pops that run by themselves; `parked` waits until all of them do.
+/// Pops in the background; `parked` waits until all of them are parked.
 struct Waiting(JoinSet<bool>);
 
 impl Waiting {
@@ -84,7 +84,7 @@ async fn pops_that_wait_through_a_crash_of_postgresql_are_served_by_the_next_pus
         waiting.parked(&broker).await;
         proxy.delay(Duration::from_millis(delay_ms));
         cluster.restart_immediate().await;
-        // By now every pop has looked at the new server, and the broker at its log.
+        // By now every pop has looked at the new server, and the broker has examined its log.
         let writer = engine(&cluster.url()).await;
         push_wide(&writer, "other", 0..1).await;
         within(SOON, "the broker finds its log again", async || {
@@ -116,7 +116,7 @@ async fn groups_that_popped_once_cost_neither_memory_nor_the_time_of_pushes() {
     let listed = broker.stats().listed;
     assert!(listed <= GROUPS, "a push fills no list without a pop: {listed}");
     within(SOON, "idle lists are dropped", async || (broker.stats().listed == 0).then_some(())).await;
-    // What a list knew is in the database.
+    // What a dropped list contained is read from the database.
     for _ in 1..PARTITIONS {
         let popped = pop(&broker, any("q").group("0")).await.expect("of every partition that is not leased");
         complete(&broker, &popped).await;

@@ -1,4 +1,4 @@
-//! Purging dead letters: those that match, however many, and never one that a replay is about to take.
+//! Purging dead letters: all that match, however many, and never one that a replay is about to push.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{
     Ask, ack_all, dead_letters, drain, engine, eventually, named, number, pop, push, travel,
 };
 
-/// So many messages of a partition, all given up by this group.
+/// Makes `count` messages of a partition dead letters of this group.
 async fn dead(engine: &Engine, queue: &str, partition: &str, group: &str, count: usize) {
     push(engine, queue, partition, 0..count).await;
     let popped = pop(engine, named(queue, partition).group(group).batch(count as u32)).await.unwrap();
@@ -43,7 +43,7 @@ async fn a_purge_removes_matching_letters_only_and_updates_the_count() {
         (DeadLetterFilter { from: Some(4_000_000_000_000_000), ..Default::default() }, 0),
         (DeadLetterFilter { partition: named("p"), error: named("NO USE"), ..Default::default() }, 3),
         (DeadLetterFilter { group: named("h"), ..Default::default() }, 5),
-        // Pages are for lists.
+        // A purge ignores limit and offset.
         (DeadLetterFilter { from: Some(0), limit: 1, offset: 3, ..Default::default() }, 4),
     ] {
         let before = left().await;
@@ -61,7 +61,7 @@ async fn more_than_a_slice_is_thrown_away_and_nothing_that_fails_meanwhile() {
     for partition in ["p", "r", "s"] {
         dead(&broker, "q", partition, "g", 900).await;
     }
-    // By their clock these fail after the purge has begun.
+    // According to their time, these fail after the purge has started.
     travel(&sql, "1 hour").await;
     dead(&broker, "q", "late", "g", 10).await;
     travel(&sql, "0").await;
@@ -120,7 +120,7 @@ async fn a_slice_is_bounded_by_what_it_looks_at_and_goes_on_where_nothing_matche
     let db = database().await;
     let (broker, sql) = (engine(db.url()).await, db.client().await);
     dead(&broker, "q", "p", "g", 7).await;
-    // Another group gave up on the same messages: those of one are looked at together.
+    // Another group gave up on the same messages. The dead letters of one message are examined together.
     let popped = pop(&broker, named("q", "p").group("wanted").batch(7)).await.unwrap();
     ack_all(&broker, &popped.messages, &[AckStatus::Dlq; 7]).await;
     let text = "select purged, next_partition::text, next_offset

@@ -70,7 +70,7 @@ async fn time_does_not_run_backwards_in_a_partition_when_the_clock_does() {
     assert!(messages[0].id.to_string() < messages[1].id.to_string());
 }
 
-/// Valid JSON that `jsonb` refuses, and some that is merely large.
+/// Valid JSON that `jsonb` refuses, and a payload that is merely large.
 fn poison() -> Vec<String> {
     vec![
         r#""\u0000""#.to_owned(),
@@ -85,7 +85,7 @@ fn poison() -> Vec<String> {
 #[tokio::test]
 async fn a_poisonous_neighbor_fails_no_other_item_and_arrives_byte_for_byte() {
     let db = database().await;
-    // Long enough that all of them share a flight.
+    // Long enough for all of them to share a flight.
     let config =
         queen_engine::Config { linger: Duration::from_millis(50), ..crate::support::config(db.url()) };
     let broker = engine_with(config).await;
@@ -107,7 +107,7 @@ async fn a_poisonous_neighbor_fails_no_other_item_and_arrives_byte_for_byte() {
         drain(&broker, "q", "p", "g").await[1..].iter().map(|m| m.data.get().to_owned()).collect();
     assert_eq!(stored, payloads.into_iter().collect());
 
-    // A broker that reads them from the log instead of its memory says the same.
+    // A broker that reads them from the log instead of its cache returns the same.
     let young = engine(db.url()).await;
     assert_eq!(drain(&young, "q", "p", "h").await.len(), 8);
 }
@@ -163,7 +163,7 @@ async fn a_message_id_is_computed_alike_in_sql_and_by_the_broker() {
         assert_eq!(row.get::<_, Uuid>(1), result.partition_id);
         assert_eq!(result.message_id.get_version_num(), 7);
     }
-    // The corners of the bits: large offsets, large numbers, the last microsecond of a millisecond.
+    // Corner cases of the bits: large offsets, large numbers, the last microsecond of a millisecond.
     for (micros, offset, partition) in [
         (1_700_000_000_123_999_i64, 5_i64, 9_i64),
         (0, (1 << 30) - 1, 0xffff_ffff),

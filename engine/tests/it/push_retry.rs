@@ -20,7 +20,7 @@ async fn behind_a_proxy() -> (Database, Proxy, Engine) {
     (db, proxy, broker)
 }
 
-/// Items of one push, whose bytes the proxy looks for.
+/// Items of one push, with text that the proxy looks for.
 fn needles(ids: bool) -> Value {
     let item = |n: usize| {
         let mut item = json!({"queue": "q", "partition": "p", "payload": format!("needle {n}")});
@@ -32,7 +32,7 @@ fn needles(ids: bool) -> Value {
     (0..3).map(item).collect()
 }
 
-/// The push commits, its answer is lost, and the engine tries again by itself.
+/// The push commits, its response is lost, and the engine retries by itself.
 async fn commit_without_an_answer(proxy: &Proxy, broker: &Engine, items: &Value) -> Vec<PushResult> {
     let before = proxy.replies_withheld();
     proxy.cut_before_reply(Some(b"needle 0"));
@@ -41,7 +41,7 @@ async fn commit_without_an_answer(proxy: &Proxy, broker: &Engine, items: &Value)
     results
 }
 
-/// In the order they were sent, once each, under the returned ids.
+/// Checks that the messages are stored once each, in the order in which they were sent, under the returned ids.
 async fn stored_once(url: &str, results: &[PushResult]) {
     assert!(results.iter().all(|result| result.status == PushStatus::Queued), "{results:?}");
     let fresh = engine(url).await;
@@ -101,7 +101,7 @@ async fn what_a_lost_answer_leaves_behind_wakes_a_parked_pop_and_deduplicates() 
     assert_eq!(push_ids(&broker, "r", "p", &["x"]).await[0].status, PushStatus::Duplicate);
 }
 
-/// The request never reaches the server: the connection dies first.
+/// The request never reaches the server, because the connection breaks first.
 async fn lose_the_request(proxy: &Proxy, broker: &Engine, items: &Value) -> Vec<PushResult> {
     proxy.black_hole(true);
     let (results, ()) = tokio::join!(send(broker, items), async {
@@ -200,7 +200,7 @@ async fn merged_pushes_whose_answer_was_lost_are_all_stored_once() {
     }
 }
 
-/// Each call comes right after a cut, before the engine has noticed that its idle connections are closed.
+/// Each call follows a cut at once, before the engine has noticed that its idle connections are closed.
 #[tokio::test]
 async fn no_caller_hears_of_a_cut_however_new_its_partition_or_group() {
     let (_db, proxy, broker) = behind_a_proxy().await;
@@ -229,7 +229,7 @@ async fn no_caller_hears_of_a_cut_however_new_its_partition_or_group() {
 async fn a_lease_whose_answer_was_lost_is_delivered_by_the_retry() {
     let (_db, proxy, broker) = behind_a_proxy().await;
     push(&broker, "q", "p", 0..2).await;
-    // The group is known, so that the claim is the next thing that names it.
+    // The group is known already, so that the claim is the next statement that names it.
     assert_eq!(pop(&broker, any("q").group("needle")).await.unwrap().data(), [0]);
     push(&broker, "q", "r", 5..6).await;
     proxy.cut_before_reply(Some(b"needle"));
@@ -239,8 +239,8 @@ async fn a_lease_whose_answer_was_lost_is_delivered_by_the_retry() {
     crate::support::complete(&broker, &popped).await;
 }
 
-/// What the network held back arrives after the retry has been stored. Sent as plain SQL, because only that can be late
-/// on purpose.
+/// What the network held back arrives after the retry was stored. It is sent as plain SQL, because only that
+/// can be delayed on purpose.
 #[tokio::test]
 async fn a_push_overtaken_by_its_own_retry_is_not_stored_again() {
     let db = database().await;
@@ -257,7 +257,8 @@ async fn a_push_overtaken_by_its_own_retry_is_not_stored_again() {
     assert_eq!(messages, 2);
 }
 
-/// A flight settles conflicts in further rounds. What the first has committed is not sent again when a later one fails.
+/// A flight resolves conflicts in further rounds. What the first round has committed is not sent
+/// again when a later one fails.
 #[tokio::test]
 async fn a_round_that_fails_repeats_nothing_of_the_rounds_before_it() {
     let db = database().await;
@@ -265,7 +266,7 @@ async fn a_round_that_fails_repeats_nothing_of_the_rounds_before_it() {
     configure(&broker, "plain", json!({"dedupWindowSeconds": 0})).await;
     push_ids(&broker, "plain", "p", &["first"]).await;
     push_ids(&broker, "deduplicated", "p", &["known"]).await;
-    // The second round stores the message whose id is new, and fails once.
+    // The second round stores the message whose id is new. It fails once.
     let fails_once = "create sequence public.tries;
         create function public.fail_once() returns trigger language plpgsql as $$
         begin

@@ -98,7 +98,7 @@ async fn calls_that_look_for_dead_letters_keep_no_connection_from_messages() {
         }
         eventually(kind, async || (number(&sql, waiting).await >= 2).then_some(())).await;
         for n in 0..20 {
-            // Into another partition: the one of a message that is deleted or buried is locked.
+            // To another partition, because that of the deleted or dead-lettered message is locked.
             timeout(USUAL, push(&broker, "q", "other", n..n + 1)).await.expect(kind);
         }
         holder.batch_execute("rollback").await.unwrap();

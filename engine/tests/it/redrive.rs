@@ -1,4 +1,4 @@
-//! Replays of dead letters, one or many: each once, in order, whichever process dies on the way.
+//! Replays of dead letters, one or many: each once, in order, no matter which process dies meanwhile.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn all_of(queue: &str, per_second: i32) -> RedriveAsk {
     }
 }
 
-/// So many messages in each of these partitions, all given up by `g`.
+/// Makes `count` messages in each of these partitions dead letters of `g`.
 async fn dead(engine: &Engine, queue: &str, partitions: &[&str], count: usize) {
     for partition in partitions {
         push(engine, queue, partition, 0..count).await;
@@ -54,7 +54,7 @@ async fn completed(engine: &Engine, id: Uuid) -> Redrive {
     .await
 }
 
-/// What a new group finds in a partition behind the first so many.
+/// What a new group reads in a partition after the first `behind` messages.
 async fn replayed(engine: &Engine, queue: &str, partition: &str, behind: usize) -> Vec<i64> {
     let messages = drain(engine, queue, partition, &Uuid::new_v4().to_string()).await;
     messages.iter().skip(behind).map(|message| message.json().as_i64().unwrap()).collect()
@@ -70,7 +70,7 @@ async fn one_dead_letter_is_pushed_again_under_a_new_transaction_and_is_gone() {
     let broker = engine(db.url()).await;
     let partition = push_ids(&broker, "q", "p", &["a"]).await[0].partition_id;
     assert!(broker.replay_message(partition, "a").await.unwrap().is_none(), "it is alive");
-    // Two groups gave up on it; it is pushed once.
+    // Two groups gave up on it, and it is pushed once.
     for group in ["g", "h"] {
         let popped = pop(&broker, any("q").group(group)).await.unwrap();
         ack_all(&broker, &popped.messages, &[AckStatus::Dlq]).await;
@@ -151,7 +151,7 @@ async fn what_fails_again_is_not_taken_round_and_round() {
     let broker = engine(db.url()).await;
     dead(&broker, "q", &["p"], 4).await;
     let id = started(&broker, &all_of("q", 20)).await;
-    // As fast as they come back they fail again.
+    // The messages fail again as fast as they are replayed.
     let redrive = eventually("it ends", async || {
         if let Some(popped) = pop(&broker, named("q", "p").group("g").batch(10)).await {
             let statuses = vec![AckStatus::Dlq; popped.messages.len()];
@@ -218,7 +218,7 @@ async fn when_its_broker_is_cut_off_another_goes_on_exactly_there() {
     dead(&first, "q", &["p", "r"], 60).await;
     let id = started(&first, &all_of("q", 20)).await;
     eventually("it is under way", async || (state(&first, id).await.done >= 20).then_some(())).await;
-    // In the middle of everything: a step may be half done.
+    // Interrupted at any point: a step may be half done.
     proxy.refuse(true);
     proxy.cut();
     let second = engine(db.url()).await;
@@ -227,7 +227,7 @@ async fn when_its_broker_is_cut_off_another_goes_on_exactly_there() {
     assert_eq!(before.done + letters(&sql).await, 120, "replayed or still there");
     travel(&sql, "1 minute").await;
     sql.batch_execute("update queen.redrives set per_second = 1000").await.unwrap();
-    // The first is back while the second works, and must keep out of it.
+    // The first broker comes back while the second one works, and must not interfere.
     eventually("the second goes on", async || (state(&second, id).await.done > before.done).then_some(()))
         .await;
     proxy.refuse(false);
@@ -385,7 +385,7 @@ async fn a_redrive_begins_while_another_is_never_at_rest() {
     dead(&keeper, "slow", &["p"], 4_000).await;
     dead(&keeper, "quick", &["p"], 1).await;
     keeper.stop().await;
-    // Without the key every letter of the first is refused by itself.
+    // Without the key, each dead letter of the first queue is refused individually.
     let broker = engine(db.url()).await;
     let slow = started(&broker, &all_of("slow", 1_000)).await;
     eventually("it begins", async || (state(&broker, slow).await.failed > 0).then_some(())).await;

@@ -46,7 +46,7 @@ async fn one_renewal_covers_every_partition_of_a_lease() {
     assert_eq!(popped.partitions_claimed, 3);
     assert_eq!(b.renew(&popped.lease_id, 600).await.unwrap().renewed, 3);
     assert!(number(&sql, LEFT).await > 590, "the earliest of the three");
-    // What is finished is not renewed, the rest is.
+    // Partitions that are completed are not renewed, the others are.
     let done: Vec<_> = popped.messages.iter().filter(|message| message.partition == "a").collect();
     assert!(ack(&b, done[1], Completed).await.lease_released);
     assert_eq!(a.renew(&popped.lease_id, 900).await.unwrap().renewed, 2);

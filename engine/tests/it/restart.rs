@@ -1,4 +1,5 @@
-//! Outages under traffic: of PostgreSQL, the network, the engine itself. What was answered stays true.
+//! Outages under traffic: of PostgreSQL, of the network, of the engine itself. Everything
+//! that was confirmed stays true.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl Traffic {
                 let mut answers = Vec::new();
                 while !stop.load(Ordering::SeqCst) {
                     let n = answers.len();
-                    // Two producers share a partition; one sends ids, the other has them minted.
+                    // Two producers share a partition. One sends ids, the other one lets the engine generate them.
                     let mut item =
                         json!({"queue": "q", "partition": format!("p{}", producer / 2), "payload": [producer, n]});
                     if producer % 2 == 0 {
@@ -54,7 +55,7 @@ impl Traffic {
                     let accepted = send(&now, &json!([item])).await.is_ok();
                     answers.push((n, accepted));
                     pushed.fetch_add(usize::from(accepted), Ordering::SeqCst);
-                    // A stopped engine refuses at once; the task that brings its successor must get a turn.
+                    // A stopped engine refuses at once, so the task that starts its successor must get a turn.
                     tokio::task::yield_now().await;
                 }
                 (producer, answers)
@@ -75,7 +76,7 @@ impl Traffic {
                     popped.fetch_add(answer.messages.len(), Ordering::SeqCst);
                     let last = answer.messages.last().expect("an answer is not empty");
                     let item = ack_of(last, AckStatus::Completed);
-                    // As a client does: whom the engine refuses, its successor hears.
+                    // Like a client: an ack that the engine refuses goes to its successor.
                     loop {
                         let now = broker.borrow().clone();
                         if now.ack(vec![item.clone()]).await.is_ok() || stop.load(Ordering::SeqCst) {
@@ -89,7 +90,7 @@ impl Traffic {
         traffic
     }
 
-    /// Waits until this many more pushes were answered and messages were delivered.
+    /// Waits until this many more pushes were confirmed and messages were delivered.
     async fn flows(&self, messages: usize) {
         let (pushed, popped) =
             (self.pushed.load(Ordering::SeqCst) + messages, self.popped.load(Ordering::SeqCst) + messages);
@@ -101,7 +102,7 @@ impl Traffic {
         .await;
     }
 
-    /// Ends it, and compares the log with what was answered.
+    /// Ends the traffic, and compares the log with the responses.
     async fn check(mut self, fresh: &Engine) {
         self.stop.store(true, Ordering::SeqCst);
         while self.consumers.join_next().await.is_some() {}
@@ -128,7 +129,7 @@ impl Traffic {
     }
 }
 
-/// Patient enough for a restart, so that callers hear nothing of it.
+/// Patient enough for a restart, so that callers do not notice it.
 fn patient(url: &str) -> Config {
     Config { retry_for: Duration::from_secs(20), ..config(url) }
 }
@@ -150,7 +151,7 @@ async fn what_was_answered_survives_a_crash_of_postgresql_and_traffic_goes_on() 
     traffic.check(&engine(&cluster.url()).await).await;
 }
 
-/// As after the failover to a standby that did not have the end of the log.
+/// The situation after a failover to a standby that did not have the end of the log.
 #[tokio::test]
 async fn numbers_of_partitions_that_a_new_server_has_given_away_again_are_looked_up_again() {
     let mut cluster = cluster().await;
@@ -183,7 +184,7 @@ async fn what_was_answered_survives_restarts_of_the_engine() {
         traffic.flows(30).await;
         let next = engine(db.url()).await;
         let old = std::mem::replace(&mut broker, next);
-        // Traffic meets the stopping engine first, and its successor afterwards.
+        // Traffic reaches the stopping engine first, and its successor afterwards.
         let (stopped, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(10), old.stop()), async {
             tokio::task::yield_now().await;
             traffic.broker.send_replace(broker.clone());
@@ -204,7 +205,7 @@ async fn an_engine_stops_during_calls() {
     for caller in 0..6 {
         let (broker, message) = (broker.clone(), popped.messages[0].clone());
         callers.spawn(async move {
-            // Whatever they get: late callers must not keep the engine running.
+            // Whatever the callers get, late ones must not keep the engine running.
             loop {
                 match caller % 3 {
                     0 => drop(broker.ack(vec![ack_of(&message, AckStatus::Completed)]).await),
@@ -240,13 +241,13 @@ async fn pushes_and_pops_go_on_over_connections_that_are_cut() {
 async fn pushes_and_pops_go_on_after_a_network_that_swallows_everything() {
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
-    // No answer within this time plus 5 s is a lost connection.
+    // A connection without a response for this time plus 5 s counts as lost.
     let broker = engine_with(patient(proxy.url())).await;
     let traffic = Traffic::start(&broker);
     traffic.flows(20).await;
     for _ in 0..3 {
         proxy.black_hole(true);
-        // Long enough that all producers are stuck in it.
+        // Until all producers are stuck in it.
         eventually("the engine is stuck", async || (broker.stats().connections_busy > 1).then_some(())).await;
         proxy.cut();
         proxy.black_hole(false);

@@ -16,7 +16,7 @@ use crate::support::{
     number, numbers, parked, pop, push, push_ids, send, travel,
 };
 
-/// An engine whose retention and eviction look often.
+/// An engine whose retention and eviction run often.
 async fn tidy() -> (Database, Engine, Client) {
     let db = database().await;
     let often = Duration::from_millis(50);
@@ -68,7 +68,7 @@ async fn completed_messages_stay_for_the_slowest_group() {
     for (group, batch) in [("fast", 6), ("slow", 2)] {
         complete(&broker, &pop(&broker, named("q", "p").group(group).batch(batch)).await.unwrap()).await;
     }
-    // Too young to be removed, though all groups have passed them; once old enough, two can be removed.
+    // All groups have passed them, but they are too young to be removed. Once old enough, two can be removed.
     assert_eq!(stored(&sql, "q").await, 9);
     travel(&sql, "61 seconds").await;
     becomes(&sql, "q", 7).await;
@@ -79,7 +79,7 @@ async fn completed_messages_stay_for_the_slowest_group() {
     becomes(&sql, "q", 3).await;
 }
 
-/// A group has read the first of three messages, which was removed; the rest are old enough and wait for the group.
+/// A group has read the first of three messages, which was removed; the rest are old enough and kept for the group.
 async fn waiting_for_a_group(broker: &Engine, sql: &Client, queue: &str) {
     push(broker, queue, "p", 0..3).await;
     complete(broker, &pop(broker, named(queue, "p").group("slow")).await.unwrap()).await;
@@ -124,7 +124,7 @@ async fn messages_that_wait_for_a_group_are_looked_at_again_after_another_queue_
     read_by_all(&broker, &sql, "q").await;
 }
 
-/// From now on `rounds` can count them.
+/// Makes `rounds` able to count them from now on.
 async fn count_rounds(sql: &Client) {
     let text = "create sequence public.rounds;
         alter function queen.retention_policies() rename to all_policies;
@@ -142,8 +142,8 @@ async fn rounds(sql: &Client, rounds: i64) {
         .await;
 }
 
-/// Queues with one policy, which waits for a group in all of them. Then all but the first get `other`, and nothing more of them
-/// may go; then the first one's policy again.
+/// Queues with the same policy, in each of which messages are kept for a group. Then all but the first one get the
+/// policy `other`, which must not remove any more of their messages; then they get the policy of the first one again.
 async fn a_changed_policy_no_longer_removes_what_waited(other: Value) {
     let db = database().await;
     let (quiet, sql) = (engine(db.url()).await, db.client().await);
@@ -156,7 +156,7 @@ async fn a_changed_policy_no_longer_removes_what_waited(other: Value) {
         complete(&quiet, &pop(&quiet, named(queue, "p").group("slow")).await.unwrap()).await;
     }
     travel(&sql, "61 seconds").await;
-    // Sees all of them for the first time at once, so that they share a look from then on.
+    // Sees all queues for the first time in the same round, so they are examined together from then on.
     let often = Duration::from_millis(50);
     let broker = engine_with(Config { retention_interval: often, ..config(db.url()) }).await;
     for queue in queues {
@@ -233,7 +233,7 @@ async fn completed_messages_stay_for_a_registered_group_that_was_away_when_their
     let (_db, broker, sql) = tidy().await;
     configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
     push(&broker, "q", "old", 0..1).await;
-    // Registered in four ways, then away.
+    // Registered in four ways, and then absent.
     let registered = [
         (any("q").group("all"), Subscription::All),
         (any("q").group("new"), Subscription::New),
@@ -274,7 +274,7 @@ async fn completed_messages_stay_for_a_registered_group_that_comes_back_while_re
     let read = pop(&broker, named("q", "p").group("fast").batch(9)).await.unwrap();
     complete(&broker, &read).await;
 
-    // Stops retention between its look for cursors and its look for registered groups without one.
+    // Stops retention after it has read the cursors, and before it looks for registered groups that have none.
     let stop = db.client().await;
     stop.batch_execute("begin; lock table queen.group_counts").await.unwrap();
     let (retention, partition) = (db.client().await, read.partition_id);
@@ -299,7 +299,7 @@ async fn completed_messages_from_before_a_group_starts_do_not_wait_for_it() {
     configure(&broker, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 60})).await;
     push(&broker, "q", "p", 0..3).await;
     complete(&broker, &pop(&broker, named("q", "p").group("fast").batch(9)).await.unwrap()).await;
-    // It has no cursor in any partition, only a time from which on it reads.
+    // This group has no cursor in any partition, only a time from which it reads.
     sql.batch_execute("select queen.subscribe('q', 'from now on', '', true, null)").await.unwrap();
     travel(&sql, "61 seconds").await;
     becomes(&sql, "q", 0).await;
@@ -352,7 +352,7 @@ async fn offsets_ids_and_order_go_on_where_retention_has_cut() {
     complete(&broker, &popped).await;
 }
 
-/// What the engine's job does every few seconds, done now; how many extents went.
+/// Does now what the engine's job does every few seconds. Returns how many extents were dropped.
 async fn turn(sql: &Client, bytes: i64) -> usize {
     sql.query_one("select queen.rotate_extent($1, interval '1 day')", &[&bytes]).await.unwrap();
     let mut dropped = 0;
@@ -368,7 +368,7 @@ async fn log_bytes(sql: &Client) -> i64 {
     number(sql, text).await
 }
 
-/// Random text, so that compression does not hide the space it takes.
+/// Random text, so that compression does not hide its size.
 fn bulk(messages: usize) -> Value {
     let item = |n: usize| {
         let noise: String = (0..60).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect();
@@ -390,7 +390,7 @@ async fn space_is_given_back_when_messages_have_expired() {
     becomes(&sql, "bulk", 0).await;
     assert_eq!(turn(&sql, 1_000).await, 1);
     assert!(log_bytes(&sql).await < full / 4, "{} of {full}", log_bytes(&sql).await);
-    // The ring goes on turning.
+    // The log continues.
     send(&broker, &bulk(20)).await.unwrap();
     assert_eq!(stored(&sql, "bulk").await, 20);
 }
@@ -454,7 +454,7 @@ async fn the_few_survivors_of_an_extent_move_on_and_are_read_in_order_under_traf
     travel(&sql, "2 minutes").await;
     becomes(&sql, "bulk", 0).await;
 
-    // Writers and readers that know nothing of it, with cold caches.
+    // Writers and readers that know nothing of the move, with cold caches.
     let other = engine(db.url()).await;
     let done = Arc::new(AtomicBool::new(false));
     let writing = async {
@@ -540,7 +540,7 @@ async fn idle_partitions_are_removed_only_when_nothing_hangs_on_them() {
     assert_eq!(number(&sql, text).await, 1);
     let left = "select count(*) from queen.partitions where name in ('p', 'used', 'dead letter')";
     assert_eq!(number(&sql, left).await, 3);
-    // It may come back at any time.
+    // The partition can be created again at any time.
     push(&broker, "q", "idle", 1..2).await;
     assert_eq!(data(&broker, named("q", "idle")).await, [1]);
 }
@@ -584,7 +584,7 @@ async fn registrations_that_nothing_uses_are_removed_and_others_stay() {
     );
     assert_eq!(number(&sql, sweep).await, 0, "all of them are young");
     travel(&sql, "29 days").await;
-    // As a broker does for consumers that are there, and a pop of a broker that has forgotten the group.
+    // What a broker does for consumers that are connected, and a pop at a broker that has forgotten the group.
     sql.batch_execute("select queen.touch_groups(array['q'], array['waits'])").await.unwrap();
     let other = engine(db.url()).await;
     push(&broker, "q", "p", 1..2).await;
@@ -604,7 +604,7 @@ async fn registrations_that_nothing_uses_are_removed_and_others_stay() {
         .await,
         0
     );
-    // It still starts where it was configured to.
+    // The group still starts where it was configured to.
     assert_eq!(data(&other, new("waits").batch(9)).await, [1]);
     assert!(pop(&other, any("nowhere").group("reads")).await.is_none());
     sql.batch_execute(
@@ -627,7 +627,7 @@ async fn a_broker_removes_registrations_that_nothing_uses_and_keeps_those_of_its
     travel(&sql, "31 days").await;
     let left = "select count(*) from queen.groups";
     assert_eq!(number(&sql, left).await, 2);
-    // The next hour of the broker, whose other clocks go on afterwards.
+    // Only one timer of the broker advances by an hour; its other clocks continue afterwards.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(3_601)).await;
     tokio::time::resume();

@@ -1,5 +1,5 @@
-//! The tables as they are after all migrations, compared with what a reader of `engine/sql` is shown, and with the
-//! table of queue options.
+//! The tables after all migrations, compared with the snapshot for readers of `engine/sql`, and with
+//! the table of queue options.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,9 +8,10 @@ use queen_protocol::{Configure, OPTIONS, QueueOption};
 use queen_testkit::database;
 use serde_json::{Map, Value, json};
 
-use crate::support::engine;
+use crate::support::{engine, number};
 
-/// Tables and views with columns, indexes and constraints. Extents are made and dropped while a broker runs.
+/// Tables and views with columns, indexes and constraints. Extents are left out, because they are created and dropped
+/// while a broker runs.
 const SHAPE: &str = "
     select c.relname::text, c.relkind = 'v',
            array(select a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
@@ -82,4 +83,17 @@ async fn every_option_is_a_column_with_its_default_and_room_for_its_range() {
         let stored = broker.configure(&Configure::parse(body.as_bytes()).unwrap()).await.unwrap();
         assert_eq!(serde_json::to_value(&stored.options).unwrap(), Value::Object(options));
     }
+}
+
+#[tokio::test]
+async fn generations_never_go_down_also_for_rows_that_0_1_0_has_written() {
+    let db = database().await;
+    let _engine = engine(db.url()).await;
+    let sql = db.client().await;
+    // There, a row's generation was its version by 16.
+    let lower = "select count(*) from generate_series(0, 5000) v where queen.next_generation(v / 16, v) < (v + 1) / 64
+                     or queen.next_generation(v / 16, v) < v / 16";
+    assert_eq!(number(&sql, lower).await, 0);
+    let begun = "select count(*) from generate_series(0, 6399) v where queen.next_generation(7, v) = 8";
+    assert_eq!(number(&sql, begun).await, 100, "one for every 64 versions");
 }

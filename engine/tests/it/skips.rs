@@ -42,7 +42,7 @@ async fn a_deleted_message_is_not_delivered() {
     let db = database().await;
     let broker = engine(db.url()).await;
     let partition = six(&broker).await;
-    // The first is in the segment cache when it is deleted, as it was just written.
+    // The first message is in the segment cache when it is deleted, because it was just written.
     delete(&broker, partition, &["a", "c", "f"]).await;
     assert_eq!(ids(&broker, "g").await, [json!("b"), json!("d"), json!("e")]);
     assert_eq!(ids(&broker, QUEUE_MODE).await, [json!("b"), json!("d"), json!("e")]);
@@ -195,14 +195,14 @@ async fn a_message_buried_for_one_group_is_delivered_to_other_groups() {
         ["f", "c", "a"]
     );
     assert!(letters.iter().all(|letter| letter.group == "g" && letter.error.as_deref() == Some("by hand")));
-    // The answer was lost and it is asked for again: nothing new happens.
+    // The response was lost and the request is repeated, which changes nothing.
     assert!(matches!(bury(&broker, partition, "c", "g").await, Buried::Buried { .. }));
     assert_eq!(dead_letters(&broker, "q").await.len(), 3);
     assert_eq!(ids(&broker, "g").await, [json!("b"), json!("d"), json!("e")]);
     assert_eq!(ids(&broker, "other").await.len(), 6);
     let sql = db.client().await;
     assert_eq!(pending(&sql, "g").await, 0);
-    // A group of that name that starts afresh is given everything.
+    // A group with the same name that starts over gets all messages.
     broker.delete_group("g", Some("q"), true).await.unwrap();
     assert_eq!(ids(&broker, "g").await.len(), 6);
 }
@@ -220,7 +220,7 @@ async fn what_is_leased_passed_or_unknown_is_not_buried() {
     assert_eq!(bury(&broker, partition, "b", "g").await, Buried::Committed);
     assert_eq!(bury(&broker, partition, "zzz", "g").await, Buried::Missing);
     assert_eq!(bury(&broker, Uuid::nil(), "a", "g").await, Buried::Missing);
-    // An expired lease holds nothing back.
+    // An expired lease does not prevent it.
     assert!(pop(&broker, named("q", "p").group("g")).await.is_some());
     let sql = db.client().await;
     travel(&sql, "1 hour").await;

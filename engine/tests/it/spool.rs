@@ -23,7 +23,7 @@ pub fn cut_off(proxy: &Proxy) {
     proxy.cut();
 }
 
-/// Waits until pushes go to the spool, whose payloads are `n` from here on.
+/// Waits until pushes go to the spool.
 pub async fn buffered(engine: &Engine) {
     eventually("pushes are buffered", async || {
         let pushed = send(engine, &json!([{"queue": "probe", "payload": 1}])).await.ok()?;
@@ -84,7 +84,7 @@ async fn a_request_that_finds_the_database_back_halfway_goes_behind_its_own_begi
     let db = database().await;
     let proxy = Proxy::to_postgres(db.url()).await;
     let dir = TempDir::new().unwrap();
-    // Long enough to break the network before a flight and mend it before the next one.
+    // Long enough to break the network before a flight and to restore it before the next one.
     let mut config = Config { linger: Duration::from_millis(300), ..spooling(proxy.url(), dir.path()) };
     config.spool.as_mut().unwrap().bytes_max = 16 << 20;
     let broker = engine_with(config).await;
@@ -109,7 +109,7 @@ async fn a_request_that_finds_the_database_back_halfway_goes_behind_its_own_begi
     assert_eq!(found, [json!(null), json!(0), json!(1), json!(2), json!(3)]);
 }
 
-/// The window counts from when a push was accepted, not from when the database was back.
+/// The window counts from the time when a push was accepted, not from the time when the database was back.
 #[tokio::test]
 async fn a_client_that_repeats_itself_within_the_window_is_heard_once_however_long_the_outage() {
     let db = database().await;
@@ -137,7 +137,7 @@ async fn a_client_that_repeats_itself_within_the_window_is_heard_once_however_lo
     assert_eq!(ids("late").await, ["x", "x"], "its window was over when it came again");
 }
 
-/// A process that dies between the commit and the removal of the file must not hand it in again.
+/// After a process has died between the commit and the removal of the file, the file must not be stored again.
 #[tokio::test]
 async fn what_was_handed_in_is_not_handed_in_again_by_the_next_process() {
     let db = database().await;
@@ -153,7 +153,7 @@ async fn what_was_handed_in_is_not_handed_in_again_by_the_next_process() {
     proxy.refuse(false);
     emptied(&broker).await;
     broker.stop().await;
-    // As the disk was before anything was handed in.
+    // The state of the disk before anything was stored.
     let next = engine_with(spooling(proxy.url(), copy.path())).await;
     assert!(next.spool_stats().unwrap().messages >= 50, "it found the files");
     emptied(&next).await;
@@ -242,7 +242,7 @@ async fn pop_maintenance_lets_pops_find_nothing_and_pushes_go_on() {
     assert!(matches!(refused, Err(Error::Spool(_))), "there is nowhere to put pushes");
 }
 
-/// It was sent, it was stored, and its answer was lost: to spool it as well would store it twice.
+/// The push was sent and stored, and its response was lost. Spooling it as well would store it twice.
 #[tokio::test]
 async fn a_push_that_may_be_stored_is_not_spooled_as_well() {
     let db = database().await;
@@ -253,7 +253,7 @@ async fn a_push_that_may_be_stored_is_not_spooled_as_well() {
     push(&broker, "q", "p", 0..1).await;
     proxy.cut_before_reply(Some(b"the last word"));
     let item = json!([{"queue": "q", "partition": "p", "payload": "the last word"}]);
-    // Only new connections are: the push goes out on one that is open.
+    // This refuses only new connections; the push is sent on an open one.
     proxy.refuse(true);
     let others = async {
         while proxy.replies_withheld() == 0 {
@@ -273,7 +273,7 @@ async fn a_push_that_may_be_stored_is_not_spooled_as_well() {
     assert_eq!(read(&found.await).data(), [json!(0), json!("the last word")]);
 }
 
-/// Messages behind a part with an unknown outcome would overtake it, if the client sent the request again.
+/// Messages behind a part with an unknown outcome would overtake it if the client sent the request again.
 #[tokio::test]
 async fn a_request_whose_beginning_may_be_stored_is_not_spooled_from_there_on() {
     let db = database().await;
@@ -305,7 +305,7 @@ async fn a_request_whose_beginning_may_be_stored_is_not_spooled_from_there_on() 
     assert_eq!(found, [json!(null), json!(0)], "nothing of what came behind it");
 }
 
-/// What is handed in together locks all its partitions.
+/// Messages that are moved together lock all of their partitions.
 #[tokio::test]
 async fn a_locked_partition_of_the_spool_does_not_block_pushes_to_other_partitions() {
     let db = database().await;
@@ -376,7 +376,7 @@ async fn a_failing_disk_is_reported_and_loses_no_accepted_message() {
     let proxy = Proxy::to_postgres(db.url()).await;
     let dir = TempDir::new().unwrap();
     let mut config = spooling(proxy.url(), dir.path());
-    // Every request begins a file.
+    // Every request starts a new file.
     config.spool.as_mut().unwrap().file_records = 1;
     let broker = engine_with(config).await;
     cut_off(&proxy);

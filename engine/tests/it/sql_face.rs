@@ -15,7 +15,7 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(12);
 
-/// The JSON a function answers.
+/// The JSON that a function returns.
 async fn asks(sql: &Client, function: &str, argument: &Value) -> Value {
     let text = format!("select queen.{function}($1::text::jsonb)::text");
     let row = sql.query_one(&text, &[&argument.to_string()]).await.unwrap();
@@ -59,7 +59,7 @@ async fn push_messages_is_in_the_log_at_once_for_any_pop() {
     assert!(ack(&broker, &popped.messages[1], AckStatus::Completed).await.success);
     let other = pop(&broker, named("q.t", "Default")).await.expect("the third");
     assert_eq!((other.messages[0].trace_id, other.data()), (Some(Uuid::from_u128(7)), vec![Value::Null]));
-    // Duplicates are the same ones whichever way they come.
+    // Both ways to push have the same duplicates.
     assert_eq!(push_ids(&broker, "q", "p", &["b"]).await[0].status, PushStatus::Duplicate);
     let again = json!([{"queue": "q", "partition": "p", "transactionId": "b"},
                        {"queue": "q", "partition": "p", "transactionId": "c", "payload": 3}]);
@@ -162,7 +162,7 @@ async fn pop_specific_batch_takes_a_lease_that_brokers_honour() {
     assert!(renewed.success);
     assert!(ack(&broker, &last, AckStatus::Completed).await.success);
     assert_eq!(data(&broker, named("q", "p").group("g").batch(9)).await, [3]);
-    // A group that wants what is new gets nothing old.
+    // A group that starts at new messages gets no old ones.
     let mut new = ask(0, "p", "new");
     new["sub_mode"] = json!("new");
     let answers = asks(&sql, "pop_specific_batch", &json!([new])).await;
@@ -207,7 +207,7 @@ async fn views_tell_what_is_stored_read_leased_and_given_up() {
     push_ids(&broker, "q", "p", &["a", "b", "c", "d"]).await;
     push_ids(&broker, "q", "r", &["e"]).await;
     // More versions than a generation has.
-    for n in 0..40 {
+    for n in 0..70 {
         push(&broker, "q", "busy", n..n + 1).await;
         let popped = pop(&broker, named("q", "busy")).await.unwrap();
         crate::support::complete(&broker, &popped).await;
@@ -222,12 +222,12 @@ async fn views_tell_what_is_stored_read_leased_and_given_up() {
     let messages = rows(&sql, text).await;
     assert_eq!(messages[0], ["0", "a", "\"a\"", "null"]);
     assert_eq!(messages.iter().map(|row| row[1].as_str()).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
-    assert_eq!(number(&sql, "select count(*) from queen.messages").await, 45);
+    assert_eq!(number(&sql, "select count(*) from queen.messages").await, 75);
 
     let text = "select queue, partition, consumer_group, cursor, head, pending,
                        round(extract(epoch from oldest_pending_age) / 90) from queen.lag order by partition";
     let lag = rows(&sql, text).await;
-    assert_eq!(lag[0], ["q", "busy", "__QUEUE_MODE__", "40", "40", "0", "null"]);
+    assert_eq!(lag[0], ["q", "busy", "__QUEUE_MODE__", "70", "70", "0", "null"]);
     assert_eq!(lag[1], ["q", "p", "__QUEUE_MODE__", "2", "4", "2", "1"]);
     assert_eq!(lag.len(), 2, "nobody has read the other partition");
 
@@ -251,7 +251,7 @@ async fn views_tell_what_is_stored_read_leased_and_given_up() {
     assert!(crate::support::dead_letters(&broker, "q").await.is_empty());
 }
 
-/// Every partition's tables are looked into by index, and no more rows than it has are read.
+/// The tables of a partition are read by index, and no more rows than it has.
 #[tokio::test]
 async fn a_view_of_one_partition_reads_one_partition() {
     let db = database().await;
@@ -308,7 +308,8 @@ async fn a_queue_deleted_by_hand_takes_everything_along() {
     assert_eq!(data(&broker, any("q").group("g")).await, ["a"]);
 }
 
-/// A role with a session of its own. It goes with the cluster: others share that, so its name is its database's.
+/// A role with its own session. It lives as long as the cluster, which other tests share, so its name
+/// contains that of the database.
 async fn role(db: &Database, sql: &Client, suffix: &str, grants: &str) -> Client {
     let name = format!("{}_{suffix}", db.name());
     sql.batch_execute(&format!("create role {name} login password 'x'; {}", grants.replace("$role", &name)))
@@ -352,7 +353,7 @@ async fn a_role_may_push_and_nothing_else_and_another_may_read_and_nothing_else(
     ] {
         denied(&app, text).await;
     }
-    // Not even with a function of its own in the way of ours.
+    // Not even with its own function that hides ours.
     app.batch_execute(
         "create function pg_temp.nextval(text) returns bigint language sql as 'select 1';
          set search_path = pg_temp, queen, public;
@@ -395,7 +396,7 @@ async fn only_procedures_that_views_call_are_executable_by_everyone() {
                 where p.pronamespace = 'queen'::regnamespace and has_function_privilege('public', p.oid, 'execute') order by 1";
     let expected = [["frame_header"], ["frame_payload"], ["message_id"], ["now"]];
     assert_eq!(rows(&sql, open).await, expected);
-    // A grant by an administrator survives a start.
+    // A grant of an administrator survives a restart.
     sql.batch_execute("grant execute on function queen.push(text, text, jsonb, text, uuid) to public")
         .await
         .unwrap();
@@ -404,7 +405,7 @@ async fn only_procedures_that_views_call_are_executable_by_everyone() {
     assert_eq!(rows(&sql, open).await.len(), expected.len() + 1);
 }
 
-/// The blocks of docs/sql.md, in order, on one database. Those in the name of an application run in its session.
+/// The blocks of docs/sql.md, in order, on one database. Those of an application run in its session.
 #[tokio::test]
 async fn the_examples_of_the_page_about_sql_run() {
     let db = database().await;
@@ -415,7 +416,7 @@ async fn the_examples_of_the_page_about_sql_run() {
     assert!(blocks.len() > 3);
     for block in blocks {
         let suffix = db.name();
-        // Roles belong to the cluster, which other tests use too.
+        // Roles belong to the cluster, which other tests use as well.
         let text =
             block.replace("shop", &format!("shop_{suffix}")).replace("analyst", &format!("analyst_{suffix}"));
         sql.batch_execute(&text).await.unwrap_or_else(|error| panic!("{text}\n{error:?}"));
@@ -437,7 +438,7 @@ async fn lag_counts_partitions_that_a_group_has_not_read_yet_as_the_api_does() {
     travel(&sql, "2 minutes").await;
     push(&broker, "q", "c", 0..5).await;
     push(&broker, "q", "b", 10..11).await;
-    // The last of them reads one partition by its name, so nothing else is its business.
+    // The last of them reads one partition by its name, so it is not a reader of the others.
     for request in [any("q").group("whole"), any("q"), named("q", "a").group("narrow")] {
         let first = pop(&broker, request).await.unwrap();
         assert!(ack(&broker, &first.messages[0], AckStatus::Completed).await.success);
@@ -456,7 +457,7 @@ async fn lag_counts_partitions_that_a_group_has_not_read_yet_as_the_api_does() {
                 where queue = 'q' and consumer_group = 'late' order by partition";
     let expected = [["a", "14", "0", "true"], ["b", "10", "1", "false"], ["c", "0", "5", "false"]];
     assert_eq!(rows(&sql, text).await, expected);
-    // Who may read the view needs nothing else.
+    // A role that may read the view needs nothing else.
     sql.batch_execute(&format!(
         "create role {0}_reader; grant usage on schema queen to {0}_reader;
                                 grant select on queen.lag to {0}_reader; set role {0}_reader",

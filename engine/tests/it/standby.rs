@@ -1,4 +1,4 @@
-//! Synchronous standbys: nothing is confirmed that only the primary has.
+//! Synchronous standbys: nothing that only the primary has is confirmed.
 
 use queen_protocol::AckStatus;
 use queen_testkit::{Cluster, cluster};
@@ -6,7 +6,8 @@ use tokio_postgres::Client;
 
 use crate::support::{Ask, ack_items, any, data, engine, eventually, leaseless, pop, push, read};
 
-/// Commits wait for a standby of this name, or for none. There is no standby at all, so they wait forever.
+/// Makes commits wait for a standby of this name. There is no standby, so they wait forever; with an
+/// empty name, they do not wait.
 async fn wait_for(sql: &Client, standby: &str) {
     sql.batch_execute(&format!("alter system set synchronous_standby_names = '{standby}'")).await.unwrap();
     sql.batch_execute("select pg_reload_conf()").await.unwrap();
@@ -22,7 +23,7 @@ async fn waiting(sql: &Client, not: i32) -> i32 {
     .await
 }
 
-/// Returns when commits do wait: settings are read anew in the background.
+/// Returns once commits do wait, because settings are reloaded in the background.
 async fn waits(cluster: &Cluster, sql: &Client) {
     eventually("commits wait for the standby", async || {
         let probe = cluster.client().await;
@@ -48,7 +49,7 @@ async fn waits(cluster: &Cluster, sql: &Client) {
 
 async fn session(cluster: &Cluster) -> Client {
     let sql = cluster.client().await;
-    // Its own commits must not wait.
+    // Commits of this session must not wait.
     sql.batch_execute("set synchronous_commit = local").await.unwrap();
     sql
 }
@@ -66,7 +67,7 @@ async fn a_commit_whose_wait_for_the_standby_was_canceled_is_not_reported_as_suc
     let cancelled = async {
         let first = waiting(&sql, 0).await;
         sql.query_one("select pg_cancel_backend($1)", &[&first]).await.unwrap();
-        // Asked again whether it is stored, the database has to answer with another commit, which waits too.
+        // To find out whether the push is stored, the engine sends another commit, which waits as well.
         waiting(&sql, first).await
     };
     tokio::select! {
@@ -78,14 +79,14 @@ async fn a_commit_whose_wait_for_the_standby_was_canceled_is_not_reported_as_suc
     assert_eq!(data(&broker, any("orders").batch(10)).await, [0, 1]);
 }
 
-/// A standby that was not synchronous may take over without the last messages, and give their places to others.
+/// A standby that was not synchronous may take over without the last messages, and reuse their offsets.
 #[tokio::test]
 async fn what_a_broker_remembers_of_a_log_that_was_lost_is_not_delivered() {
     let cluster = cluster().await;
     let sql = cluster.client().await;
     let broker = engine(&cluster.url()).await;
     push(&broker, "orders", "p", 7..8).await;
-    // The same place in another life, with another message in it.
+    // The same offset on another server, with another message at it.
     sql.batch_execute(
         "update queen.segments set frames = replace(frames, '\"payload\":7', '\"payload\":8');
          select pg_stat_reset_shared('bgwriter');
@@ -108,7 +109,7 @@ async fn an_ack_of_what_was_lost_moves_nothing() {
     let broker = engine(&cluster.url()).await;
     push(&broker, "orders", "p", 0..2).await;
     let lost = pop(&broker, any("orders").batch(2)).await.unwrap();
-    // As a standby would know it that had not heard of any of this.
+    // The state of a standby that had received none of this.
     sql.batch_execute(
         "delete from queen.segments;
          update queen.heads set head = 0;
@@ -122,7 +123,7 @@ async fn an_ack_of_what_was_lost_moves_nothing() {
     let results = ack_items(&broker, vec![late]).await;
     assert!(!results[0].success, "{results:?}");
     push(&broker, "orders", "p", 5..8).await;
-    // It believes in its old lease until it has looked at the log.
+    // The broker believes in its old lease until it has examined the log.
     let delivered =
         eventually("what was pushed since comes", async || pop(&broker, any("orders").batch(9)).await);
     assert_eq!(delivered.await.data(), [5, 6, 7]);

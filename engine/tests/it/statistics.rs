@@ -23,7 +23,7 @@ async fn unread(broker: &Engine, queue: &str, group: &str) -> i64 {
     groups.first().unwrap_or_else(|| panic!("{group} reads {queue}")).unread
 }
 
-/// From here on there are no measurements: queries return what was counted.
+/// Disables measurements from here on: queries return what was counted.
 async fn unmeasurable(sql: &Client) {
     let text = "create or replace function queen.measure(
                     p_queue uuid, p_wait boolean, p_replace boolean, p_quiet interval, p_reconcile interval) returns boolean
@@ -91,7 +91,7 @@ async fn a_group_counts_what_came_after_it_began_and_only_where_it_reads() {
     assert!(pop(&broker, late).await.is_none());
     push(&broker, "q", "r", 0..2).await;
     assert_eq!(unread(&broker, "q", "late").await, 2);
-    // Reads one partition by its name, and nothing else is its business.
+    // This group reads one partition by its name, and is not a reader of the others.
     complete(&broker, &pop(&broker, named("q", "p").group("narrow")).await.unwrap()).await;
     assert_eq!(unread(&broker, "q", "narrow").await, 4);
 }
@@ -107,7 +107,7 @@ async fn counting_agrees_with_measuring_whatever_two_brokers_do() {
         complete(&one, &pop(&one, any("q").group(group)).await.unwrap()).await;
     }
     drain(&one, "q", "p3", "auto").await;
-    // Every group is known by now.
+    // Makes every group known.
     figures(&one, "q").await;
     unmeasurable(&sql).await;
 
@@ -124,7 +124,7 @@ async fn counting_agrees_with_measuring_whatever_two_brokers_do() {
     assert!(transact(&one, &moving).await.success);
     let rest = pop(&one, named("q", "p2")).await.unwrap();
     assert!(ack(&one, &rest.messages[0], Dlq).await.success);
-    // A lease that is given up moves nothing.
+    // A lease without an acknowledgement moves nothing.
     drop(pop(&two, named("q", "new").group("g")).await);
 
     let told = figures(&two, "q").await;
@@ -205,7 +205,7 @@ async fn a_deleted_group_and_a_deleted_queue_leave_no_numbers_behind() {
     for table in ["queue_counts", "group_counts", "notable_partitions"] {
         assert_eq!(number(&sql, &format!("select count(*) from queen.{table}")).await, 0, "{table}");
     }
-    // Its namesake starts from nothing.
+    // A new queue with the same name starts from nothing.
     push(&broker, "q", "p", 0..1).await;
     assert_eq!(figures(&broker, "q").await.unread, 1);
 }

@@ -1,4 +1,4 @@
-//! Where a group starts to read, and that it is decided once, however early the group comes.
+//! Where a group starts to read. This is decided once, however early the group comes.
 
 use queen_engine::Engine;
 use queen_protocol::{PopRequest, QUEUE_MODE, Subscription};
@@ -11,7 +11,7 @@ fn from(subscription: Subscription, request: PopRequest) -> PopRequest {
     PopRequest { subscription, ..request }
 }
 
-/// Everything the group can read now, read and completed; sorted, as partitions come in any order.
+/// Reads and completes everything that the group can read now. Sorted, because partitions come in any order.
 async fn read(broker: &Engine, group: &str, subscription: Subscription) -> Vec<i64> {
     let request = from(subscription, any("q").group(group).batch(100));
     let mut found = Vec::new();
@@ -67,7 +67,7 @@ async fn partitions_born_later_are_measured_against_the_registration_and_not_the
     let (a, b) = (engine(db.url()).await, engine(db.url()).await);
     push(&a, "q", "old", 0..1).await;
     assert!(read(&a, "g", Subscription::New).await.is_empty());
-    // Written through another broker and met long after: still younger than the registration.
+    // Pushed through another broker and found long after that, but still younger than the registration.
     push(&b, "q", "born later", 1..3).await;
     push(&b, "q", "old", 3..4).await;
     let young = engine(db.url()).await;
@@ -113,7 +113,7 @@ async fn a_partition_registered_from_an_early_time_is_found_by_a_group_that_is_n
     let db = database().await;
     let broker = engine(db.url()).await;
     configure(&broker, "q", serde_json::json!({})).await;
-    // Registered by name before the partition exists, so there is no cursor yet.
+    // Registered by the partition's name before it exists, so there is no cursor yet.
     assert!(pop(&broker, from(Subscription::From(1), named("q", "p").group("g"))).await.is_none());
     push(&broker, "q", "p", 0..1).await;
     push(&broker, "q", "r", 1..2).await;
@@ -155,7 +155,7 @@ async fn a_group_is_new_to_five_thousand_partitions_in_one_quick_pop() {
     let began = tokio::time::Instant::now();
     assert!(pop(&broker, from(Subscription::New, any("q").group("g"))).await.is_none());
     assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
-    // And what comes afterwards reaches it, in old partitions and in a new one.
+    // Later messages reach the group, in old partitions and in new ones.
     push_wide(&broker, "q", 4_950..5_010).await;
     let mut found: Vec<i64> = Vec::new();
     while let Some(popped) = pop(&broker, any("q").group("g")).await {

@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// Long enough for a busy machine; a test that needs all of it has failed.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What a test does not care about. Background jobs are out of the way unless a test asks for them.
+/// Defaults for everything that a test does not care about. Background jobs do not run unless a test enables them.
 pub fn config(url: &str) -> Config {
     Config {
         database: url.to_owned(),
@@ -71,7 +71,7 @@ pub fn config(url: &str) -> Config {
             ack_utilisation: 0.8,
             push_depth_max: 10_000,
             ack_depth_max: 50_000,
-            // Tests that defer say so: on a busy machine others would as well.
+            // Tests of deferral set this themselves. With a short time, other tests would defer on a busy machine.
             patience: Duration::from_secs(3600),
             interval: Duration::from_millis(50),
             claim_limit: 50,
@@ -86,20 +86,20 @@ pub fn config(url: &str) -> Config {
     }
 }
 
-/// Leaves deferred operations to others.
+/// An engine that leaves deferred operations to other engines.
 pub fn idle(url: &str) -> Config {
     let mut config = config(url);
     config.deferring.claim_limit = 0;
     config
 }
 
-/// A deferred operation, by what its sender was given.
+/// A deferred operation, by the ticket of its sender.
 pub async fn operation(engine: &Engine, ticket: &Option<Ticket>) -> OperationStatus {
     let id = ticket.as_ref().expect("it was deferred").operation_id;
     engine.operation(id).await.unwrap().expect("it is known")
 }
 
-/// The same, once it is completed.
+/// Like [`operation`], once it is completed.
 pub async fn landed(engine: &Engine, ticket: &Option<Ticket>) -> OperationStatus {
     eventually("the operation is done", async || {
         Some(operation(engine, ticket).await).filter(|operation| operation.status == "completed")
@@ -115,7 +115,7 @@ pub async fn engine_with(config: Config) -> Engine {
     Engine::start(config).await.expect("the engine starts")
 }
 
-/// Two engines that have heard of each other's existence, as brokers that have run for a while have.
+/// Two engines that know of each other, like brokers that have run for a while.
 pub async fn twins(url: &str, sql: &Client) -> (Engine, Engine) {
     let first = engine(url).await;
     listening(sql, 1).await;
@@ -124,14 +124,14 @@ pub async fn twins(url: &str, sql: &Client) -> (Engine, Engine) {
     (first, second)
 }
 
-/// Waits until this many engines hear notifications on this database.
+/// Waits until this many engines listen for notifications on this database.
 pub async fn listening(sql: &Client, engines: i64) {
     let text = "select count(*) from pg_stat_activity
                 where datname = current_database() and query = 'listen queen' and state = 'idle'";
     eventually("the engines listen", async || (number(sql, text).await == engines).then_some(())).await;
 }
 
-/// Waits until no engine has a session on this database anymore: only then has PostgreSQL added up its statistics.
+/// Waits until no engine has a session on this database, because PostgreSQL completes its statistics only then.
 pub async fn disconnected(sql: &Client) {
     let text = "select count(*) from pg_stat_activity
                 where datname = current_database() and application_name = 'queen'";
@@ -150,8 +150,8 @@ pub async fn count_calls(sql: &Client, database: &str) {
     sql.batch_execute(&format!("alter database {database} set track_functions = 'pl'")).await.unwrap();
 }
 
-/// Moves the clock of everything Queen decides by in this database. An engine's own timers stay behind, and with
-/// them its list of partitions worth a look: pop by the name of the partition afterwards.
+/// Moves the database's clock for every decision that Queen bases on it. An engine's own timers do not move, and
+/// neither does its ready list: pop by the name of the partition afterwards.
 pub async fn travel(sql: &Client, interval: &str) {
     let text = format!(
         "create or replace function queen.now() returns timestamptz language sql volatile parallel safe
@@ -160,7 +160,7 @@ pub async fn travel(sql: &Client, interval: &str) {
     sql.batch_execute(&text).await.unwrap();
 }
 
-/// The one number a query answers.
+/// The single number that a query returns.
 pub async fn number(sql: &Client, text: &str) -> i64 {
     sql.query_one(text, &[]).await.unwrap().get(0)
 }
@@ -175,26 +175,26 @@ pub fn numbers(range: Range<usize>) -> Vec<Value> {
     range.map(Value::from).collect()
 }
 
-/// Items as a client writes them.
+/// Sends items in a client's format.
 pub async fn send(engine: &Engine, items: &Value) -> Result<Vec<PushResult>, Error> {
     let body = json!({ "items": items }).to_string();
     engine.push(&PushBody::parse(body.as_bytes()).unwrap().items, None).await
 }
 
-/// One message per number; the engine mints the ids.
+/// Pushes one message per number; the engine generates the ids.
 pub async fn push(engine: &Engine, queue: &str, partition: &str, numbers: Range<usize>) -> Vec<PushResult> {
     let items = numbers.map(|n| json!({"queue": queue, "partition": partition, "payload": n}));
     send(engine, &items.collect()).await.unwrap()
 }
 
-/// Messages numbered from 0, each larger than what a flight takes of one partition: they are sent one by one.
+/// Messages numbered from 0, each larger than what a flight takes from one partition, so that each is sent separately.
 pub fn large(queue: &str, partition: &str, count: usize) -> Value {
     let filler = "x".repeat(256 << 10);
     let item = |n| json!({"queue": queue, "partition": partition, "payload": {"n": n, "filler": filler}});
     (0..count).map(item).collect()
 }
 
-/// One message per id, which is also its payload.
+/// Pushes one message per id, which is also its payload.
 pub async fn push_ids(engine: &Engine, queue: &str, partition: &str, ids: &[&str]) -> Vec<PushResult> {
     send(engine, &with_ids(queue, partition, ids)).await.unwrap()
 }
@@ -205,13 +205,13 @@ pub fn with_ids(queue: &str, partition: &str, ids: &[&str]) -> Value {
     ids.iter().map(item).collect()
 }
 
-/// One message in each of many partitions `p0`, `p1`, …
+/// Pushes one message to each of many partitions `p0`, `p1`, …
 pub async fn push_wide(engine: &Engine, queue: &str, partitions: Range<usize>) {
     let items = partitions.map(|n| json!({"queue": queue, "partition": format!("p{n}"), "payload": n}));
     send(engine, &items.collect()).await.unwrap();
 }
 
-/// What another broker's push leaves in the log while none of its hints has arrived. The partition must exist.
+/// Adds what a push at another broker leaves in the log, without any notification. The partition must exist.
 pub async fn write_unnoticed(sql: &Client, queue: &str, partition: &str, id: &str) {
     let text = "with written as (
                     update queen.heads as h set head = h.head + 1, last_push_at = queen.now(),
@@ -249,7 +249,7 @@ pub fn named(queue: &str, partition: &str) -> PopRequest {
     PopRequest { filter, ..any(queue) }
 }
 
-/// Small changes to a pop, so that a test names only what matters to it.
+/// Small changes to a pop, so that a test only states what matters to it.
 pub trait Ask {
     fn batch(self, batch: u32) -> Self;
     fn group(self, group: &str) -> Self;
@@ -281,7 +281,7 @@ pub struct Popped {
     pub messages: Vec<Message>,
 }
 
-/// `data` stays text: not everything a client may send is a value here.
+/// `data` stays text, because not every valid payload is a `Value`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
@@ -329,7 +329,7 @@ pub async fn pop_soon(engine: &Engine, request: &PopRequest) -> Popped {
     eventually("a pop finds something", async || pop(engine, request.clone()).await).await
 }
 
-/// The payloads a pop answers with; none for an empty answer.
+/// The payloads that a pop returns; none for an empty response.
 pub async fn data(engine: &Engine, request: PopRequest) -> Vec<Value> {
     pop(engine, request).await.map_or_else(Vec::new, |popped| popped.data())
 }
@@ -356,7 +356,7 @@ pub fn ack_of(message: &Message, status: AckStatus) -> AckItem {
     }
 }
 
-/// The same without its lease, as a client acknowledges that does not care.
+/// Like [`ack_of`], but without the lease.
 pub fn leaseless(message: &Message, status: AckStatus) -> AckItem {
     AckItem { lease_id: None, ..ack_of(message, status) }
 }
@@ -365,7 +365,7 @@ pub async fn ack(engine: &Engine, message: &Message, status: AckStatus) -> AckRe
     ack_items(engine, vec![ack_of(message, status)]).await.remove(0)
 }
 
-/// Statuses in the messages' order, in one call.
+/// Acknowledges messages in one call, each with the status at its position.
 pub async fn ack_all(engine: &Engine, messages: &[Message], statuses: &[AckStatus]) -> Vec<AckResult> {
     assert_eq!(messages.len(), statuses.len());
     let items = messages.iter().zip(statuses).map(|(message, status)| ack_of(message, *status));
@@ -391,7 +391,7 @@ pub async fn transact(engine: &Engine, body: &Value) -> TransactionOutcome {
     engine.transaction(&TransactionBody::parse(body.as_bytes()).unwrap(), None).await.unwrap()
 }
 
-/// An ack as an operation of a transaction; published clients send no lease with it.
+/// An ack as an operation of a transaction, without a lease, as published clients send it.
 pub fn ack_operation(message: &Message, status: &str) -> Value {
     json!({
         "type": "ack", "transactionId": message.transaction_id, "partitionId": message.partition_id,
@@ -403,7 +403,7 @@ pub fn push_operation(queue: &str, partition: &str, payload: &Value) -> Value {
     json!({"type": "push", "items": [{"queue": queue, "partition": partition, "payload": payload}]})
 }
 
-/// Of a queue, newest first, and how many there are.
+/// Dead letters of a queue, newest first.
 pub async fn dead_letters(engine: &Engine, queue: &str) -> Vec<DeadLetter> {
     let filter = DeadLetterFilter { queue: Some(queue.to_owned()), limit: 100, ..Default::default() };
     let (letters, total) = engine.dead_letters(&filter).await.unwrap();
@@ -415,7 +415,7 @@ pub fn lane(engine: &Engine, name: &str) -> LaneCounts {
     engine.stats().lanes.iter().find(|(lane, _)| *lane == name).expect("a lane of that name").1
 }
 
-/// Runs all at once; answers in the order given.
+/// Runs all tasks at once, and returns their results in the given order.
 pub async fn at_once<T: Send + 'static>(
     tasks: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {
@@ -428,7 +428,7 @@ pub async fn at_once<T: Send + 'static>(
     done.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Tries until there is an answer; panics with `what` when patience ends.
+/// Tries until there is a value; panics with `what` after `PATIENCE`.
 pub async fn eventually<T>(what: &str, attempt: impl AsyncFnMut() -> Option<T>) -> T {
     within(PATIENCE, what, attempt).await
 }
@@ -444,7 +444,7 @@ pub async fn within<T>(patience: Duration, what: &str, mut attempt: impl AsyncFn
     }
 }
 
-/// A pop that runs by itself and has parked by the time this returns.
+/// A pop in the background that has parked when this returns.
 pub async fn parked(engine: &Engine, request: PopRequest) -> Parked {
     let before = engine.stats().parked;
     let mut task = JoinSet::new();
@@ -454,7 +454,7 @@ pub async fn parked(engine: &Engine, request: PopRequest) -> Parked {
     Parked { task }
 }
 
-/// Dropped, its pop goes away like a client that hangs up.
+/// When this is dropped, its pop ends like that of a client that disconnects.
 pub struct Parked {
     task: JoinSet<Option<Popped>>,
 }

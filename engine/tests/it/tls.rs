@@ -9,7 +9,8 @@ use uuid::Uuid;
 
 use crate::support::{config, push};
 
-/// A server that listens on an address of its own; the port cannot be chosen, but all of 127/8 is this machine.
+/// A server that listens on its own address. All servers have the same port, but every
+/// address in 127/8 is this machine.
 struct Encrypted {
     cluster: Cluster,
     address: String,
@@ -134,7 +135,7 @@ async fn a_client_shows_its_certificate_to_a_server_that_wants_one() {
     let sql = server.cluster.client().await;
     let row = sql.query_one("show data_directory", &[]).await.unwrap();
     let dir = PathBuf::from(row.get::<_, String>(0));
-    // In place, so that it stays the server's own.
+    // Written in place, so that the file still belongs to the server's user.
     std::fs::write(
         dir.join("pg_hba.conf"),
         "local all all trust\nhostssl all all all trust clientcert=verify-ca\n",

@@ -1,4 +1,4 @@
-//! The trace context of a message is delivered as it was pushed, whichever way the message took.
+//! The trace context of a message is delivered as it was pushed, no matter which way the message took.
 
 use queen_engine::Engine;
 use queen_protocol::{PushStatus, TraceParent};
@@ -14,7 +14,7 @@ pub fn parent(n: u64) -> String {
     TraceParent::new(u128::from(n) << 64 | 0xabc, n, 1).unwrap().to_string()
 }
 
-/// One with a parent, one with a state as well, one with nonsense, one without.
+/// One item with a parent, one that also has a state, one with an invalid parent, one without.
 fn items() -> Value {
     json!([
         {"queue": "q", "partition": "p", "payload": 0, "traceparent": parent(1)},
@@ -42,7 +42,7 @@ async fn a_context_is_stored_and_delivered_and_what_is_none_is_no_error() {
     send(&broker, &items()).await.unwrap();
     let popped = pop(&broker, named("q", "p").batch(9)).await.unwrap();
     assert_eq!(popped.messages[0].traceparent, Some(parent(1)));
-    // From the log, not from the memory of who wrote it.
+    // Read from the log, not from the cache of the engine that wrote them.
     all_came_through(&engine(db.url()).await).await;
 }
 

@@ -18,13 +18,13 @@ use crate::support::{
     twins,
 };
 
-/// One message of a source queue, popped by a group.
+/// A message of a source queue, popped by a group.
 async fn source(broker: &Engine) -> Popped {
     push(broker, "source", "p", 0..2).await;
     pop(broker, any("source").group("g")).await.unwrap()
 }
 
-/// Moves a message on: acknowledged here, pushed there.
+/// Moves a message: acknowledges it, and pushes it to the target.
 fn moving(message: &Message, required: &[&str]) -> Value {
     json!({
         "operations": [
@@ -39,7 +39,7 @@ fn rolled_back(outcome: &TransactionOutcome, word: &str) {
     assert!(text.contains(word), "{text:?} does not name {word:?}");
 }
 
-/// Nothing happened: the target is empty, and the source message is still leased to its holder.
+/// Checks that nothing happened: the target is empty, and the source message is still leased to its holder.
 async fn nothing_happened(broker: &Engine, held: &Popped) {
     assert!(pop(broker, any("target")).await.is_none());
     assert!(pop(broker, any("source").group("g")).await.is_none(), "still leased");
@@ -150,7 +150,7 @@ async fn a_required_lease_that_is_not_live_is_named_and_nothing_happens() {
     let body = moving(&held.messages[0], &[&held.lease_id]);
     rolled_back(&transact(&broker, &body).await, &held.lease_id);
     assert!(pop(&broker, any("target")).await.is_none());
-    // Without the lease a late handler may still finish.
+    // Without the lease, a late handler may still commit.
     assert!(transact(&broker, &moving(&held.messages[0], &[])).await.success);
 }
 
@@ -170,7 +170,7 @@ async fn an_ack_with_a_dead_lease_or_of_something_committed_rolls_back() {
         rolled_back(&transact(&broker, &body).await, "committed");
     }
     assert!(pop(&broker, any("target")).await.is_none());
-    // Completing it again changes nothing and hinders nothing.
+    // Completing it again changes nothing and is accepted.
     assert!(transact(&broker, &moving(&held.messages[0], &[])).await.success);
 }
 
@@ -266,7 +266,7 @@ async fn after_a_rollback_its_ids_are_as_new_as_before() {
     let items = crate::support::with_ids("target", "p", &["x", "y", "before"]);
     let body = json!({"operations": [{"type": "push", "items": items}, bogus]});
     rolled_back(&transact(&broker, &body).await, "lease");
-    // Were the rollback's hashes remembered, or its head believed, one of these would go wrong.
+    // If the hashes of the rolled-back transaction were remembered, or its head believed, one of these would fail.
     let other = engine(db.url()).await;
     assert_eq!(push_ids(&other, "target", "p", &["y"]).await[0].status, Queued);
     let results = push_ids(&broker, "target", "p", &["x", "y", "before"]).await;
@@ -307,7 +307,8 @@ async fn a_commit_with_a_lost_answer_is_reported_as_success_and_executed_once() 
     assert_eq!(data(&broker, any("source").group("g")).await, [1]);
 }
 
-/// Numbers that left no trace on disk are given away again after a crash: another's commit must not be taken for this one's.
+/// Transaction numbers that left no trace on disk are assigned again after a crash. The commit of another transaction
+/// must not be taken for this one.
 #[tokio::test]
 async fn what_became_of_a_commit_is_not_asked_by_number_after_a_crash() {
     let mut cluster = cluster().await;
@@ -315,7 +316,7 @@ async fn what_became_of_a_commit_is_not_asked_by_number_after_a_crash() {
     let broker = engine(proxy.url()).await;
     let held = source(&broker).await;
     proxy.cut_before_reply(Some(b"commit"));
-    // The crash must not be noticed before.
+    // The engine must not notice the crash earlier.
     proxy.refuse(true);
     let body = moving(&held.messages[0], &[&held.lease_id]);
     let text = body.to_string();
@@ -327,7 +328,7 @@ async fn what_became_of_a_commit_is_not_asked_by_number_after_a_crash() {
     };
     let (outcome, ()) = tokio::join!(broker.transaction(&parsed, None), crash);
     assert!(outcome.is_err(), "told as known: {outcome:?}");
-    // It was done, as sending it again shows: its lease is over.
+    // It was committed, as sending it again shows: its lease has ended.
     rolled_back(&transact(&broker, &body).await, "lease");
     assert_eq!(drain(&broker, "target", "p", "check").await.len(), 1);
 }
@@ -338,7 +339,7 @@ async fn a_transaction_whose_connection_breaks_before_its_commit_is_done_once() 
     let proxy = Proxy::to_postgres(db.url()).await;
     let broker = engine(proxy.url()).await;
     let held = source(&broker).await;
-    // The answer to the push inside it, then that to its beginning.
+    // Loses the response to the push inside the transaction, then that to its `begin`.
     for (target, pattern) in [("first", "moved needle"), ("second", "begin")] {
         proxy.cut_before_reply(Some(pattern.as_bytes()));
         let body = json!({"operations": [push_operation(target, "p", &json!("moved needle"))]});
@@ -372,7 +373,8 @@ async fn transactions_at_once_on_the_same_partitions_all_succeed() {
     let transactions = (0..16).map(|n| {
         let broker = if n % 2 == 0 { a.clone() } else { b.clone() };
         async move {
-            // In opposite orders, which would deadlock if they were locked as they come.
+            // Pushes to the two partitions in opposite orders, which would deadlock if they were locked
+            // in the order of the request.
             let (first, second) = if n % 4 < 2 { ("a", "b") } else { ("b", "a") };
             let body = json!({"operations": [
                 push_operation("target", first, &json!(n)), push_operation("target", second, &json!(n))]});

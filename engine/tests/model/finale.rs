@@ -34,7 +34,7 @@ pub async fn finale(world: &World, mut reader: Worker) {
     world.check(|shadow| shadow.dead_letters_match(&letters));
 }
 
-/// Nothing is in the air, and every lease is over.
+/// Waits until nothing is in flight and every lease has ended.
 async fn settled(world: &World, sql: &Client) {
     let text = "select count(*) from pg_stat_activity
                 where datname = current_database() and application_name = 'queen' and state <> 'idle'";
@@ -66,7 +66,7 @@ async fn rows(sql: &Client, partition: &str) -> Vec<Row> {
     rows.iter().map(row).collect()
 }
 
-/// Reads and acknowledges everything, through both engines in turn, until both say that there is nothing.
+/// Reads and acknowledges everything, through both engines in turn, until both return nothing.
 async fn drain(world: &World, reader: &mut Worker, group: Group) {
     let engines: &[Via] = if group == Group::Auto { &[Via::Healthy] } else { &[Via::Healthy, Via::Broken] };
     let began = Instant::now();
@@ -95,7 +95,7 @@ async fn drain(world: &World, reader: &mut Worker, group: Group) {
     }
 }
 
-/// The database agrees that there is nothing left to read.
+/// Checks that the database also has nothing left to read.
 async fn pending(world: &World, sql: &Client, group: Group) {
     let text = "select l.partition, l.pending from queen.lag l where l.consumer_group = $1 and l.pending > 0";
     let rows = sql.query(text, &[&group.name()]).await.expect("the database answers");

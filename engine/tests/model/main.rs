@@ -1,6 +1,6 @@
-//! A seeded workload on two engines and one PostgreSQL, one engine behind a network that breaks, against a shadow
-//! queue that checks every guarantee. The workload and the faults follow from the seed; what the clock makes of them
-//! does not, so a seed that fails may have to run more than once.
+//! A seeded workload on two engines and one PostgreSQL, one engine behind a network that breaks, against a shadow queue
+//! that checks every guarantee. Workload and faults follow from the seed, but timing does not, so a seed that fails may
+//! have to run more than once.
 //!
 //! `QUEEN_MODEL_SEED` runs that seed alone, `QUEEN_MODEL_STEPS` sets the steps of each worker.
 
@@ -46,7 +46,7 @@ async fn the_guarantees_hold_in_a_run_of_your_choice() {
     run(number("QUEEN_MODEL_SEED").unwrap_or(4)).await;
 }
 
-/// Not when one seed is requested.
+/// Skipped when a single seed is requested.
 async fn fixed(seed: u64) {
     if number("QUEEN_MODEL_SEED").is_none() {
         run(seed).await;
@@ -84,7 +84,7 @@ async fn run(seed: u64) {
     println!("start {started:?}, work {:?}, whole {:?}", worked - started, began.elapsed());
 }
 
-/// A worker that panics takes the run with it.
+/// A worker that panics fails the run.
 async fn all(workers: &mut JoinSet<()>) {
     while let Some(ended) = workers.join_next().await {
         if let Err(error) = ended {

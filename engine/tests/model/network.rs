@@ -44,6 +44,6 @@ pub fn heal(proxy: &Proxy) {
     proxy.black_hole(false);
     proxy.delay(Duration::ZERO);
     proxy.refuse(false);
-    // The only way to disarm it: wait for a text that never occurs.
+    // The only way to disarm it: wait for bytes that never occur.
     proxy.cut_before_reply(Some(b"\xff disarmed \xff"));
 }

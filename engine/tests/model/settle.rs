@@ -10,7 +10,7 @@ use crate::shadow::{AckSet, ItemAnswer, Message, Placed};
 use crate::words::{Op, Via, now};
 use crate::worker::{Held, Part, Worker, reason, sent, unless_hung_up, wire};
 
-/// Some messages of a lease with what is said about them, by partition.
+/// Some messages of a lease with the status that is sent for each, by partition.
 type Said<'a> = Vec<(&'a Part, Vec<(&'a Message, AckStatus)>)>;
 
 impl Worker {
@@ -153,7 +153,7 @@ fn completed(from: usize, to: usize) -> Vec<(usize, AckStatus)> {
     (from..to).map(|index| (index, AckStatus::Completed)).collect()
 }
 
-/// Completed below and above, so that a nack is seen to hold.
+/// Messages before and after the nack are completed, to see that it stops the cursor.
 fn nacked(part: &Part, share: u64, status: AckStatus) -> Vec<(usize, AckStatus)> {
     let at = cut(part, share).min(part.messages.len() - 1);
     let mut said = completed(0, part.messages.len());
@@ -226,7 +226,8 @@ fn results(outcome: &TransactionOutcome) -> (Vec<Placed>, Vec<ItemAnswer>) {
                 transaction: transaction_id.clone(),
                 duplicate: *duplicate,
             }),
-            // Whether it had been acknowledged before, and whether its lease has ended, is not reported.
+            // The result of a transaction does not say whether it had been acknowledged before, or
+            // whether its lease has ended.
             TransactionResult::Ack { success, error, dlq, .. } => acked.push(ItemAnswer {
                 success: *success,
                 noop: true,

@@ -6,22 +6,22 @@ use uuid::Uuid;
 
 pub const QUEUE: &str = "orders";
 pub const PARTITIONS: usize = 4;
-/// Failed deliveries before a message is dead.
+/// A message becomes a dead letter after this many failures and one more.
 pub const RETRY_LIMIT: i32 = 1;
-/// What a lease lasts when a pop does not say.
+/// Lease time of a pop that sets none.
 pub const LEASE_SECONDS: i32 = 1;
 pub const LEASE_SECONDS_MAX: i32 = 2;
 
-/// Of the clock both PostgreSQL and this process read: they run on one machine.
+/// Microseconds of the clock that PostgreSQL and this process share, because they run on one machine.
 pub type Micros = i64;
 
-/// One call to an engine, numbered in the order they began.
+/// A call of an engine. Calls are numbered in the order in which they began.
 pub type Op = u64;
 
 /// The index of a partition; its name is `p` and the index.
 pub type Partition = usize;
 
-/// What one message carries: a number that no other message of the workload has.
+/// The payload of a message: a number that no other message of the workload has.
 pub type Serial = u64;
 
 #[expect(clippy::disallowed_methods, reason = "the shadow is told the time; here is where it comes from")]
@@ -38,24 +38,24 @@ pub fn partition_index(name: &str) -> Option<Partition> {
     name.strip_prefix('p')?.parse().ok().filter(|index| *index < PARTITIONS)
 }
 
-/// Which of the two engines a call goes to.
+/// The engine of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
     Healthy,
-    /// Its connections break. It retries by itself, so even a refusal may follow an unreported success.
+    /// An engine whose connections break. It retries by itself, so even a refused call may have been executed.
     Broken,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Group {
-    /// The empty group.
+    /// Queue mode.
     Queue,
     Billing,
-    /// The only one that seeks.
+    /// The only group that seeks.
     Wander,
     /// Acknowledges at delivery, through the healthy engine: exactly once.
     Auto,
-    /// The same through the broken one: at most once.
+    /// Like `Auto`, through the broken engine: at most once.
     Far,
 }
 
@@ -77,7 +77,7 @@ impl Group {
     }
 }
 
-/// The offset a message id holds, for people: they read `#12` and not a UUID.
+/// The offset in a message id, because `#12` is easier to read than a UUID.
 pub fn offset(id: Uuid) -> u64 {
     let bits = id.as_u128();
     let high = (bits >> 64) & 0xfff;
@@ -85,7 +85,7 @@ pub fn offset(id: Uuid) -> u64 {
     (high << 30 | low) as u64
 }
 
-/// No message stored by this time has a higher id.
+/// No message that is stored by this time has a higher id.
 pub fn id_ceiling(at: Micros) -> Uuid {
     Uuid::from_u128((at as u128 / 1000) << 80 | ((1 << 80) - 1))
 }

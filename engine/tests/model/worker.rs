@@ -17,7 +17,7 @@ use crate::words::{Group, Op, PARTITIONS, Partition, QUEUE, Serial, Via, now, of
 use crate::words::{partition_index, partition_name};
 use crate::world::World;
 
-/// Leases a worker keeps before the oldest is left to run out, and how many it remembers after that.
+/// Leases that a worker keeps before the oldest is left to expire, and how many it remembers after that.
 const HELD_MAX: usize = 3;
 const PAST_MAX: usize = 6;
 
@@ -28,7 +28,7 @@ pub struct Worker {
     pub(super) past: Vec<Held>,
 }
 
-/// What one pop delivered under a lease.
+/// The messages of one pop, under their lease.
 #[derive(Debug, Clone)]
 pub struct Held {
     pub group: Group,
@@ -105,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// Something held, or popped for this; or something that was held once.
+    /// A lease that is held, after a pop if there is none; or one that was held earlier.
     async fn choose(&mut self, via: Via, which: usize, stale: bool) -> Option<Held> {
         if self.hand.is_empty() && !stale {
             let group = [Group::Queue, Group::Billing, Group::Wander][which % 3];
@@ -135,7 +135,7 @@ impl Worker {
         };
         self.world.count(format!("{via:?} push"));
         assert_eq!(results.len(), items.len(), "one answer for each message");
-        // A request of several partitions may have lost the answer about one of them.
+        // In a request of several partitions, the result for one of them may be lost.
         let mut lost = HashMap::new();
         let mut placed = Vec::new();
         for (item, result) in items.iter().zip(&results) {
@@ -161,7 +161,7 @@ impl Worker {
         self.world.check(|shadow| shadow.push_answered(&ticket, at, &placed));
     }
 
-    /// Nothing is answered before it is committed: the database has it now.
+    /// A push is confirmed only after its commit, so the database must have it now.
     async fn look(&self, partition: Partition, partition_id: Uuid, id: Uuid) {
         let sql = "select h.head from queen.heads h where h.partition_id = $1";
         let row = self.sql.query_opt(sql, &[&partition_id]).await.expect("the database answers");
@@ -225,7 +225,7 @@ impl Worker {
         Some(true)
     }
 
-    /// Sorts an answer by partition and checks that it is what was asked for.
+    /// Groups a response by partition, and checks that it matches the request.
     fn parts(&self, pop: &Pop, popped: Option<Popped>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         for message in popped.into_iter().flat_map(|popped| popped.messages) {
@@ -305,7 +305,7 @@ impl Worker {
 
 const HUNG_UP: &str = "hung up";
 
-/// A caller may go away at any moment.
+/// A call that its caller may abandon at any moment.
 pub async fn unless_hung_up<T>(
     patience: Option<Duration>,
     call: impl Future<Output = Result<T, Error>>,
@@ -317,7 +317,7 @@ pub async fn unless_hung_up<T>(
     }
 }
 
-/// As a client writes it.
+/// An item in a client's format.
 pub fn wire(item: &Item) -> Value {
     let mut wire = json!({
         "queue": QUEUE, "partition": partition_name(item.partition), "payload": {"serial": item.serial},
@@ -345,7 +345,7 @@ fn transaction_id(item: &Item) -> Option<String> {
     }
 }
 
-/// The reason a nack gives, so that a dead letter names the call it comes from.
+/// The error text of a nack, so that a dead letter names the call that it comes from.
 pub fn reason(op: Op) -> String {
     format!("op {op}")
 }

@@ -31,7 +31,7 @@ impl World {
         let configure = Configure::parse(configure.as_bytes()).expect("good options");
         healthy.configure(&configure).await.expect("the queue is configured");
         let proxy = Proxy::to_postgres(database.url()).await;
-        // It gives up early, so that its callers see errors too.
+        // The broken engine gives up early, so that its callers see errors as well.
         let short = Config {
             retry_for: Duration::from_millis(300),
             connect_timeout: Duration::from_secs(1),
@@ -49,12 +49,12 @@ impl World {
         }
     }
 
-    /// What the shadow answers to this.
+    /// Calls the shadow.
     pub fn tell<T>(&self, what: impl FnOnce(&mut Shadow) -> T) -> T {
         what(&mut self.shadow.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same, and the end of everything if a guarantee was not kept.
+    /// Like [`World::tell`], and panics if a guarantee was not kept.
     pub fn check<T>(&self, what: impl FnOnce(&mut Shadow) -> Checked<T>) -> T {
         let explained = self.tell(|shadow| what(shadow).map_err(|violation| shadow.explain(&violation)));
         explained.unwrap_or_else(|text| panic!("QUEEN_MODEL_SEED={}: {text}", self.seed))
@@ -73,7 +73,7 @@ impl World {
     }
 }
 
-/// Background jobs are out of the way.
+/// Background jobs do not run.
 fn config(url: &str) -> Config {
     Config {
         database: url.to_owned(),
@@ -102,7 +102,7 @@ fn config(url: &str) -> Config {
         queues_max: 0,
         auto_create: true,
         slots: Slots { push: 4, pop: 4, ack: 4, renew: 2, transaction: 4 },
-        // Small, so that some of what is popped has to be fetched, and some of what was written is forgotten.
+        // Small, so that some of what is popped has to be fetched, and some of what was written is evicted.
         segment_cache_bytes: 8 << 10,
         dedup_cache_bytes: 4 << 10,
         pop_bytes_max: 16 << 20,
@@ -122,7 +122,7 @@ fn config(url: &str) -> Config {
             ack_utilisation: 0.8,
             push_depth_max: 10_000,
             ack_depth_max: 50_000,
-            // The model knows nothing of deferred operations, which a slow machine must not bring about.
+            // The model does not cover deferred operations, so a slow machine must not cause them.
             patience: Duration::from_secs(3600),
             interval: Duration::from_millis(100),
             claim_limit: 50,

@@ -1,4 +1,4 @@
-//! Tests of the embedded server, really started, killed and refused. They need an installed PostgreSQL and nothing else.
+//! Tests of the embedded server: real starts, kills and refusals. They need an installed PostgreSQL and nothing else.
 
 #![expect(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
@@ -41,7 +41,7 @@ async fn connect(url: &str) -> Client {
     eventually("a connection", async || try_connect(url).await).await
 }
 
-/// Writes a row that exists only in the same data, and not in a new cluster.
+/// Writes a row that is only found again in the same cluster.
 async fn leave_mark(url: &str) {
     connect(url).await.batch_execute("create table mark as select 42 as answer").await.unwrap();
 }

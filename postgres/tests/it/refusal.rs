@@ -1,4 +1,4 @@
-//! When it cannot start, the error says why and what to do.
+//! When the server cannot start, the error says why and what to do.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

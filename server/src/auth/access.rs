@@ -1,4 +1,4 @@
-//! What a route can ask of its caller. `routes.rs` says what each one asks, and `guard.rs` checks it.
+//! What a route can require of its caller. `routes.rs` states the requirement of each route, and `guard.rs` checks it.
 
 use super::grants::Need;
 use super::role::Role;
@@ -21,7 +21,7 @@ pub enum Scope {
     Queue(Need),
     /// The queue whose name is empty.
     Nameless(Need),
-    /// `queue` in the query, without which it would be about all.
+    /// `queue` in the query. Without it, the request would be about all queues.
     Asked(Need),
     /// `{partition}` in the path, an id.
     Partition(Need),

@@ -25,13 +25,13 @@ use crate::routes;
 
 const TARGET: &str = "audit";
 
-/// Refusals come as fast as anybody can send. The rest of a second is counted and reported with the next line.
+/// Clients decide how many refusals there are. Those beyond this limit are counted, and reported with the next line.
 const REFUSALS_PER_SECOND: u32 = 100;
 
-/// Longer than any name, shorter than what somebody might put into a field instead of a name.
+/// Longer than any name. A longer text, which a client may put in the place of a name, is cut.
 const TEXT_CHARS_MAX: usize = 300;
 
-/// Of a query or a body, besides the options of queues: what tells one act from another, and never a payload.
+/// Fields of a query or a body that tell one act from another, in addition to the options of queues. Never a payload.
 const DETAILS: [&str; 20] = [
     "enabled",
     "create",
@@ -58,7 +58,7 @@ const DETAILS: [&str; 20] = [
 const NAMES: [&str; 4] = ["queue", "partition", "consumerGroup", "group"];
 const LABELS: [&str; 2] = ["namespace", "task"];
 
-/// The only route that reads options of queues, in `options` and beside it.
+/// The only route that reads options of queues, both in `options` and next to it.
 const CONFIGURE: &str = "/api/v1/configure";
 
 #[derive(Default)]
@@ -139,7 +139,7 @@ impl Audit {
 }
 
 impl Lines {
-    /// If there is room for one more: how many were dropped before it.
+    /// Reserves a line. Returns how many were dropped before it, or `None` if there is no room in this second.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if self.second.is_none_or(|second| now - second >= Duration::from_secs(1)) {
             (self.second, self.logged) = (Some(now), 0);
@@ -273,7 +273,8 @@ impl Visit {
         }
     }
 
-    /// The query of routes with a body is ignored by handlers, and so are names in it unless the route reads them.
+    /// Handlers of routes with a body ignore the query. Names of queues, partitions and groups in a query are kept only
+    /// if the route reads them.
     fn keep_query(&self, details: &mut Map<String, Value>) {
         if self.method == Method::POST {
             return;

@@ -1,5 +1,5 @@
-//! The check in front of every handler: who is the caller, is its role high enough for the route, and are the queues granted.
-//! The body is not read before.
+//! The check in front of every handler: who is the caller, is its role high enough for the route, and are the queues
+//! granted. It runs before the body is read.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -115,7 +115,7 @@ impl Guard {
 pub struct Checkpoint {
     pub app: App,
     pub guard: Arc<Guard>,
-    /// Its path in `routes.rs`; `None` before what no route answers.
+    /// The path in `routes.rs`; `None` if no route matches.
     pub route: Option<&'static str>,
 }
 

@@ -42,7 +42,7 @@ pub struct Jwks {
     begun: AtomicU64,
     /// Number of the last fetch that has ended.
     ended: watch::Sender<u64>,
-    /// A caller waits for the next fetch.
+    /// Notified when a caller waits for the next fetch.
     wanted: Notify,
 }
 

@@ -69,7 +69,7 @@ struct Snapshot {
 pub struct KeyRing {
     snapshot: RwLock<Option<Arc<Snapshot>>>,
     failed_at: Mutex<Option<Instant>>,
-    /// Set whether the read succeeds or not: its caller may go away.
+    /// When the last read began. Set before the read, because its caller may go away.
     tried_at: Mutex<Option<Instant>>,
     /// Held while reading, so that one read serves all.
     reading: tokio::sync::Mutex<()>,
@@ -180,7 +180,7 @@ impl KeyRing {
         self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Called by one at a time.
+    /// Only called while `reading` is held.
     fn learn(&self, keys: Vec<ApiKey>, begun: Instant) -> Arc<Snapshot> {
         let before = self.known();
         let known = |id: &str| before.as_ref().and_then(|before| before.keys.get(id));

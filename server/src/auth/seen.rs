@@ -31,7 +31,7 @@ impl Seen {
         if known.len() >= TOKENS_MAX {
             known.retain(|_, (_, until)| now < *until);
         }
-        // So many good tokens in a minute: starting over is cheaper than a list of who came when.
+        // So many valid tokens in a minute: starting over is cheaper than tracking their age.
         if known.len() >= TOKENS_MAX {
             known.clear();
         }

@@ -164,7 +164,8 @@ impl Rules {
     }
 
     fn grants(&self, claims: &Map<String, Value>) -> Result<Option<Arc<Grants>>, Refusal> {
-        // Where the path does not lead on somebody meant to say something: that is not "all queues".
+        // A path that ends early, at a value that is no object, is a mistake in the token. It must not mean "all
+        // queues", as an absent claim does.
         let found = claim_or_end(claims, &self.grants_claim).map_err(|_| Refusal::Grants)?;
         let Some(value) = found else { return Ok(None) };
         let grants = Grants::deserialize(value).map_err(|_| Refusal::Grants)?;

@@ -119,8 +119,8 @@ impl Settings {
         Ok((driver, Tls { mode, roots, client }))
     }
 
-    /// psql on this database, with no less of TLS than the broker uses. The password goes by the environment, where `ps`
-    /// does not show it.
+    /// psql on this database, with at least as much TLS as the broker uses. The password is passed in the environment,
+    /// where `ps` does not show it.
     pub fn psql(&self) -> Result<Command> {
         let connection = match self.database() {
             Database::Embedded { data_dir, bin_dir } => {
@@ -132,7 +132,7 @@ impl Settings {
         };
         let (bare, tls) = self.reach(&connection)?;
         let encrypted = tls.mode > TlsMode::Off;
-        // To libpq a word of the string counts more than the environment.
+        // In libpq, a parameter of the connection string takes precedence over the environment.
         let parted = part_password(if encrypted { &bare } else { &connection });
         let mut command = program(None);
         command.arg(parted.text);
@@ -154,7 +154,8 @@ impl Settings {
         Ok(command)
     }
 
-    /// Where the spool is, if nobody says otherwise. Never that of another database: what is in it would end up here.
+    /// Default directory of the spool. Each database has its own, because the spool's messages are pushed to whichever
+    /// database is configured.
     pub fn spool_dir(&self) -> PathBuf {
         let data_dir = self.data_dir.clone().unwrap_or_else(default_data_dir);
         match self.database() {
@@ -208,7 +209,7 @@ impl Database {
         }
     }
 
-    /// What a person pastes into a shell; `None` for the embedded server, which knows its own.
+    /// A command line to paste into a shell; `None` for the embedded server, which has its own.
     pub fn psql_line(&self) -> Option<String> {
         match self {
             Self::Embedded { .. } => None,
@@ -217,7 +218,7 @@ impl Database {
     }
 }
 
-/// libpq's words. It also knows `allow`, which prefers not to encrypt; nobody should, and we cannot.
+/// The modes of libpq, except `allow`, which prefers not to encrypt and is not supported.
 fn mode(word: &str) -> Result<TlsMode> {
     Ok(match word {
         "disable" => TlsMode::Off,
@@ -246,7 +247,8 @@ fn program(bin_dir: Option<&PathBuf>) -> Command {
     command
 }
 
-/// What psql, libpq and the programs that psql opens read beside what every program needs. Our own `PG_*` are not among it.
+/// Variables that psql, libpq and the programs that psql starts read, in addition to what every program needs. Our own
+/// `PG_*` are not among them.
 fn is_psqls(name: &str) -> bool {
     const NAMES: [&str; 15] = [
         "COLUMNS",
@@ -278,7 +280,7 @@ fn default_data_dir() -> PathBuf {
     share.or_else(home).unwrap_or_else(|| PathBuf::from(".")).join("queen")
 }
 
-/// The embedded server, for commands beside the broker.
+/// The embedded server, for commands that run next to the broker.
 fn running(data_dir: &Path) -> Result<Connection> {
     queen_postgres::describe(data_dir).map_err(|error| anyhow!("{error}: start it with `queen serve`"))
 }

@@ -104,7 +104,7 @@ fn replicas(metrics: Vec<Metric>) -> Vec<Replica> {
     replicas
 }
 
-/// A name is a path.
+/// Inserts a metric. Its name is a path of fields, separated by dots.
 fn insert(tree: &mut Map<String, Value>, metric: &Metric) {
     let (path, leaf) = metric.name.rsplit_once('.').unwrap_or(("", &metric.name));
     let mut branch = tree;
@@ -321,7 +321,7 @@ impl From<&Point> for Removed {
     responses((status = 200, description = "By step", body = Retention), Failures))]
 pub async fn retention(State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     let mut filter = series::read(&query)?;
-    // Removed together, so not told apart by queue.
+    // Retention removes messages of several queues together, so there are no numbers per queue.
     (filter.queue, filter.namespace, filter.task) = (None, None, None);
     let history = app.engine.history(&filter).await?;
     let step = |point: &Point| RetentionStep { bucket: format_millis(point.at), removed: point.into() };

@@ -20,12 +20,12 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, ApiEr
     }
 }
 
-/// JSON somebody else has written.
+/// A response whose JSON is already written.
 pub fn written(status: StatusCode, body: Bytes) -> Response {
     (status, [(CONTENT_TYPE, JSON)], body).into_response()
 }
 
-/// Truly without a body: an announced one makes strict clients drop the connection.
+/// A response that has no body and announces none. Otherwise strict clients drop the connection.
 pub fn nothing() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }

@@ -215,7 +215,7 @@ impl<'a> From<&'a DeadLetter> for Entry<'a> {
             consumer_group: &letter.group,
             error_message: letter.error.as_deref(),
             retry_count: letter.attempts,
-            // It was JSON when it came in; only a hand in the table can have changed that.
+            // It was valid JSON when it was stored; only a manual change of the table can have broken it.
             data: serde_json::from_str(&letter.payload).unwrap_or(RawValue::NULL),
             decryption_error: letter.unreadable.as_ref().map(ToString::to_string),
             producer_sub: letter.producer_sub.as_deref(),

@@ -18,7 +18,7 @@ use crate::auth::refusal::{Denial, Denied};
 /// Never 0: clients would try again at once, all together.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// What somebody is told who has shown nothing at all.
+/// For requests without any credentials.
 pub const AUTHENTICATION_REQUIRED: &str = "Authentication required";
 
 /// The body of every failure.

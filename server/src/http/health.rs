@@ -12,7 +12,7 @@ use crate::app::App;
 
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
-    "status": "healthy", "database": "connected", "server": "vm:6632", "version": "0.1.0", "worker_id": "vm:6632",
+    "status": "healthy", "database": "connected", "server": "vm:6632", "version": "0.2.0", "worker_id": "vm:6632",
 }))]
 struct Health<'a> {
     /// `healthy` or `unhealthy`.

@@ -407,7 +407,7 @@ fn read(query: &Query) -> Result<MessageFilter, BadRequest> {
         task: name("task")?,
         status: query.filled("status").map(status).transpose()?,
         from: time("from")?,
-        // People choose minutes, and mean the whole minute.
+        // Users choose a minute, and mean all of it.
         to: time("to")?.map(|time| time - time.rem_euclid(MINUTE) + MINUTE - 1),
         limit,
         offset,

@@ -62,7 +62,8 @@ pub struct Origins {
     /// Access control is on.
     any: bool,
     allowed: Vec<Origin>,
-    /// On loopback without access control: names under which the broker may be called, beside those of loopback.
+    /// On loopback without access control: names under which the broker may be called, in
+    /// addition to those of loopback.
     hosts: Option<Vec<String>>,
 }
 

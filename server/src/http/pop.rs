@@ -175,7 +175,7 @@ fn begin(
 ) -> Result<(PopRequest, Option<Wait>), ApiError> {
     let mut request = read(filter, query, &app.options)?;
     request.holder = Some(caller.into());
-    // What a wait is allowed by must not end before it.
+    // A wait must not outlast the credential that permits it.
     request.wait = request.wait.map(|wait| wait.min(caller.left()));
     let Some(id) = query.text("waitId") else { return Ok((request, None)) };
     match app.waits.begin(caller.subject.clone(), wait_id(id)?, caller.revoked()) {
@@ -194,7 +194,7 @@ async fn take(
     span: &mut Span,
 ) -> Result<Response, ApiError> {
     let client = Client::from(caller);
-    // Who may not wait any more may still look: the consumer goes on, and takes no place.
+    // At the limit a pop still looks once without waiting, so that the consumer keeps working and takes no place.
     let place = request.wait.map(|_| app.limits.park(client.clone()));
     if let Some(None) = place {
         let refused = app.limits.too_many_parked();
@@ -227,7 +227,7 @@ async fn take(
             Ok(answer::written(StatusCode::OK, found.body))
         }
         Ok(None) if revoked.is_some_and(CancellationToken::is_cancelled) => Err(Refusal::ApiKey.into()),
-        // A broker that stops has nothing to give. A 503 would end some consumers; this lets them ask another.
+        // A stopping broker delivers nothing. A 503 would end some consumers; a 204 lets them try another broker.
         Ok(None) => Ok(answer::nothing()),
         Err(error) if error.is_stopping() => Ok(answer::nothing()),
         Err(error) if error.code() == ErrorCode::RateLimited && app.options.pop_overload_empty => {

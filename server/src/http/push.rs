@@ -74,7 +74,7 @@ async fn store(
         Some((ticket, operation))
     });
     match accepted::Accepted::from_tickets(tickets) {
-        // Stored, or in the spool: durable here, and on its way.
+        // Some items are in the spool: durable on this broker, and not yet in the database.
         None if is_buffered(&results) && !app.engine.maintenance().push => {
             answer::json(StatusCode::ACCEPTED, &results)
         }

@@ -24,7 +24,7 @@ struct Page<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SettingInForce, example = json!({
     "group": "HTTP", "name": "port", "variable": "PORT", "value": "6632", "source": "default",
-    "help": "Port of the HTTP API; 0 takes any free one", "secret": false,
+    "help": "Port of the HTTP API; 0 picks a free one", "secret": false,
 }))]
 struct Entry<'a> {
     group: &'a str,

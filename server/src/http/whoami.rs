@@ -54,7 +54,7 @@ pub async fn whoami(
         };
         return answer::json(StatusCode::OK, &everybody);
     }
-    // Nobody was asked, because this path is open; the answer would be about nobody.
+    // This path is open, so a request without credentials gets here. It has no caller to describe.
     let Some(Extension(identity)) = identity else { return Err(Refusal::Missing.into()) };
     let role = identity.role.ok_or_else(|| {
         ApiError::denied(Denied::Role, "Insufficient permissions: the token names no known role")

@@ -66,7 +66,7 @@ impl Admission {
         let turn = self.farewells.clone().try_acquire_owned().ok()?;
         Some(async move {
             let _turn = turn;
-            // Who does not listen is closed all the same.
+            // A client that does not read the response is disconnected all the same.
             _ = timeout(FAREWELL_FOR, tell(stream)).await;
         })
     }

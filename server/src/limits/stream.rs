@@ -62,7 +62,7 @@ impl<S> Patient<S> {
 
 impl<S: AsyncRead + Unpin> Patient<S> {
     pub async fn linger(&mut self) {
-        // Who sends on and on has been told.
+        // A client that keeps sending has had its response.
         _ = timeout(LINGER, discard(&mut self.stream)).await;
     }
 }

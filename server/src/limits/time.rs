@@ -64,7 +64,7 @@ impl Limits {
         }
         let mut answer = pin!(answer);
         let mut left = limit;
-        // A handler that reads no body although there is one has the time for a body all the same.
+        // A handler that ignores the body of a request still gets the time for a body.
         let mut for_body = match self.bounds.body_total {
             Duration::ZERO => Duration::MAX,
             total => total,

@@ -10,7 +10,7 @@ use crate::routes::Route;
 
 const SCHEME: &str = "bearer";
 
-/// A route, with what its access and its limits can answer.
+/// A route, with the responses that its access control and limits add.
 pub fn described(route: &Route) -> OpenApi {
     let mut document = route.document();
     if let Access::Needs(role, _) = route.access {
@@ -21,7 +21,7 @@ pub fn described(route: &Route) -> OpenApi {
     document
 }
 
-/// What the operations refer to.
+/// Adds the components that the operations refer to.
 pub fn describe(document: &mut OpenApi) {
     let components = document.components.get_or_insert_with(Components::new);
     let scheme = HttpBuilder::new()

@@ -175,7 +175,7 @@ impl Span {
                 Ok(response) => response.status(),
                 Err(error) => error.status(),
             };
-            // A pop that found nothing is no news.
+            // A pop that found nothing gets no span.
             if active.operation != Operation::Pop || status != axum::http::StatusCode::NO_CONTENT {
                 let span = active.open();
                 span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
@@ -200,7 +200,7 @@ impl Active {
             self.tracer.build_with_context(builder, &self.parent)
         });
         let span = self.span.insert(span);
-        // What was learnt since.
+        // Attributes that were added since.
         span.set_attributes(std::mem::take(&mut self.attributes));
         span
     }

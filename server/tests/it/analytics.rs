@@ -32,7 +32,7 @@ fn sum(series: &Value, key: &str) -> u64 {
     series.as_array().unwrap().iter().map(|step| step[key].as_u64().unwrap()).sum()
 }
 
-/// Three messages in, two out and done, one pop for nothing.
+/// Pushes three messages, delivers and acknowledges two, and pops once in vain.
 async fn busy() -> Server {
     let server = Server::start().await;
     server.push("orders.new", "p", &numbers(0..3)).await;
@@ -213,7 +213,7 @@ async fn steps_follow_the_range_and_a_range_has_an_end() {
         ("2099-01-01T00:00:00", "2099-01-02T00:00:00", 15),
         ("2099-01-01T00:00:00Z", "2099-01-08T02:00:00%2B02:00", 60),
         ("2099-01-01T00:00:00Z", "2099-01-09T00:00:00Z", 360),
-        // Of what is two days old there are only hours.
+        // For times more than two days ago only hours are stored.
         ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", 60),
         ("2026-01-01T00:00:00Z", "2026-01-09T00:00:00Z", 360),
     ] {

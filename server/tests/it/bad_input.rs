@@ -116,7 +116,7 @@ async fn names_too_long_or_with_a_nul_are_refused_everywhere() {
     }
 }
 
-/// A browser takes `..` for "one up", so the seek of such a partition would move the group in all of them.
+/// A browser takes `..` for the parent, so a seek of such a partition would move the group in all partitions.
 #[tokio::test]
 async fn a_name_that_is_a_step_in_a_path_is_refused_for_what_is_new_and_what_there_is_can_be_read() {
     let server = Server::start().await;

@@ -29,7 +29,7 @@ fn queen(url: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// What it said, and how it ended.
+/// The output of a command and its exit code.
 struct Said {
     code: i32,
     out: String,
@@ -43,21 +43,21 @@ impl Said {
         Self { code, out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// That it ended with this code.
+    /// Asserts the exit code.
     #[track_caller]
     fn code(self, code: i32) -> Self {
         assert_eq!(self.code, code, "out: {}\nerr: {}", self.out, self.err);
         self
     }
 
-    /// The document it printed, and that it was done.
+    /// The document that it printed. It must have succeeded.
     #[track_caller]
     fn json(self) -> Value {
         let said = self.code(0);
         serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error} in {}", said.out))
     }
 
-    /// The lines it printed, each a document.
+    /// The printed lines, each a JSON document.
     #[track_caller]
     fn lines(&self) -> Vec<Value> {
         self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -69,7 +69,7 @@ async fn run(url: &str, arguments: &[&str]) -> Said {
     Said::of(&output)
 }
 
-/// With this on its standard input.
+/// Runs it with this on standard input.
 async fn fed(url: &str, arguments: &[&str], input: &str) -> Said {
     let mut child = queen(url, arguments).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -78,7 +78,7 @@ async fn fed(url: &str, arguments: &[&str], input: &str) -> Said {
     Said::of(&timeout(PATIENCE, child.wait_with_output()).await.expect("it ends").unwrap())
 }
 
-/// With a standard output whose reader has left: every write fails.
+/// Runs it with a standard output whose reader has left: every write fails.
 async fn unread(url: &str, arguments: &[&str]) -> Said {
     let (_, writer) = std::io::pipe().unwrap();
     end(queen(url, arguments).stdout(writer).spawn().unwrap()).await
@@ -93,7 +93,7 @@ async fn end(child: Child) -> Said {
     Said::of(&timeout(PATIENCE, child.wait_with_output()).await.expect("it ends").unwrap())
 }
 
-/// Interrupts it until it ends. How often that takes is not said here: of two signals that come together one is lost.
+/// Interrupts the child until it ends. The number of signals does not matter: of two that arrive together, one is lost.
 async fn insist(mut child: Child) -> Said {
     eventually("it ends", async || {
         let ended = child.try_wait().unwrap();

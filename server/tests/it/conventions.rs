@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{Reply, Server, numbers};
 
-/// The bytes of an answer, on a connection that ends with it.
+/// The bytes of the response, from a connection that the server closes after it.
 pub async fn raw(server: &Server, request: &str) -> String {
     let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -28,7 +28,7 @@ fn has_cors(reply: &Reply) -> bool {
         && header("access-control-expose-headers") == Some("Retry-After, Location, X-Queen-Operation-Id")
 }
 
-/// Called by a page that may call.
+/// A server whose client sends the origin of an allowed page.
 async fn visited() -> Server {
     let mut server = Server::start_with(&["--cors-origins", PAGE]).await;
     let headers = [(ORIGIN, HeaderValue::from_static(PAGE))].into_iter().collect();
@@ -171,7 +171,7 @@ async fn no_body_at_all_is_an_empty_object_where_every_field_is_optional() {
     for path in [
         format!("/api/v1/lease/{lease}/extend"),
         "/api/v1/stats/refresh".to_owned(),
-        // Of queue mode, although only a group reads here.
+        // These concern queue mode, although only a group reads here.
         format!("{}/dlq", message(1)),
         format!("{}/retry", message(1)),
         "/api/v1/consumer-groups/g/queues/q/partitions/p/seek".to_owned(),

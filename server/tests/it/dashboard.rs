@@ -63,7 +63,7 @@ async fn a_page_is_asked_about_each_time_and_sent_once() {
     assert_eq!(head.headers["etag"], tag);
 }
 
-/// With pages: each file they name. Without: the words that say how to build them.
+/// If the dashboard was built, each file that the page names exists. Otherwise the page says how to build it.
 #[tokio::test]
 async fn what_the_page_names_is_there_in_a_short_form_and_kept_for_ever() {
     let server = Server::start().await;
@@ -87,7 +87,7 @@ async fn what_the_page_names_is_there_in_a_short_form_and_kept_for_ever() {
         assert!(kind.starts_with(expected), "{path}: {kind}");
         for (accepted, encoding) in [("gzip, deflate", "gzip"), ("gzip, br", "br")] {
             let (short, shorter) = get(&server, path, &[("accept-encoding", accepted)]).await;
-            // What is tiny is not worth it.
+            // Tiny files are not compressed.
             if bytes.len() > 2_000 {
                 assert_eq!(short.headers["content-encoding"], encoding, "{path}");
                 assert!(shorter.len() < bytes.len(), "{path}");

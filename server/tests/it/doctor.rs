@@ -10,7 +10,7 @@ use crate::support::Server;
 
 const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
 
-/// The exit code, and what it says on standard output.
+/// The exit code and standard output.
 async fn doctor(database: &Database, flags: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(QUEEN);
     command.args(["doctor", "--database-url", database.url()]).args(flags);
@@ -54,7 +54,7 @@ async fn a_healthy_database_ends_with_0_and_a_sick_one_with_1() {
 
 #[tokio::test]
 async fn a_broker_says_at_its_start_what_is_wrong_once() {
-    // The clusters of tests are not safe.
+    // The clusters of tests run without `fsync` and `full_page_writes`.
     let database = queen_testkit::database().await;
     let args = ["--database-url", database.url(), "--doctor-interval", "50ms"];
     let broker = Broker::start(Path::new(QUEEN), &args, &[]).await.unwrap();
@@ -62,7 +62,7 @@ async fn a_broker_says_at_its_start_what_is_wrong_once() {
     broker.says("doctor: full_page_writes is off").await;
     let sql = database.client().await;
     sql.batch_execute("alter table queen.heads set (autovacuum_enabled = off)").await.unwrap();
-    // It has looked again by then.
+    // By the time of this line, it has examined the database again.
     broker.says("doctor: autovacuum is disabled for queen.heads").await;
     assert_eq!(broker.output().matches("doctor: fsync is off").count(), 1, "{}", broker.output());
 }

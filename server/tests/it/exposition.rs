@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names that were given to us, and so do not end in `_total`.
+/// Names that we did not choose, so they do not end in `_total`.
 const GIVEN: [&str; 3] =
     ["queen_sidecar_op_count", "queen_sidecar_op_items", "queen_sidecar_op_latency_microseconds"];
 
-/// A page that holds together.
+/// A page that is valid.
 #[derive(Debug, Default)]
 pub struct Exposition {
     /// Kinds by name.

@@ -162,7 +162,7 @@ async fn a_dry_run_tells_what_a_seek_would_do_and_does_it_not() {
     let nowhere = "/api/v1/consumer-groups/g/queues/q/partitions/nowhere/seek";
     assert!(server.post(nowhere, json!({"dryRun": true})).await.is_error(404, "not_found"));
 
-    // Nothing has moved, not even the lease.
+    // A dry run moves nothing, and does not end the lease.
     assert_eq!(server.ack(&held.messages[0], "completed").await["success"], true);
     assert_eq!(drained(&server, "g").await, [1, 2]);
     let moved = server.call(seek, json!({"timestamp": beginning, "dryRun": false})).await;
@@ -193,7 +193,7 @@ async fn a_seek_of_a_group_that_does_not_read_the_queue_is_refused_and_creates_n
     let said = "consumer group \"typo\" does not read queue \"q\"; send \"create\": true to create it there";
     assert_eq!(reply.json()["error"], said);
     assert_eq!(names_of(&server).await, ["g"]);
-    // What is wrong with the request comes first.
+    // An invalid request is reported before an unknown group.
     let nowhere = server.post("/api/v1/consumer-groups/typo/queues/q/seek", json!({})).await;
     assert!(nowhere.is_error(400, "bad_request"));
 }
@@ -208,7 +208,7 @@ async fn a_seek_creates_a_group_when_it_is_asked_to() {
     assert_eq!(names_of(&server).await, ["g"], "a dry run creates nothing");
     assert_eq!(server.call(seek, json!({"toEnd": true, "create": true})).await["partitionsUpdated"], 10);
     assert_eq!(names_of(&server).await, ["g", "new"]);
-    // It reads partitions that come later as well, so they count.
+    // The group also reads partitions that are created later, so they count.
     server.push("q", "later", &numbers(0..2)).await;
     let left = server.get("/api/v1/resources/queues/q/depth?group=new").await.json();
     assert_eq!(left["pending"], 2);
@@ -298,7 +298,7 @@ async fn a_field_that_is_a_known_one_misspelt_is_refused_and_moves_nothing() {
         }
     }
     assert_eq!(server.ack(&held.messages[1], "completed").await["success"], true, "nothing has moved");
-    // Clients of other releases may send what this one does not know.
+    // Unknown fields are accepted, because clients of other releases may send them.
     server.call(all, json!({"toEnd": true, "position": null})).await;
     server.call(one, json!({"toEnd": false, "timestamp": time})).await;
 }

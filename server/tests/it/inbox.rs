@@ -52,7 +52,7 @@ async fn brokers_are_killed_and_every_committed_row_arrives_once_and_in_order() 
             let moved = "select coalesce(sum(head), 0)::bigint from queen.heads";
             let before = number(moved).await;
             eventually("rows are moved", async || (number(moved).await > before).then_some(())).await;
-            // The first is the one that moves them: it has been there for longer.
+            // The first broker has run longest, so it is the one that moves the rows.
             brokers[0].kill9().await;
             brokers.remove(0);
             brokers.push(start().await);

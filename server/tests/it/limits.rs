@@ -1,4 +1,4 @@
-//! Limits: what a client gets that exceeds them, and that other clients are not affected.
+//! Limits: what a client beyond them gets, and that other clients are not affected.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -30,15 +30,15 @@ fn neighbour() -> reqwest::Client {
     reqwest::Client::builder().local_address(IpAddr::from(NEIGHBOUR)).build().unwrap()
 }
 
-/// What comes until the connection ends.
+/// Everything that arrives until the connection ends.
 async fn heard(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    // One that is reset has ended, too; what came before counts.
+    // A reset ends the connection as well; what came before counts.
     _ = stream.read_to_end(&mut answer).await;
     String::from_utf8(answer).unwrap()
 }
 
-/// The status of the next small answer on a connection that stays open.
+/// The status of the next small response on a connection that stays open.
 async fn status(stream: &mut TcpStream, request: &str) -> u16 {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = [0; 4096];
@@ -71,7 +71,7 @@ async fn headers_that_are_too_large_are_a_431() {
     };
     let send = async |request: String| {
         let mut stream = connected(&server).await;
-        // The answer may be there before all is sent.
+        // The response may arrive before everything is sent.
         _ = stream.write_all(request.as_bytes()).await;
         heard(&mut stream).await
     };
@@ -79,7 +79,7 @@ async fn headers_that_are_too_large_are_a_431() {
     let answer = send(request(10_000)).await;
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     assert_eq!(body(&answer)["code"], "headers_too_large");
-    // From twice the limit on, the response is minimal, and the request is not read to its end.
+    // At twice the limit and above, the response has no body, and the request is not read to its end.
     for length in [20_000, 5_000_000] {
         let answer = send(request(length)).await;
         assert!(answer.starts_with("HTTP/1.1 431 "), "{length}: {answer}");
@@ -216,7 +216,7 @@ async fn a_large_body_that_finds_no_room_is_a_429_and_small_ones_are_taken() {
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(most.as_bytes()).await.unwrap();
-    // The broker reads on with each of these. A large body before that would take the room of the slow one.
+    // The broker reads more of the slow body meanwhile. A large body before that would take its room.
     for _ in 0..100 {
         assert_eq!(server.get("/health/live").await.status, 200);
     }
@@ -307,7 +307,7 @@ async fn a_head_that_is_not_complete_in_time_is_cut_off_and_idle_connections_are
     let mut first = connected(&server).await;
     first.write_all(b"GET /health/live HTTP/1.1\r\nHo").await.unwrap();
     assert_eq!(heard(&mut first).await, "");
-    // On a connection that was used, and behind a body.
+    // On a connection that has served a request, and after a body.
     let mut second = connected(&server).await;
     assert_eq!(status(&mut second, LIVE).await, 200);
     second.write_all(b"G").await.unwrap();
@@ -322,7 +322,7 @@ async fn a_head_that_is_not_complete_in_time_is_cut_off_and_idle_connections_are
     third.write_all(behind.as_bytes()).await.unwrap();
     let answer = heard(&mut third).await;
     assert!(answer.starts_with("HTTP/1.1 201 ") && answer.matches("HTTP/1.1 ").count() == 1, "{answer}");
-    // Behind whole requests, in the same read.
+    // After complete requests, in the same read.
     let body = format!("Host: localhost\r\nContent-Length: {}\r\n\r\n{push}", push.len());
     let chunked = "Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\nC\r\n{\"items\":[]}\r\n0\r\n\r\n";
     for (request, status) in [
@@ -360,7 +360,7 @@ async fn a_client_that_reads_nothing_is_cut_off() {
     assert!(answer.starts_with(b"HTTP/1.1 200 ") && answer.len() < 40 << 20, "{}", answer.len());
 }
 
-/// Pops from `http` until so many wait, and answers the tasks they are in.
+/// Starts pops with `http` until `total` of them wait. Returns their tasks.
 async fn parked(server: &Server, http: &reqwest::Client, count: u64, total: u64) -> JoinSet<u16> {
     let mut pops = JoinSet::new();
     for _ in 0..count {
@@ -453,7 +453,7 @@ async fn one_waiting_pop_too_many_is_a_429_where_that_is_wanted() {
     assert!(reply.is_error(429, "rate_limited"), "{} {}", reply.status, reply.text);
     assert_eq!(reply.headers["retry-after"], "1");
     drop(pops);
-    // A client that went away has left its place.
+    // When a client disconnects, its place is free again.
     eventually("there is a place", async || {
         let reply = server.get("/api/v1/pop/queue/q?wait=true&timeout=1").await;
         (reply.status == 204).then_some(())
@@ -461,7 +461,8 @@ async fn one_waiting_pop_too_many_is_a_429_where_that_is_wanted() {
     .await;
 }
 
-/// A broker whose lane of pops is full, as long as this holds a lock: one pop is in the air, and one waits, which is all that may.
+/// A broker whose lane of pops is full while this holds a lock: one pop is in flight, and one
+/// waits, which is the maximum.
 struct Overload {
     session: tokio_postgres::Client,
     pops: JoinSet<u16>,
@@ -483,7 +484,7 @@ impl Overload {
         };
         pop("flies");
         let watcher = server.database.client().await;
-        // A specific request: jobs of the broker may meet the lock as well.
+        // This statement only: jobs of the broker may wait for the lock as well.
         let stuck = "select count(*) from pg_stat_activity where datname = current_database()
                      and wait_event_type = 'Lock' and query like '%queen.lease(%'";
         eventually("it flies", async || {
@@ -497,7 +498,7 @@ impl Overload {
         Self { session, pops }
     }
 
-    /// What those were answered that were there before.
+    /// The statuses of the two pops that were there before.
     async fn off(self) -> Vec<u16> {
         self.session.batch_execute("rollback").await.unwrap();
         self.pops.join_all().await
@@ -533,7 +534,7 @@ async fn a_pop_that_finds_no_room_is_a_429_where_that_is_wanted() {
 #[tokio::test]
 async fn a_queue_that_is_pushed_to_too_fast_is_a_429_before_anything_is_stored() {
     let server = Server::start_with(&["--rate-per-queue", "1", "--rate-queues", "free=0,wide=1000"]).await;
-    // More than may come at once, so it is taken and paid off for a hundred seconds.
+    // More than the burst: a full bucket accepts it, and takes a hundred seconds to refill.
     server.push("q", "p", &numbers(0..100)).await;
     let reply = server.post("/api/v1/push", json!({"items": [{"queue": "q", "payload": "late"}]})).await;
     assert!(reply.is_error(429, "rate_limited"), "{} {}", reply.status, reply.text);
@@ -578,7 +579,7 @@ async fn a_client_that_asks_too_often_is_a_429_and_its_neighbour_is_served() {
     let url = format!("{}/api/v1/push", server.url);
     let push = neighbour().post(url).body(json!({"items": [{"queue": "q", "payload": 1}]}).to_string());
     assert_eq!(push.send().await.unwrap().status().as_u16(), 201);
-    // A 429 would end published consumers: one that does not wait finds nothing, and one that does waits for its turn.
+    // A 429 would end published consumers: a pop that does not wait returns nothing, and one that waits gets its turn.
     let reply = server.get("/api/v1/pop/queue/q?wait=true&timeout=30000").await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     let statuses: Vec<u16> =
@@ -638,7 +639,7 @@ async fn a_queue_too_many_fails_alone_and_configure_makes_none() {
     assert_eq!(server.call("/api/v1/transaction", transaction).await["success"], false);
     let reply = server.post("/api/v1/configure", json!({"queue": "c"})).await;
     assert!(reply.is_error(409, "conflict"), "{} {}", reply.status, reply.text);
-    // One that is there may be changed, and one that goes makes room.
+    // An existing queue can be changed, and deleting one makes room.
     assert_eq!(server.configure("b", json!({"leaseTime": 7})).await["options"]["leaseTime"], 7);
     server.delete("/api/v1/resources/queues/b").await;
     server.configure("c", json!({})).await;
@@ -670,18 +671,18 @@ async fn without_automatic_creation_only_configure_makes_a_queue() {
     }
     assert_eq!(server.get("/api/v1/consumer-groups").await.json(), json!([]), "nothing is registered");
     server.configure("q", json!({})).await;
-    // New partitions are made as ever, and neighbours do not suffer.
+    // New partitions are created as usual, and other items are not affected.
     let results = server.post("/api/v1/push", push(&["q", "typo"])).await.json();
     assert_eq!((&results[0]["status"], &results[1]["status"]), (&json!("queued"), &json!("failed")));
     assert_eq!(results[1]["error"], said);
     assert_eq!(server.pop("/queue/q?consumerGroup=g").await.unwrap().data(), [1]);
     server.sql("select queen.push('q', 'by sql', '2')").await;
-    // What is still in the inbox when the queue is deleted would make it again.
+    // Wait until the inbox is empty: a row left there would create the queue again after it is deleted.
     assert_eq!(server.pop("/queue/q?consumerGroup=g&wait=true").await.unwrap().data(), [2]);
     let sql = server.database.client().await;
     let error = sql.batch_execute("select queen.push('typo', 'p', '1')").await.unwrap_err();
     assert_eq!(error.as_db_error().unwrap().message(), "queue \"typo\" does not exist");
-    // Deleting a queue also ends a waiting pop's view of it.
+    // Deleting the queue makes it unknown again, also for a group that read it.
     server.delete("/api/v1/resources/queues/q").await;
     assert!(server.get("/api/v1/pop/queue/q?consumerGroup=g").await.is_error(404, "not_found"));
 }

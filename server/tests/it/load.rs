@@ -107,7 +107,7 @@ async fn a_push_under_load_is_a_202_in_the_form_that_was_asked_for() {
     assert_eq!(popped.messages[0]["id"], results[0]["message_id"]);
 }
 
-/// Several clients, two brokers, one partition: straight, deferred, straight again, and once more.
+/// Several clients, two brokers, one partition: executed directly, deferred, executed again, and once more.
 #[tokio::test]
 async fn order_under_load() {
     let database = queen_testkit::database().await;
@@ -176,7 +176,7 @@ async fn worker_crash() {
         (operation["status"] == "completed").then_some(())
     })
     .await;
-    // Its timeout and two seconds, and two more for a machine that does a dozen other tests.
+    // The operation's timeout and two seconds, and two more for a machine that runs a dozen other tests.
     assert!(killed.elapsed() < Duration::from_secs(2 + 2 + 2), "{:?}", killed.elapsed());
     idle(second.url()).await;
     assert_eq!(drained(second.url(), "p").await, numbers(1..2), "exactly once");
@@ -193,7 +193,8 @@ async fn doctor(database: &queen_testkit::Database) -> (Option<i32>, String) {
 async fn the_doctor_and_the_metrics_name_what_is_wrong() {
     let server = Server::start_with(&EASILY_STRAINED).await;
     let (code, said) = doctor(&server.database).await;
-    // The clusters of tests are not safe, and the doctor says so. Nothing else is wrong.
+    // The clusters of tests run without `fsync` and `full_page_writes`, and the doctor reports
+    // that. Nothing else is wrong.
     let codes: Vec<&str> = said.lines().filter_map(|line| line.split([' ', ':']).nth(1)).collect();
     assert_eq!((code, &codes[..]), (Some(1), &["fsync_off", "full_page_writes_off"][..]), "{said}");
     let strain = Strain::on(&server.database, &[&server.url]).await;

@@ -73,7 +73,7 @@ async fn every_filter_counts_and_pages_follow_one_another() {
         let expected: Vec<Value> = expected.into_iter().map(Value::from).collect();
         assert_eq!(data(&listed(&server, query).await), expected, "{query}");
     }
-    // Up to the minute that a message came in, whole.
+    // `to` includes the whole minute in which the message was pushed.
     let at = listed(&server, "?queue=other").await["messages"][0]["createdAt"].as_str().unwrap().to_owned();
     assert_eq!(data(&listed(&server, &format!("?queue=other&to={}:00Z", &at[..16])).await), [json!(9)]);
     for bad in ["from=soon", "to=soon", "status=gone", &format!("queue={}", "x".repeat(256))] {
@@ -235,7 +235,7 @@ async fn the_messages_of_a_queue_in_short() {
     assert!(server.get("/api/v1/status/queues/none/messages").await.is_error(404, "not_found"));
     let long = format!("/api/v1/status/queues/{}/messages", "x".repeat(256));
     assert!(server.get(&long).await.is_error(400, "bad_request"));
-    // However old they are.
+    // However old the messages are.
     server.travel("3 days").await;
     assert_eq!(list("a%20b/messages?limit=1").await.len(), 1);
 }

@@ -170,7 +170,7 @@ async fn what_the_doctor_knows_is_on_the_page() {
     ] {
         assert_eq!(healthy.value(name, labels), Some(expected), "{name}");
     }
-    // Of the statements that are running, the broker's own among them.
+    // The age of the oldest running statement; the broker's own statements count.
     let oldest = healthy.value("queen_database_oldest_xmin_age_seconds", &[]);
     assert!(oldest.is_some_and(|seconds| seconds < 60.0), "{oldest:?}");
     for table in ["heads", "consumers", "segments", "deferred"] {

@@ -188,13 +188,13 @@ fn yaml(text: &str) -> Value {
 
 type Lines<'a> = &'a [(usize, &'a str)];
 
-/// The value that stands at this indentation, and the lines behind it.
+/// The value at this indentation, and the lines after it.
 fn block<'a>(mut lines: Lines<'a>, indent: usize) -> (Value, Lines<'a>) {
     let (mut list, mut map) = (Vec::new(), Map::new());
     while let Some((at, line)) = lines.first().filter(|(at, _)| *at >= indent) {
         assert_eq!(*at, indent, "{line}");
         if let Some(item) = line.strip_prefix("- ") {
-            // An item is a map whose first key stands behind the dash.
+            // An item is a map whose first key follows the dash.
             let end = lines[1..].iter().position(|(at, _)| *at <= indent).map_or(lines.len(), |end| end + 1);
             let mut inner = vec![(indent + 2, item)];
             inner.extend_from_slice(&lines[1..end]);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::support::{EASILY_STRAINED, Reply, Server, Strain, eventually};
 
-/// Routes about the past and about brokers, which take a range if they take anything.
+/// Routes about history and about brokers. Those that have parameters take a time range.
 const HISTORY: [&str; 12] = [
     "/api/v1/analytics/system-metrics",
     "/api/v1/analytics/worker-metrics",
@@ -23,7 +23,7 @@ const HISTORY: [&str; 12] = [
     "/internal/api/inter-instance/stats",
 ];
 
-/// A document, and what of it has been seen in real life.
+/// A document, and which of its operations and statuses were seen in real responses.
 struct Described {
     document: Value,
     seen: BTreeSet<(String, String, String)>,
@@ -36,7 +36,7 @@ async fn every_route_is_described_and_nothing_else() {
     let described = document["paths"].as_object().unwrap();
     assert_eq!(described.len(), queen_server::routes::paths().len());
     for path in described.keys() {
-        // No route knows this method, so nothing is done, and the refusal names those that are known.
+        // No route has this method, so nothing is done, and the refusal names the methods that exist.
         let reply = server.send(Method::PATCH, &path.replace(['{', '}'], ""), None).await;
         assert_eq!(reply.status, 405, "{path}");
         let allowed: BTreeSet<String> =
@@ -175,7 +175,7 @@ async fn answers_have_the_shape_described() {
     described.everything_good_was_seen();
 }
 
-/// With a queue `q` that holds something, and a group `g` that reads it.
+/// Requires a queue `q` with messages, and a group `g` that reads it.
 async fn admin(d: &mut Described, server: &Server) {
     for path in [
         "/api/v1/resources/queues",
@@ -352,7 +352,7 @@ impl Described {
     }
 }
 
-/// The parts of JSON Schema that the document uses, and stricter: an undescribed field is an error.
+/// The parts of JSON Schema that the document uses. It is stricter: an undescribed field is an error.
 fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let (properties, required) = fields(document, schema);
     if !properties.is_empty() {
@@ -400,7 +400,7 @@ fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     }
 }
 
-/// The fields of an object, wherever they are described.
+/// The fields of an object, including those of the schemas that it is composed of.
 fn fields(document: &Value, schema: &Value) -> (Map<String, Value>, Vec<String>) {
     let mut properties = schema["properties"].as_object().cloned().unwrap_or_default();
     let required = schema["required"].as_array().into_iter().flatten();

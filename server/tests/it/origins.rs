@@ -103,7 +103,8 @@ async fn a_link_from_elsewhere_opens_the_dashboard() {
     }
 }
 
-/// DNS rebinding: a page's own name suddenly leads to this machine, and to the browser that is the same origin.
+/// DNS rebinding: the name of a foreign page suddenly resolves to this machine, and to the
+/// browser that is the same origin.
 #[tokio::test]
 async fn on_loopback_a_foreign_host_name_is_refused() {
     let server = Server::start_with(&["--cors-origins", ALLOWED]).await;

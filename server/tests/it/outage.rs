@@ -32,7 +32,7 @@ async fn produced(server: &Server) {
     join_all((0..4).map(produce)).await;
 }
 
-/// Every partition's payloads, read by a group that starts at the oldest.
+/// The payloads of a partition, read by a group that starts at the oldest message.
 async fn stored(server: &Server, partition: usize) -> Vec<Value> {
     let path = format!("/queue/q/partition/p{partition}?consumerGroup=check&batch=1000");
     server.pop_soon(&path).await.data()

@@ -21,7 +21,7 @@ async fn start(args: &[&str]) -> Broker {
     Broker::start(Path::new(QUEEN), args, &[]).await.unwrap()
 }
 
-/// What it says when it does not start.
+/// The output of a broker that does not start.
 async fn refusal(args: &[&str], env: &[(&str, &str)]) -> String {
     match timeout(Duration::from_secs(30), Broker::start(Path::new(QUEEN), args, env)).await {
         Ok(Err(error)) => format!("{error:#}"),
@@ -265,7 +265,7 @@ async fn tables_that_name_no_schema_go_to_public_in_an_embedded_database() {
     psql("create table orders (id bigint primary key)").await;
     assert_eq!(psql(&schema_of("orders")).await, "public");
 
-    // As an earlier release left it.
+    // The state in which an earlier release left the role.
     psql("alter role queen reset search_path").await;
     psql("create table misplaced ()").await;
     assert_eq!(psql(&schema_of("misplaced")).await, "queen");
@@ -275,7 +275,7 @@ async fn tables_that_name_no_schema_go_to_public_in_an_embedded_database() {
     psql("create table customers ()").await;
     assert_eq!(psql(&schema_of("customers")).await, "public");
 
-    // An existing setting stays.
+    // An existing setting is kept.
     psql("create schema shop; alter role queen set search_path = shop").await;
     broker.terminate();
     timeout(Duration::from_secs(40), broker.wait()).await.expect("it ends");
@@ -302,7 +302,7 @@ async fn the_programs_of_postgresql_see_no_secret_of_the_broker() {
     assert!(names.contains(&"PATH") && names.contains(&"LC_ALL"), "{names:?}");
     assert!(SECRETS.iter().all(|(name, _)| !names.contains(name)), "{names:?}");
 
-    // What is libpq's own stays with a person's psql.
+    // A user's psql keeps the variables of libpq itself.
     let psql = Command::new(QUEEN).args(["psql", args[0], args[1], "-c", r"\! env"]).envs(SECRETS).output();
     let psql = psql.await.unwrap();
     let environ = String::from_utf8_lossy(&psql.stdout);

@@ -126,7 +126,7 @@ async fn an_absent_payload_is_an_empty_object() {
     assert_eq!(popped.messages[0]["partition"], "Default");
 }
 
-/// Payloads no `jsonb` column takes, or would not give back as they were.
+/// Payloads that a `jsonb` column would refuse or return differently.
 #[tokio::test]
 async fn a_payload_round_trips_byte_for_byte() {
     let server = Server::start().await;
@@ -156,7 +156,7 @@ async fn a_payload_round_trips_byte_for_byte() {
     }
 }
 
-/// The log keeps one message per line, so a line break between tokens may become a space; nothing else may.
+/// The log stores one message per line, so a line break between tokens may become a space. Nothing else may change.
 #[tokio::test]
 async fn a_payload_of_several_lines_keeps_its_meaning() {
     let server = Server::start().await;

@@ -15,10 +15,10 @@ use tokio::time::timeout;
 use crate::support::eventually;
 
 const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
-/// An answer that takes longer does not come.
+/// A response that takes longer never comes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A broker in a process of its own: what it leaks is not ours.
+/// A broker in a process of its own, so that its open files are not mixed with ours.
 struct Site {
     broker: Broker,
     address: String,
@@ -49,7 +49,7 @@ impl Site {
         TcpStream::connect(&self.address).await.unwrap()
     }
 
-    /// A normal client: a message in, and the same out.
+    /// A normal client: pushes a message and pops it again. Returns how long that took.
     async fn works(&self, partition: &str) -> Duration {
         let began = Instant::now();
         let body = json!({"items": [{"queue": "normal", "partition": partition, "payload": partition}]});
@@ -75,21 +75,22 @@ impl Site {
         std::fs::read_dir(format!("/proc/{}/fd", self.broker.pid())).unwrap().count()
     }
 
-    /// Only the asking client is left, and no other was affected.
+    /// Only the client of the test is connected, and no other client was affected.
     async fn is_sound(&self) {
         assert_eq!(self.get("/health").await.status(), 200);
         self.works("after").await;
         eventually("all connections are closed", async || (self.open_connections().await <= 1).then_some(()))
             .await;
-        // The pool may have grown meanwhile.
+        // The connection pool may have grown meanwhile.
         assert!(self.open_files() <= self.files + 50, "{} files, once {}", self.open_files(), self.files);
         assert!(!self.broker.output().contains("panicked"), "{}", self.broker.output());
     }
 
-    /// Sends this, and reads until the other side closes. Who sends half a request has to hang up.
+    /// Sends these bytes, and reads until the other side closes. The client closes its side after sending, which ends
+    /// an incomplete request.
     async fn exchange(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
-        // It may be refused before all of it was sent.
+        // The request may be refused before all of it is sent.
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         match timeout(PATIENCE, read_all(&mut stream)).await {
@@ -99,14 +100,14 @@ impl Site {
     }
 }
 
-/// What arrives until the end; a reset is an end, too.
+/// Everything that arrives until the end; a reset counts as the end.
 async fn read_all(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Closed silently or with a 4xx; and nothing behind it was processed.
+/// Closed silently or with a 4xx, and nothing after it was processed.
 fn is_refusal(answer: &str) -> bool {
     answer.is_empty() || answer.starts_with("HTTP/1.1 4") && answer.matches("HTTP/1.1 ").count() == 1
 }
@@ -187,7 +188,7 @@ async fn what_is_no_request_is_refused() {
 #[tokio::test]
 async fn a_length_beside_chunks_smuggles_nothing() {
     let site = Site::start().await;
-    // By its length the body ends behind the hidden request, by its chunks before it.
+    // According to its length the body ends after the hidden request, according to its chunks before it.
     let hidden = "GET /api/v1/operations/hidden HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let body = format!("0\r\n\r\n{hidden}");
     let headers = format!("Transfer-Encoding: chunked\r\nContent-Length: {}\r\n", body.len());
@@ -248,7 +249,7 @@ async fn clients_that_hang_up_in_the_middle_take_nothing_with_them() {
     let push = site.http.post(format!("{}/api/v1/push", site.broker.url())).body(body);
     assert_eq!(push.send().await.unwrap().status(), 201);
     for n in 0..50 {
-        // Half an answer, half a body, half a header, and a poll that is left waiting.
+        // Half a response, half a body, half a header, and a pop that is left waiting.
         let mut stream = site.connect().await;
         let pop = format!(
             "GET /api/v1/pop/queue/big?batch=500&consumerGroup=g{n} HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -300,10 +301,10 @@ async fn requests_that_arrive_byte_by_byte_do_not_delay_others() {
     site.is_sound().await;
 }
 
-/// As many as are allowed, here and in the broker, up to ten thousand.
+/// As many connections as the limit on open files allows here and in the broker, up to ten thousand.
 fn idle_connections() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    // The broker inherits it.
+    // The broker inherits the limit.
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
     let files = limit.maximum.map_or(usize::MAX, |files| files as usize);
     let count = files.saturating_sub(1_000).min(10_000);
@@ -315,12 +316,12 @@ fn idle_connections() -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_idle_connections_cost_others_nothing() {
     let count = idle_connections();
-    // Those that have begun to speak stay, too.
+    // Without a header timeout, so that connections with half a request stay open too.
     let site = Site::start_with(&["--header-timeout", "0"]).await;
     let mut idle = Vec::with_capacity(count);
     for n in 0..count {
         let mut stream = timeout(PATIENCE, site.connect()).await.unwrap();
-        // Some have begun to speak.
+        // Some have sent half a request.
         if n % 10 == 0 {
             stream.write_all(b"GET /health HTTP/1.1\r\nHo").await.unwrap();
         }
@@ -337,7 +338,7 @@ async fn ten_thousand_idle_connections_cost_others_nothing() {
     site.is_sound().await;
 }
 
-/// The same every time.
+/// The random numbers are seeded, so every run sends the same requests.
 #[tokio::test]
 async fn thousands_of_broken_requests_break_nothing() {
     let site = std::sync::Arc::new(Site::start().await);

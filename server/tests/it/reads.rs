@@ -1,4 +1,4 @@
-//! Lists and statistics use their own connections, and none of those for messages.
+//! Lists and statistics use their own database connections, and none of those for messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 
 use crate::support::{Server, eventually};
 
-/// They ask the database something short that jobs ask it all the time.
+/// Routes with a short query that the broker's jobs run all the time anyway.
 const SHORT: [&str; 4] = [
     "/api/v1/system/maintenance",
     "/api/v1/system/maintenance/pop",
@@ -21,7 +21,7 @@ const SHORT: [&str; 4] = [
     "/api/v1/system/shared-state",
 ];
 
-/// Before they read, they record what this broker did in the current minute, one at a time.
+/// Routes that first store what this broker did in the current minute, one at a time.
 const RECORDED: &[&str] = &[
     "/api/v1/analytics/queue-lag",
     "/api/v1/analytics/queue-ops",
@@ -33,10 +33,10 @@ const RECORDED: &[&str] = &[
     "/api/v1/status/analytics",
 ];
 
-/// The broker knows the answer.
+/// Routes that the broker answers from memory.
 const KNOWN: &[&str] = &["/api/v1/status/buffers", "/api/v1/system/settings", "/api/v1/whoami"];
 
-/// Less than any time limit of these servers, much more than a list takes.
+/// Shorter than every timeout of these servers, much longer than a list takes.
 const USUAL: Duration = Duration::from_secs(10);
 
 const FLAGS: [&str; 10] = [
@@ -52,7 +52,7 @@ const FLAGS: [&str; 10] = [
     "0",
 ];
 
-/// A server with a message, a dead letter and a redrive, and where all lists are, by their routes.
+/// A server with a message, a dead letter and a redrive. Returns a message, and the path of each list by its route.
 async fn with_lists() -> (Server, Value, BTreeMap<String, String>) {
     let server = Server::start_with(&FLAGS).await;
     server.push("q", "p", &[json!(1), json!(2)]).await;
@@ -81,7 +81,7 @@ async fn with_lists() -> (Server, Value, BTreeMap<String, String>) {
         })
         .collect();
     assert!(lists.len() > 30, "{lists:?}");
-    // This broker reports pending counts before it lists: here, while it can.
+    // Before a list, this broker reports its pending counts. It does so here, while connections are free.
     for (route, path) in &lists {
         assert_eq!(server.get(path).await.status, status_of(route), "{route}");
     }
@@ -100,7 +100,7 @@ async fn two_wait(watcher: &Client) {
     .await;
 }
 
-/// Adding a trace takes as long as this lock is held. Reading traces does not.
+/// Makes adding a trace wait as long as this lock is held. Reading traces does not wait.
 const SLOW: &str = "
     create function queen.slow() returns trigger language plpgsql as
     $$ begin perform pg_advisory_xact_lock_shared(77); return new; end $$;
@@ -154,7 +154,7 @@ async fn lists_wait_for_their_own_connections_and_messages_do_not() {
     while answered.len() < KNOWN.len() {
         answered.insert(waiting.join_next().await.unwrap().unwrap().0);
     }
-    // Time enough for one that does not wait.
+    // Meanwhile a list that does not wait would have been answered.
     for n in 0..100 {
         timeout(USUAL, server.push("q", "other", &[json!(n)])).await.expect("messages go on");
     }
@@ -202,7 +202,7 @@ async fn neither_a_quick_read_nor_another_waits_for_a_body_that_arrives_slowly()
     server.push("q", "p", &[json!(1)]).await;
     let address = server.url.strip_prefix("http://").unwrap();
     let mut slow = Vec::new();
-    // More than there are turns.
+    // More requests than may read at once.
     for _ in 0..8 {
         let mut socket = TcpStream::connect(address).await.unwrap();
         let head = "POST /api/v1/dlq/redrive HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\

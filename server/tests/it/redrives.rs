@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::support::{Server, ack_of, array, drained, encoded, eventually, numbers};
 
-/// So many dead letters of `g` in partition `p` of queue `q`.
+/// Makes `count` dead letters of `g` in partition `p` of queue `q`.
 async fn dead(server: &Server, count: usize) {
     server.push("q", "p", &numbers(0..count)).await;
     let popped = server.pop(&format!("/queue/q/partition/p?consumerGroup=g&batch={count}")).await.unwrap();
@@ -53,7 +53,7 @@ async fn dead_letters_are_counted_and_replayed_with_progress() {
     assert_eq!(array(server.get("/api/v1/dlq/redrives?offset=1").await.json()["redrives"].clone()).len(), 0);
 }
 
-/// The one message there is to read, without its lease.
+/// Pops the only message that there is.
 async fn only(server: &Server, path: &str) -> Value {
     let popped = server.pop(path).await.unwrap();
     assert_eq!(popped.messages.len(), 1);
@@ -72,7 +72,7 @@ async fn a_replayed_message_names_the_transaction_id_of_its_sender() {
     let retry = format!("/api/v1/messages/{partition}/{}/retry", encoded("order-\"1"));
     let replayed = server.call(&retry, json!({})).await;
 
-    // Neither replay repeats the id of another message, and both name the sender's.
+    // Each replay gets a transaction id of its own, and names that of the producer.
     let again = only(&server, "/queue/q?consumerGroup=g").await;
     assert_eq!(again["transactionId"], replayed["replayedAs"]["transaction_id"]);
     assert_ne!(again["transactionId"], first["transactionId"]);
@@ -88,7 +88,7 @@ async fn a_replayed_message_names_the_transaction_id_of_its_sender() {
     assert_eq!(moved["originalTransactionId"], "order-\"1");
     let listed = server.get("/api/v1/messages?queue=other").await.json();
     assert_eq!(listed["messages"][0]["originalTransactionId"], "order-\"1");
-    // The sender may send it again to where it was replayed to.
+    // The producer can still push its transaction id to the queue that it was replayed to.
     let item = json!({"queue": "other", "partition": "p", "payload": 2, "transactionId": "order-\"1"});
     assert_eq!(server.push_items(json!([item])).await[0]["status"], "queued");
 }
@@ -165,7 +165,7 @@ async fn what_is_unknown_or_nonsense_is_refused() {
         assert!(server.get(&path).await.is_error(status, code));
         assert!(server.delete(&path).await.is_error(status, code));
     }
-    // Nothing matches: it is done at once.
+    // With no matches, the redrive is completed at once.
     let started = server.post("/api/v1/dlq/redrive", json!({"queue": "q"})).await.json();
     assert_eq!(done(&server, &started["id"]).await["total"], 0);
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::{EASILY_STRAINED, Server, Strain, array, eventually, numbers};
 
-/// What a group has still to read, as an autoscaler asks for it.
+/// What the group still has to read, as an autoscaler requests it.
 async fn depth(server: &Server, queue: &str, group: &str) -> Value {
     server.get(&format!("/api/v1/resources/queues/{queue}/depth?group={group}")).await.json()
 }
@@ -66,7 +66,8 @@ async fn a_pushed_message_is_in_every_number_at_once() {
     server.push("shop.mail", "p", &numbers(0..3)).await;
     server.push("shop.mail", "r", &numbers(0..1)).await;
     server.push("other", "p", &numbers(0..2)).await;
-    // Messages are counted as they come. Partitions are counted by a look at them, for which a list of all queues has 20 ms.
+    // Messages are counted as they are pushed. Partitions have to be looked up, for which a
+    // list of all queues has 20 ms.
     let listed = eventually("partitions are counted", async || {
         let listed = server.get("/api/v1/resources/queues").await.json();
         let queues = listed["queues"].as_array().unwrap();
@@ -185,7 +186,7 @@ async fn groups_show_how_they_subscribed() {
         ("e", "&subscriptionMode=new-only", "new-only"),
         ("f", "&subscriptionFrom=now", "now"),
         ("g", "&subscriptionFrom=2020-01-01T00:00:00Z", "timestamp"),
-        // Too long to keep: by its meaning.
+        // A word that is too long is not stored; the list shows what it means.
         ("h", &format!("&subscriptionMode={}", "x".repeat(65)), "all"),
     ] {
         server.pop(&format!("/queue/q?consumerGroup={group}{query}")).await;
@@ -193,7 +194,7 @@ async fn groups_show_how_they_subscribed() {
         let listed = array(listed).into_iter().find(|listed| listed["name"] == group).unwrap();
         assert_eq!(listed["subscriptionMode"], shown, "{query}");
     }
-    // The first word stands, as the place does.
+    // The first word stays, as does the position.
     server.pop("/queue/q?consumerGroup=d&subscriptionMode=all").await;
     let listed = server.get("/api/v1/consumer-groups?queue=q").await.json();
     assert_eq!(array(listed).iter().filter(|group| group["subscriptionMode"] == "new").count(), 1);
@@ -311,7 +312,7 @@ async fn groups_of_a_queue_are_listed_with_their_leases_and_holders() {
 #[tokio::test]
 async fn a_lease_that_waits_for_deferred_acknowledgements_tells_its_own_end() {
     let server = Server::start_with(&EASILY_STRAINED).await;
-    // Not due before the test is over: an executed one holds nothing anymore.
+    // Not due before the test ends, because an executed operation holds no lease.
     server
         .sql(
             "create function queen.later() returns trigger language plpgsql as
@@ -329,7 +330,7 @@ async fn a_lease_that_waits_for_deferred_acknowledgements_tells_its_own_end() {
     let found = partitions.iter().find(|each| each["partition"] == message["partition"]).unwrap();
     let (since, until) = (found["leasedSince"].as_str().unwrap(), found["leaseExpiresAt"].as_str().unwrap());
     let micros = |time: &str| queen_protocol::parse_time("", time).unwrap();
-    // It is held for a month, and lasts five minutes.
+    // The deferred acknowledgement holds it for a month; the lease itself lasts five minutes.
     assert_eq!((micros(until) - micros(since)) / 1_000_000, 300, "{found}");
     drop(strain);
 }
@@ -343,7 +344,7 @@ async fn a_partition_can_be_skipped_to_its_end() {
     let path = "/api/v1/consumer-groups/g/queues/q/partitions/p/seek";
     let moved = server.call(path, json!({})).await;
     assert_eq!((&moved["updated"], &moved["cursorMovedTo"]), (&json!(true), &json!(3)));
-    // The lease ended with it, and the other partition is as it was.
+    // The seek ended the lease, and did not change the other partition.
     let late = server.ack(&held.messages[0], "completed").await;
     assert_eq!(late["noop"], true, "{late}");
     assert!(server.pop("/queue/q/partition/p?consumerGroup=g").await.is_none());

@@ -5,7 +5,7 @@ use std::path::Path;
 use queen_testkit::Scenarios;
 use serde_json::{Value, json};
 
-/// What a runner does.
+/// What a runner of the suite uses.
 struct Runner {
     http: reqwest::Client,
     stage: Scenarios,
@@ -29,7 +29,7 @@ impl Runner {
         lines.iter().map(|line| (line["broker"].as_u64().unwrap(), line["status"].as_u64())).collect()
     }
 
-    /// The status; an error if none came.
+    /// The status, or an error if there was no response.
     async fn push(&self, broker: usize) -> Result<u16, reqwest::Error> {
         let body = json!({"items": [{"queue": "q", "partition": "p", "payload": broker}]}).to_string();
         let request = self.http.post(format!("{}/api/v1/push", self.stage.urls()[broker])).body(body);

@@ -16,7 +16,7 @@ use crate::support::{array, drained, eventually, numbers};
 
 const QUEEN: &str = env!("CARGO_BIN_EXE_queen");
 
-/// What a client sends at once, and how often: eight of them make 2,000 messages a second.
+/// Messages per request, and time between requests: eight clients push 2,000 messages a second.
 const MESSAGES: usize = 10;
 const PACE: Duration = Duration::from_millis(40);
 const CLIENTS: usize = 8;
@@ -47,7 +47,7 @@ async fn emptied(url: &str) {
     eventually("the spool is empty", async || (buffered(url).await == 0).then_some(())).await;
 }
 
-/// Equal, or where they begin to differ: there may be thousands.
+/// Asserts that both are equal. Shows only where they begin to differ, because there may be thousands.
 fn assert_numbers(found: &[Value], expected: &[Value]) {
     let differs = (0..found.len().max(expected.len())).find(|&at| found.get(at) != expected.get(at));
     if let Some(at) = differs {
@@ -57,7 +57,7 @@ fn assert_numbers(found: &[Value], expected: &[Value]) {
     }
 }
 
-/// `QUEEN_TEST_OUTAGE_SECONDS=30` makes it as long as the goal asks for.
+/// `QUEEN_TEST_OUTAGE_SECONDS=30` sets the length that the goal asks for.
 fn outage() -> Duration {
     let asked = std::env::var_os("QUEEN_TEST_OUTAGE_SECONDS").and_then(|text| text.to_str()?.parse().ok());
     let seconds = asked.unwrap_or(4);
@@ -91,7 +91,7 @@ async fn an_outage_of_postgres_under_load_loses_doubles_and_reorders_nothing() {
                         spooled.fetch_add(MESSAGES, SeqCst);
                         sent += MESSAGES;
                     }
-                    // The outcome is unknown: a client sends it again.
+                    // The outcome is unknown, so the client pushes again.
                     500 | 503 => {}
                     status => panic!("{status}"),
                 }

@@ -36,7 +36,7 @@ impl Reply {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error} in {:?}", self.text))
     }
 
-    /// A failure as the contract wants it: JSON, with a text and the code's word.
+    /// An error as documented: JSON with a text and the word of its code.
     pub fn is_error(&self, status: u16, code: &str) -> bool {
         self.status == status
             && self.headers["content-type"] == "application/json"
@@ -62,7 +62,7 @@ impl Server {
         Self::start_with(&[]).await
     }
 
-    /// With these flags, as on the command line.
+    /// Starts a server with these flags, as on the command line.
     pub async fn start_with(flags: &[&str]) -> Self {
         let database = queen_testkit::database().await;
         let url = database.url().to_owned();
@@ -74,7 +74,7 @@ impl Server {
         Self::start_on(self.database.clone(), self.database.url(), &[]).await
     }
 
-    /// On a database that may be reached by another way than its own.
+    /// Starts a server on a database that `connection` may reach by another address than its own.
     pub async fn start_on(database: Arc<Database>, connection: &str, flags: &[&str]) -> Self {
         let arguments = ["queen"].iter().chain(flags).copied();
         let settings = Cli::parse_from(arguments).expect("flags are well-formed").settings;
@@ -104,7 +104,7 @@ impl Server {
         Reply { status, headers, text: response.text().await.expect("the body arrives") }
     }
 
-    /// With these headers.
+    /// Posts with these headers.
     pub async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: Value) -> Reply {
         let mut request = self.http.post(format!("{}{path}", self.url)).body(body.to_string());
         for (name, value) in headers {
@@ -127,7 +127,7 @@ impl Server {
         self.send(Method::POST, path, Some(&body.to_string())).await
     }
 
-    /// Posts what must succeed with 200.
+    /// Posts a request that must succeed with 200.
     pub async fn call(&self, path: &str, body: Value) -> Value {
         let reply = self.post(path, body).await;
         assert_eq!(reply.status, 200, "{path}: {}", reply.text);
@@ -145,7 +145,7 @@ impl Server {
         array(reply.json())
     }
 
-    /// One message per payload; the server mints the ids.
+    /// Pushes one message per payload; the server generates the ids.
     pub async fn push(&self, queue: &str, partition: &str, payloads: &[Value]) -> Vec<Value> {
         let items: Vec<_> = payloads
             .iter()
@@ -168,7 +168,7 @@ impl Server {
         }
     }
 
-    /// A pop that must find something, perhaps a moment later.
+    /// A pop that must find something, perhaps after a moment.
     pub async fn pop_soon(&self, path: &str) -> Popped {
         eventually(path, async || self.pop(path).await).await
     }
@@ -179,7 +179,7 @@ impl Server {
         results[0].clone()
     }
 
-    /// Statuses in the messages' order, in one call.
+    /// Acknowledges messages in one call, each with the status at its position.
     pub async fn ack_all(&self, messages: &[Value], statuses: &[&str]) -> Vec<Value> {
         assert_eq!(messages.len(), statuses.len());
         let items: Vec<_> =
@@ -188,8 +188,8 @@ impl Server {
         array(self.call("/api/v1/ack/batch", json!({"acknowledgments": items, "consumerGroup": group})).await)
     }
 
-    /// Moves the database's clock forward for everything Queen decides by it. A broker's own timers stay
-    /// behind, and with them its list of partitions worth a look: pop by the partition's name afterwards.
+    /// Moves the database's clock forward for every decision that Queen bases on it. A broker's own timers do not move,
+    /// and neither does its ready list: pop by the name of the partition afterwards.
     pub async fn travel(&self, interval: &str) {
         let sql = format!(
             "create or replace function queen.now() returns timestamptz language sql volatile parallel safe
@@ -203,32 +203,32 @@ impl Server {
     }
 }
 
-/// A database that cannot keep up: nothing can be added to the log while this is held, so pushes wait for it.
+/// Makes the database fall behind: while this is held, nothing can be added to the log, so pushes wait.
 pub struct Strain {
     _session: tokio_postgres::Client,
     _stuck: JoinSet<()>,
 }
 
-/// Flags with which a short wait is strain enough, and with which it may last on a slow machine: what waits for a lock waits
-/// until the strain ends.
+/// Flags with which a short wait counts as overload, and which let it last on a slow machine: statements that wait for
+/// a lock wait until the strain ends.
 pub const EASILY_STRAINED: [&str; 6] =
     ["--opq-patience", "100ms", "--db-lock-timeout", "100s", "--db-statement-timeout", "120s"];
 
 impl Strain {
-    /// Returns once these brokers defer what they are sent.
+    /// Returns once these brokers defer pushes.
     pub async fn on(database: &Database, brokers: &[&str]) -> Self {
         let session = database.client().await;
         let mut stuck = JoinSet::new();
         session.batch_execute("begin; lock table queen.segments in share mode").await.expect("a lock");
         for (broker, url) in brokers.iter().enumerate() {
-            // More than may be in the air at once.
+            // More than may be in flight at once.
             for n in 0..6 {
                 let (url, partition) = ((*url).to_owned(), format!("stuck {broker} {n}"));
                 stuck.spawn(async move {
                     push_to(&url, "strain", &partition).await;
                 });
             }
-            // One that is still executed waits, and keeps its partition to itself.
+            // A probe that is still executed waits, and blocks its partition.
             let mut probes = 0;
             eventually("it defers", async || {
                 probes += 1;
@@ -242,8 +242,8 @@ impl Strain {
         Self { _session: session, _stuck: stuck }
     }
 
-    /// The same for acknowledgements: those of one queue wait, without a lock on a row. Answers the first that was deferred,
-    /// with the message it is about.
+    /// Like [`Strain::on`] for acknowledgements: those of one queue wait, without a lock on a row. Returns the response
+    /// to the first that was deferred, and its message.
     pub async fn on_acks(server: &Server) -> (Self, Reply, Value) {
         let taken = async |queue: &str, n: usize| {
             let partition = format!("p{n}");
@@ -275,7 +275,8 @@ impl Strain {
             stuck.spawn(async move {
                 let _ = http.post(url).body(ack_of(&message, "completed").to_string()).send().await;
             });
-            // One after the other, or they would leave together. As many as may be in the air, and some behind them.
+            // One after the other, or they would share a flight. As many as may be in flight, and
+            // some that wait behind them.
             let flies = async || {
                 let flying: i64 = watcher.query_one(waiting, &[]).await.expect("an answer").get(0);
                 (flying >= n.min(4)).then_some(())
@@ -283,7 +284,7 @@ impl Strain {
             eventually("it is stuck", flies).await;
         }
         let (reply, message) = eventually("it defers", async || {
-            // One that is still executed waits behind those that are stuck.
+            // An acknowledgement that is still executed waits behind those that are stuck.
             let message = probes.pop().expect("one of them is deferred");
             let ack = server.post("/api/v1/ack", ack_of(&message, "completed"));
             let reply = tokio::time::timeout(Duration::from_millis(500), ack).await.ok()?;
@@ -293,7 +294,7 @@ impl Strain {
         (Self { _session: session, _stuck: stuck }, reply, message)
     }
 
-    /// Ends it, and waits until the brokers execute pushes again.
+    /// Ends the strain, and waits until the brokers execute pushes again.
     pub async fn off(self, brokers: &[&str]) {
         drop(self);
         for url in brokers {
@@ -316,7 +317,8 @@ impl Drop for Server {
     }
 }
 
-/// Everything the group `check` has not read yet in a partition of queue `q`, from a broker that may be a process.
+/// Everything that the group `check` has not read yet in a partition of queue `q`. The broker
+/// may be a process of its own.
 pub async fn drained(url: &str, partition: &str) -> Vec<Value> {
     let path =
         format!("{url}/api/v1/pop/queue/q/partition/{partition}?batch=1000&autoAck=true&consumerGroup=check");
@@ -353,13 +355,13 @@ pub fn numbers(range: std::ops::Range<usize>) -> Vec<Value> {
     range.map(Value::from).collect()
 }
 
-/// A name as a path segment.
+/// A name, encoded as a path segment.
 pub fn encoded(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric();
     name.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-/// Tries until there is an answer; panics with `what` when patience ends.
+/// Tries until there is a value; panics with `what` after `PATIENCE`.
 pub async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {

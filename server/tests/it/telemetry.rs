@@ -25,7 +25,7 @@ const REQUEST: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const ITEM: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-/// Of a span or of who sent it.
+/// Attributes of a span, or of the resource that sent it.
 type About = HashMap<String, String>;
 
 #[derive(Clone, Default)]
@@ -71,7 +71,7 @@ impl Collector {
         Server::start_with(&["--otlp-endpoint", &self.url]).await
     }
 
-    /// The spans of this name, once there are that many.
+    /// The spans with this name, once there are `count` of them.
     async fn spans(&self, name: &str, count: usize) -> Vec<Span> {
         eventually(name, async || {
             let taken = self.taken.0.lock().unwrap();
@@ -84,7 +84,7 @@ impl Collector {
     }
 }
 
-/// As a `traceparent`.
+/// The span's context as a `traceparent`.
 fn context(span: &Span) -> String {
     format!("00-{}-{}-01", hex(&span.trace_id), hex(&span.span_id))
 }
@@ -194,7 +194,7 @@ async fn an_untraced_push_starts_a_trace_and_a_failure_is_recorded() {
 
 #[tokio::test]
 async fn an_unavailable_or_silent_collector_does_not_affect_requests() {
-    // There is no listener at the first; the second accepts connections and never responds.
+    // The first address has no listener; the second accepts connections and never responds.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_at = silent.local_addr().unwrap();

@@ -133,7 +133,7 @@ async fn completed_messages_leave_when_every_group_has_passed_them() {
         assert!(server.pop(&path).await.is_some());
     }
     server.travel("61 seconds").await;
-    // Asked in SQL: a group that looked would have a cursor, and hold the messages back.
+    // Queried in SQL, because a group that looked would have a cursor and keep the messages from being deleted.
     let client = server.database.client().await;
     eventually("what both have read is gone", async || {
         let row = client.query_one("select count(*) from queen.messages", &[]).await.unwrap();
@@ -167,7 +167,7 @@ async fn dead_letters_outlive_retention() {
     assert_eq!((&letters["total"], &letters["messages"][0]["data"]), (&json!(1), &json!("poison")));
 }
 
-/// A new group sees everything that is stored.
+/// Waits until a new group, which sees everything that is stored, finds nothing.
 async fn nothing_left(server: &Server) {
     let group = std::cell::Cell::new(0);
     eventually("the queue is empty", async || {

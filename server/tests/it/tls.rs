@@ -66,7 +66,7 @@ async fn a_listener_with_a_certificate_speaks_https_and_takes_a_new_one_while_it
     assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
     healthy(&knows_old, &broker).await.unwrap();
 
-    // Half a change is none.
+    // A certificate without its new key is not a valid change.
     std::fs::write(dir.path().join("cert.pem"), &new.issue(&["127.0.0.1"]).certificate).unwrap();
     hang_up(&broker);
     broker.says("keeping the old one").await;

@@ -17,7 +17,7 @@ fn items() -> Value {
     ])
 }
 
-/// What each message is delivered with.
+/// The trace context with which each message is delivered.
 async fn delivered(server: &Server) -> Vec<(Value, Value)> {
     let popped = server.pop("/queue/q/partition/p?batch=10&autoAck=true").await.unwrap();
     let context = |message: &Value| {

@@ -12,7 +12,7 @@ fn push(queue: &str, payloads: &[Value]) -> Value {
     json!({"type": "push", "items": items})
 }
 
-/// As JavaScript and Python send it: no lease on the ack itself.
+/// An acknowledgement as the JavaScript and Python clients send it: without a lease of its own.
 fn ack(message: &Value, status: &str) -> Value {
     let mut body = ack_of(message, status);
     body["type"] = json!("ack");
@@ -129,7 +129,7 @@ async fn a_transaction_that_is_rolled_back_leaves_no_queue_and_no_partition_behi
         let partitions = broker.get("/api/v1/resources/queues/old").await.json();
         assert_eq!(array(partitions["partitions"].clone()).len(), 1, "{partitions}");
     }
-    // What never existed is not remembered.
+    // Queues and partitions of the failed attempts are not remembered as existing.
     let operations = json!({"operations": operations});
     for broker in [&twin, &server] {
         assert_eq!(broker.call("/api/v1/transaction", operations.clone()).await["success"], true);

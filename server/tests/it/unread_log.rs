@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Starts with this for its log, answers a change, and ends when it is asked to.
+/// Starts a broker with this as standard error. It has to respond to a change, and to stop on a signal.
 async fn works(stderr: Stdio, format: &str) {
     let (database, spool) = (queen_testkit::database().await, TempDir::new().unwrap());
     let mut command = Command::new(env!("CARGO_BIN_EXE_queen"));
@@ -27,7 +27,7 @@ async fn works(stderr: Stdio, format: &str) {
             break;
         }
     }
-    // From here on standard output has no reader either.
+    // From here on, standard output has no reader either.
     drop(said);
     let Some(url) = url else { panic!("it ended with {}", broker.wait().await.unwrap()) };
     let body = json!({"queue": "q"}).to_string();

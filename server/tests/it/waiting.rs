@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::support::{Server, eventually};
 
-/// Sends a long poll and returns once it is clear that the server has parked it: nothing comes back.
+/// Sends a long poll. Returns after a while without a response, when the server has parked it.
 pub async fn parked(url: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -169,7 +169,7 @@ async fn a_pop_that_comes_after_its_end_does_not_wait() {
     let server = Server::start().await;
     let id = Uuid::new_v4();
     assert_eq!(server.delete(&waits(id)).await.json(), json!({"ended": false}));
-    // Far longer than a test may take.
+    // Much longer than the test may take.
     let reply = server.get(&format!("/api/v1/pop/queue/q?wait=true&timeout=300000&waitId={id}")).await;
     assert_eq!(reply.status, 204);
 }

@@ -23,7 +23,7 @@ pub struct Stage {
 struct Set {
     faults: Vec<Armed>,
     lines: Vec<Line>,
-    /// Lines recorded ever, so that lines of an earlier scenario are not mistaken for current ones.
+    /// Number of lines ever recorded, so that lines of an earlier scenario are not mistaken for current ones.
     came: u64,
     operations: HashMap<Uuid, Operation>,
 }

@@ -62,7 +62,7 @@ fn tables_and_procedures_are_named_in_one_folder_only() {
     }
 }
 
-/// `println!` and its kind panic once nobody reads the output, as in `queen … | head`.
+/// `println!` and its kind panic when the reader of the output has left, as in `queen … | head`.
 #[test]
 fn programs_write_their_output_and_do_not_print_it() {
     let shipped = ["cli/src", "clients/rust/src", "engine/src", "postgres/src", "protocol/src", "server/src"];

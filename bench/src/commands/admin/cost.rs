@@ -15,9 +15,9 @@ use crate::options::Options;
 use crate::report::Spread;
 use crate::setup::Setup;
 
-/// So long that it does not happen.
+/// An interval so long that statistics are never reported during a run.
 const WITHOUT: [&str; 2] = ["--stats-interval", "1h"];
-/// Reads only what is pushed here, so that every run finds the queue unchanged.
+/// This group reads only messages that are pushed here, so that every run finds the queue unchanged.
 const GROUP: &str = "live";
 /// Procedures that a broker calls in the background to maintain its statistics.
 const PROCEDURES: [&str; 2] = ["queen.count", "queen.measure_next"];
@@ -29,8 +29,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A new broker first measures the queue, and then not for a while, because it limits the time spent on that. In the measured
-    /// time this would count far too much, so it belongs to the warm-up. Under traffic it takes longer than `measuring`.
+    /// A new broker first measures the queue, and then not for a while, because it limits the time spent on that.
+    /// Within the measured time this would weigh far too much, so it belongs to the warm-up. Under traffic it takes
+    /// longer than `measuring`.
     pub fn new(pairs: u32, quick: bool, measuring: Duration) -> Plan {
         let (warmup, measured) = match quick {
             true => (Duration::from_millis(300), Duration::from_millis(500)),

@@ -18,9 +18,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Serialize)]
 pub struct Exactness {
-    /// Until all counts were exact. None: never.
+    /// Seconds until all counts were exact; `None` if they never were.
     pub seconds: Option<f64>,
-    /// As last returned, before measuring on demand.
+    /// The numbers as last returned, before measuring on demand.
     pub numbers: Vec<Number>,
     /// Whether they were exact after measuring on demand. Only checked if waiting did not help.
     pub refreshed: Option<bool>,

@@ -14,7 +14,7 @@ use crate::report::thousands;
 use crate::setup::{ACK, PUSH, Setup};
 use crate::wire::{PushBody, Stamp, ack_body, check_acked, check_pushed, expect_status, group_query, popped};
 
-/// Of a small queue.
+/// Size of a small queue; messages are per partition.
 const SMALL_PARTITIONS: u32 = 4;
 const SMALL_MESSAGES: u32 = 5;
 /// Small queues per namespace and task.
@@ -23,11 +23,11 @@ const TASKS: u32 = 7;
 
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Size {
-    /// Of the large queue.
+    /// Partitions of the large queue.
     pub partitions: u32,
-    /// Per partition.
+    /// Messages in each of them.
     pub messages: u32,
-    /// Next to it.
+    /// Number of small queues beside the large one.
     pub small_queues: u32,
 }
 
@@ -70,7 +70,7 @@ pub async fn fill(setup: &Setup, size: Size, ledger: &Arc<Ledger>) -> Result<(St
     Ok((queue, started.elapsed().as_secs_f64()))
 }
 
-/// With a group that has read a message.
+/// Creates a small queue with a group that has read a message of it.
 async fn small_queue(setup: &Setup, number: u32) -> Result<()> {
     let mut client = setup.client();
     let queue = format!("small-{number}");

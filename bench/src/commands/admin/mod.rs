@@ -40,9 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Results<'a> {
     size: Size,
     fill_seconds: f64,
-    /// Measuring what changed, mostly the large queue.
+    /// Time to measure what changed, mostly the large queue.
     measured_ms: f64,
-    /// The same under traffic, which keeps changing it.
+    /// The same under traffic, which keeps changing the queue.
     measured_under_load_ms: f64,
     traffic: &'a Steady,
     routes: &'a [RouteFigures],

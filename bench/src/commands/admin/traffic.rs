@@ -94,7 +94,7 @@ pub struct Steady {
 }
 
 impl Place<'_> {
-    /// Scheduled traffic while `questions` runs.
+    /// Runs scheduled traffic until `questions` is done.
     pub async fn beside<T>(
         &self,
         setup: &Setup,
@@ -126,7 +126,7 @@ impl Place<'_> {
         Ok((Steady::of(&phase?, rate, groups.len()), asked?))
     }
 
-    /// As fast as possible, until the group has acknowledged this many existing messages.
+    /// Reads as fast as possible, until the group has acknowledged this many existing messages.
     pub async fn consume(&self, setup: &Setup, group: &str, messages: u64) -> Result<()> {
         let reader = |_| {
             let pop = format!("batch=100&partitions=10{}", group_query(group));
@@ -141,7 +141,7 @@ impl Place<'_> {
         }
     }
 
-    /// As fast as possible, pushes and pops. The group reads from its first pop on.
+    /// Pushes and pops as fast as possible. The group reads what is pushed after its first pop.
     pub async fn at_full_speed(&self, setup: &Setup, group: &str, plan: Plan) -> Result<Phase> {
         let over = Arc::default();
         let pop = format!(

@@ -109,7 +109,8 @@ impl Admin {
         Ok(())
     }
 
-    /// A route that was once abandoned inside its transaction. The letter may not exist anymore.
+    /// Replays one dead letter, through a route that once was abandoned inside its transaction.
+    /// The dead letter may be gone.
     async fn retry_one(&mut self) -> Result<()> {
         let path = format!("/api/v1/dlq?queue={}&limit=1", QUEUES[usize::from(FRAIL)]);
         let answer = self.caller.get(&path, Duration::ZERO).await?;

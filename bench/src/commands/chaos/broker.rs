@@ -14,7 +14,7 @@ use super::postgres::send;
 use crate::client::{Client, Target};
 use crate::environment::free_port;
 
-/// Its database may be unavailable for a while.
+/// The database may be unavailable for a while.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -48,7 +48,7 @@ impl Broker {
         })
     }
 
-    /// Returns when it is healthy. A broker that finds no database exits; then another one is started.
+    /// Returns when the broker is healthy. If it finds no database it exits, and another one is started.
     pub async fn start(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_PATIENCE;
         let mut client = Client::new(Target::from_url(&format!("http://127.0.0.1:{}", self.port))?);

@@ -78,7 +78,7 @@ impl Run {
         self.phase.send_replace(phase);
     }
 
-    /// How many may send a message, or wait for its result.
+    /// Number of writers that may be sending a message, or waiting for its result.
     pub fn writers(&self) -> usize {
         self.writers.load(Ordering::SeqCst)
     }
@@ -89,7 +89,7 @@ impl Run {
         Writing(Arc::clone(self))
     }
 
-    /// Whether producers continue however far consumers are behind.
+    /// Whether producers continue no matter how far consumers are behind.
     pub fn is_hurried(&self) -> bool {
         self.is_hurried.load(Ordering::SeqCst)
     }
@@ -130,7 +130,7 @@ pub struct Answer {
     pub sent: Time,
     pub ended: Time,
     pub broker: usize,
-    /// None if nothing arrived.
+    /// `None` if no response arrived.
     pub reply: Option<(u16, Bytes)>,
 }
 
@@ -200,7 +200,7 @@ impl Caller {
         self.call(Method::Delete, path, Duration::ZERO).await
     }
 
-    /// For an object that may not exist anymore.
+    /// Posts a change of an object that may not exist anymore.
     pub async fn post_unless_gone(&mut self, path: &str) -> Result<Answer> {
         self.exchange(Method::Post(b"{}"), path, Duration::ZERO, |status| {
             status != 404 && is_our_fault(status)

@@ -161,7 +161,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// The outcomes for the messages of a lane. Nothing is reported behind a nack.
+    /// The outcomes for the messages of a lane. Nothing is reported after a nack.
     fn choose<'a>(&mut self, messages: &[&'a Message], habit: Habit) -> Vec<(&'a Message, Verdict)> {
         let count = messages.len();
         let done = match habit {

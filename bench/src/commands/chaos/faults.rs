@@ -178,7 +178,7 @@ async fn crash_postgres(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     Done::to("postgres", format!("{how}, crash recovery"))
 }
 
-/// The postmaster then ends all others and recovers.
+/// Kills one backend. The postmaster then ends all others and recovers.
 async fn kill_backends(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     let session = stage.postgres.session().await?;
     let query = "select pid from pg_stat_activity where usename = 'queen' order by pid";
@@ -259,7 +259,7 @@ async fn lose_power(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     )
 }
 
-/// It may be exiting, or recovering by itself.
+/// Makes sure that PostgreSQL runs. It may be exiting, or recovering by itself.
 async fn revive_postgres(stage: &mut Stage) -> Result<()> {
     for _ in 0..100 {
         if !stage.postgres.is_running() {
@@ -270,7 +270,7 @@ async fn revive_postgres(stage: &mut Stage) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // Held back between the two.
+    // It is stuck: neither gone nor reachable.
     stage.postgres.kill().await?;
     stage.postgres.start().await
 }
@@ -299,7 +299,7 @@ async fn jump_database_clock(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     Done::to("postgres", format!("its clock jumps by {seconds:+} s and back"))
 }
 
-/// All free connections, and then those of the brokers.
+/// Takes all free connections, and then those that the brokers lose.
 async fn exhaust_pool(stage: &mut Stage, fault: &Fault) -> Result<Done> {
     let session = stage.postgres.session().await?;
     let mut taken = Vec::new();
@@ -326,7 +326,7 @@ async fn lock_storm(stage: &mut Stage, fault: &Fault) -> Result<Done> {
         false => format!("select count(*) from (select 1 from queen.{table} for update) l"),
     };
     link.client.batch_execute("begin; set local statement_timeout = 0").await?;
-    // A lock that cannot be taken in time is a storm as well.
+    // Waiting in vain for the lock is a storm as well.
     let had = link.client.batch_execute(&lock).await.is_ok();
     tokio::time::sleep(fault.hold).await;
     let _ = link.client.batch_execute("rollback").await;

@@ -18,9 +18,10 @@ use crate::client::Client;
 
 const QUEUE: &str = "bait";
 const GROUP: &str = "bait-group";
-/// From before the request has arrived to after the response was sent.
+/// Upper bound of the time until a call is canceled. Some are canceled before the request arrives, others
+/// after the response is sent.
 const PATIENCE_MS: u32 = 25;
-/// Of the client that creates the bait.
+/// Timeout of the client that creates the bait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A method and a path, as in the document.
@@ -75,7 +76,7 @@ impl HangUps {
         loop {
             match self.patient().get("/openapi.json").await {
                 Ok(reply) if reply.status == 200 => return routes(&reply.body),
-                // A fault came first.
+                // A fault is in the way.
                 _ => self.run.pause(Duration::from_millis(100)).await,
             }
         }
@@ -98,7 +99,8 @@ impl HangUps {
             ..Bait::default()
         };
         let mut client = self.patient();
-        // A fault came first, or the last canceled call: the queue may be deleted, or delivery stopped.
+        // This may fail because of a fault, or because the last canceled call has deleted the queue or stopped
+        // delivery.
         let _ = fill(&mut client, &mut bait).await;
         self.bait = bait;
     }
@@ -140,7 +142,7 @@ async fn fill(client: &mut Client, bait: &mut Bait) -> Result<()> {
             post(client, "/api/v1/ack", bait.ack(transaction, "failed")).await?;
         }
     }
-    // Of another message than the remaining one.
+    // A redrive of a message other than the one that remains a dead letter.
     let started = post(client, "/api/v1/dlq/redrive", json!({"queue": QUEUE, "partition": "0"})).await?;
     if let Some(redrive) = started["id"].as_str() {
         bait.redrive = redrive.parse()?;
@@ -185,7 +187,7 @@ impl Bait {
             .replace("{transaction}", if is_of_letter { &self.dead } else { &self.held })
             .replace("{lease}", &self.lease.to_string())
             .replace("{redrive}", &self.redrive.to_string())
-            // There are none unless a fault comes.
+            // Neither exists, unless a fault creates one.
             .replace("{wait}", &nothing)
             .replace("{operation}", &nothing)
             .replace("{name}", "bait-trace");
@@ -223,7 +225,7 @@ impl Bait {
                 "transactionId": self.held, "partitionId": self.partition_id, "traceNames": ["bait-trace"],
                 "data": {"text": "bait"},
             }),
-            // It is off, and stays off.
+            // Maintenance is off, and must stay off.
             _ if path.contains("/system/maintenance") => json!({"enabled": false}),
             _ if path.ends_with("/extend") => json!({"seconds": 1}),
             _ if path.ends_with("/seek") => json!({"timestamp": "1970-01-01T00:00:00Z", "create": true}),

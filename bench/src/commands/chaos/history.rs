@@ -108,7 +108,7 @@ impl Manner {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome<T> {
     Answered(T),
-    /// It may have been executed, may be executed later, or never.
+    /// The request may have been executed, may be executed later, or never.
     Unknown,
 }
 
@@ -296,7 +296,7 @@ impl History {
         self.open.missing.len()
     }
 
-    /// Deliveries that are owed to groups that are there.
+    /// Deliveries that are owed to groups other than the absent ones.
     pub fn backlog(&self) -> usize {
         self.open.backlog
     }

@@ -104,7 +104,7 @@ pub async fn pop(caller: &mut Caller, wish: &Wish) -> Result<Option<Leased>> {
         let Delivered { id, transaction_id, partition_id, .. } = one;
         messages.push(Message { key, id, transaction_id, partition_id });
     }
-    // Without a lease, the response stands for it.
+    // A pop without a lease gets an id derived from its first message.
     let lease = popped.lease_id.unwrap_or_else(|| format!("none-{}", messages[0].id));
     caller.run.history().pop(Pop {
         sent: answer.sent,

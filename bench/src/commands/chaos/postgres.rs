@@ -21,7 +21,7 @@ const OBSERVER: &str = "postgres";
 pub const BROKER: &str = "queen";
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-/// Until a stopped process has noticed.
+/// How long to wait until a stopped process has noticed.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -87,7 +87,7 @@ impl Postgres {
         fs::set_permissions(&data, fs::Permissions::from_mode(0o700))?;
         account.own(&data)?;
         let settings = SETTINGS.map(str::to_owned).to_vec();
-        // The PATH may contain links to some of its programs; the others are where these lead to.
+        // The PATH may contain only links to some of the programs. The folder that a link leads to has all of them.
         let server = programs()?.join("postgres").canonicalize()?;
         let programs = server.parent().context("postgres is in no folder")?.to_owned();
         let port = free_port()?;
@@ -259,7 +259,7 @@ pub fn send(pid: u32, signal: Signal) {
     }
 }
 
-/// One process, and no later one with the same pid.
+/// One process. A later process with the same pid is a different one.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,

@@ -11,12 +11,12 @@ use uuid::Uuid;
 use super::caller::{Caller, Run, parse};
 use super::history::{Key, Lane, Outcome, Push, QUEUES, REPEATS, Receipt};
 
-/// Without ids of their own: never retried, stored at most once.
+/// Share of pushes without transaction ids: never retried, stored at most once.
 const ANONYMOUS_PERCENT: u32 = 12;
-/// Over several lanes at once.
+/// Share of pushes to several lanes at once.
 const SPREAD_PERCENT: u32 = 25;
 const ITEMS_MAX: u32 = 6;
-/// Too large for one statement, so that a part of the request may be stored and another not.
+/// Share of pushes that are too large for one statement, so that one part of the request may be stored and another not.
 const LARGE_PERCENT: u32 = 2;
 const LARGE_ITEMS: u32 = 40;
 const LARGE_BYTES: usize = 20_000;
@@ -30,7 +30,7 @@ const BACKLOG_MAX: usize = 5_000;
 pub struct Producer {
     caller: Caller,
     lanes: Vec<Lane>,
-    /// Of each lane.
+    /// The next message of each lane.
     next: Vec<u32>,
     /// Number of lanes in use: the rest is created during the run.
     open: usize,

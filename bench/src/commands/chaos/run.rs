@@ -30,9 +30,9 @@ const CONSUMERS: u64 = 4;
 const TRANSACTORS: u16 = 4;
 /// Lanes of each of the smaller queues, with one producer for all of them.
 const LANES_SMALL: u16 = 3;
-/// Without deliveries for this long: longer than a lease lasts.
+/// After this long without deliveries, which is longer than a lease lasts, the run has settled.
 const QUIET: Duration = Duration::from_millis(3_000);
-/// Limit without any owed delivery. Deferred operations and spools have to be executed first.
+/// Limit of the time without an owed delivery. Deferred operations and spools have to be executed first.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(45);
 /// Limit of everything after the last fault, on a slow machine.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
@@ -73,12 +73,12 @@ impl Shape {
         !self.short && !self.failover && self.upgrade_from.is_none()
     }
 
-    /// Without a database for so long that producers have to use the spools.
+    /// Whether the database is away for so long that producers have to use the spools.
     fn must_spool(&self) -> bool {
         self.failover && !self.short
     }
 
-    /// Only features that the previous release implements correctly as well.
+    /// Whether to use only features that the previous release implements correctly as well.
     fn is_plain(&self) -> bool {
         self.upgrade_from.is_some()
     }
@@ -109,9 +109,9 @@ impl Shape {
 
 pub struct RunResult {
     pub seed: u64,
-    /// Long enough, and with enough faults, to exercise every rule.
+    /// Whether the run was long enough, and had enough faults, to exercise every rule.
     pub thorough: bool,
-    /// Without a database for so long that producers have to use the spools.
+    /// Whether the database was away for so long that producers had to use the spools.
     pub must_spool: bool,
     pub findings: Findings,
     pub faults: Vec<&'static str>,

@@ -15,14 +15,14 @@ use super::producers::{Ids, item};
 
 /// How often a transaction with a lost response is retried. A repeated one is refused, because its lease has ended.
 const TRIES: u32 = 3;
-/// Processing what is left is quick.
+/// After the load, larger batches finish the rest quickly.
 const DRAIN_BATCH: u32 = 200;
-/// Sent after the lease has expired.
+/// Share of transactions that are sent after the lease has expired.
 const LATE_PERCENT: u32 = 6;
 
 pub struct Transactor {
     caller: Caller,
-    /// Its own two.
+    /// The two lanes that only this transactor writes to.
     outputs: [Lane; 2],
     next: [u32; 2],
     numbers: Arc<AtomicU32>,

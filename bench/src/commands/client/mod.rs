@@ -1,5 +1,6 @@
-//! `queen-bench client`: CPU cost per message of the Rust client compared with the broker, both at full speed in one run. The client
-//! is used as a program would use it; this process only counts besides. A missed goal is not a failure.
+//! `queen-bench client`: CPU cost per message of the Rust client compared with the broker, both at full
+//! speed in one run. The client is used as a program would use it; otherwise this process only counts. A
+//! missed goal is not a failure.
 
 mod load;
 

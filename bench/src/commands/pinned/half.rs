@@ -21,7 +21,7 @@ pub struct Half {
     pub p50_us: f64,
     pub p99_us: f64,
     pub messages_per_second_by_tenth: [f64; TENTHS],
-    /// Of the whole run, including warm-up and end.
+    /// Messages of the whole run, including warm-up and end.
     pub messages: i64,
     /// By size, largest first.
     pub tables: Vec<TableState>,
@@ -70,7 +70,8 @@ pub async fn run(source: &Source, options: &Options, held: bool) -> Result<Half>
     Ok(half)
 }
 
-/// A transaction that has written and read and is idle: dead rows of others must stay.
+/// A transaction that has written and read, and is idle. While it is open, dead rows of other
+/// sessions cannot be removed.
 pub struct Holder {
     link: Link,
     transaction: i64,
@@ -85,7 +86,7 @@ impl Holder {
         Ok(Holder { link, transaction: row.try_get(0)? })
     }
 
-    /// Fails unless it was open all the time.
+    /// Fails unless the transaction was open all the time.
     pub async fn check(&self) -> Result<()> {
         let row = self.link.client.query_one("select txid_current_if_assigned()", &[]).await?;
         let transaction: Option<i64> = row.try_get(0)?;

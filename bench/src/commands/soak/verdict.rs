@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::part::Part;
 
-/// Caches fill up until then; the next parts are the beginning.
+/// The parts that count as the beginning. Before them, caches still fill up.
 const BEGINNING: std::ops::Range<usize> = 4..7;
 const END_PARTS: usize = 3;
 
@@ -25,9 +25,9 @@ impl Trend {
     }
 }
 
-/// The tolerances leave room for noise, and so for a slow leak. From the middle of the beginning to the middle of the end are three
-/// parts of ten: a broker of 60 MB that gains more than 3.5 MB in them is noticed. In half an hour that is a leak of about 23 MB an
-/// hour, in a day half a megabyte an hour; `--seconds` sets the duration.
+/// The tolerances leave room for noise, and thereby for a slow leak. Between the middle of the beginning and the middle
+/// of the end are three of ten parts: a broker of 60 MB that gains more than 3.5 MB in them is noticed. In half an hour
+/// that is a leak of about 23 MB per hour, in a day half a megabyte per hour; `--seconds` sets the duration.
 pub fn trends(parts: &[Part]) -> Vec<Trend> {
     let trend = |name, value: fn(&Part) -> f64, factor, allowance| {
         let (beginning, end) = ends(parts, value);

@@ -1,6 +1,6 @@
 """Queen, a partitioned message queue on PostgreSQL: its client for Python.
 
-`AsyncQueen` is for asyncio, `Queen` for everybody else. Both have the same verbs:
+`AsyncQueen` is for asyncio, `Queen` for all other programs. Both have the same verbs:
 
     with Queen("http://localhost:6632") as queen:
         orders = queen.queue("orders")

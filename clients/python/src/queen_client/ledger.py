@@ -83,7 +83,7 @@ class Ledger:
         return due
 
     def put_back(self, acks: Sequence[Ack]) -> None:
-        """Sending failed; the acknowledgements stay due."""
+        """Sending failed, so the acknowledgements stay due."""
         for ack in acks:
             if ack.status == "completed":
                 self._done.setdefault(ack.delivery.partition_id, ack)

@@ -28,7 +28,7 @@ class Operation:
     """A message or an acknowledgement that is durable and in order, but not executed yet."""
 
     id: str
-    #: Number of operations ahead of it, and estimated seconds.
+    #: Approximate number of open operations when it was accepted, including itself, and estimated seconds.
     position: int | None
     estimated_wait: float | None
     reason: str | None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Running:
     def __init__(self) -> None:
-        #: Including those without other references.
+        #: Includes consumers without other references.
         self.consumers: set[AsyncConsumer] = set()
         #: A buffer without other references is empty, or held by a task.
         self.buffers: WeakSet[AsyncBuffer[Any]] = WeakSet()

@@ -17,7 +17,7 @@ use crate::wire;
 pub struct Messages {
     /// The messages of this page.
     pub messages: Vec<StoredMessage>,
-    /// Total number of matching messages.
+    /// Number of messages on this page.
     pub total: u64,
 }
 

@@ -48,7 +48,7 @@ pub struct QueueInfo {
     pub partitions: u64,
     /// Number of messages.
     pub messages: QueueMessages,
-    /// Bytes stored.
+    /// Bytes stored. Always 0: brokers do not count bytes per queue.
     pub retained_bytes: u64,
 }
 
@@ -78,7 +78,7 @@ pub struct Counts {
     pub processing: u64,
     /// Read messages.
     pub completed: u64,
-    /// Messages that failed and will be redelivered.
+    /// Always 0: a message whose delivery failed is pending again.
     pub failed: u64,
     /// Dead letters.
     pub dead_letter: u64,

@@ -80,7 +80,7 @@ pub struct Health {
     pub status: String,
     /// `connected`
     pub database: String,
-    /// Host name of the broker.
+    /// `host:port` of the broker.
     pub server: String,
     /// Version of the broker.
     pub version: String,

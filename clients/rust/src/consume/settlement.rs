@@ -328,7 +328,8 @@ mod tests {
                 // In order, and never completed behind a failure.
                 prop_assert!(of_this.windows(2).all(|two| two[0].index < two[1].index));
                 prop_assert!(of_this.windows(2).all(|two| two[0].status == Status::Completed || two[1].status != Status::Completed));
-                // The last message is completed, or the partition is released: by the handler, and then what is behind is given back too.
+                // The last message is completed, or the partition is released. What is behind a message that the
+                // handler released is given back as well.
                 let end = of_this.last().map(|told| (told.index, told.status));
                 if let Some(released) = released[number] {
                     let behind = all.iter().find(|&&index| index > released);

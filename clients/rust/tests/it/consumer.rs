@@ -58,7 +58,7 @@ async fn a_consumer_killed_in_the_middle_of_a_batch_loses_nothing() {
     let consuming = consume.each(move |message: Message<u32>, context: Context| {
         let sender = sender.clone();
         async move {
-            // The last one.
+            // The last message.
             if message.data == 29 {
                 context.stop();
             }
@@ -75,7 +75,7 @@ async fn a_consumer_killed_in_the_middle_of_a_batch_loses_nothing() {
     assert_eq!(site.depth("q", "g").await, 0);
 }
 
-/// Its handler takes a permit for every message, and blocks at the third until there are more.
+/// A consumer whose handler takes a permit for every message, and blocks at the third until there are more.
 async fn held_up(queen: &Queen) -> (queen_client::Consume, Arc<Semaphore>, Arc<Semaphore>) {
     queen.queue("q").partition("a").push_all(&[1, 2, 3, 4]).await.expect("a push");
     queen.queue("q").partition("b").push_all(&[5, 6]).await.expect("a push");

@@ -19,7 +19,7 @@ async fn run(name: &str, url: &str, env: &[(&str, &str)]) -> Output {
     timeout(PATIENCE, command.output()).await.expect("it ends by itself").expect("it runs")
 }
 
-/// Its output. It must succeed.
+/// The output of an example that must succeed.
 async fn said(name: &str, url: &str, env: &[(&str, &str)]) -> String {
     let output = run(name, url, env).await;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -97,7 +97,7 @@ async fn https_only_trusts_certificates_that_the_system_trusts() {
     assert!(broker.url().starts_with("https://"));
     let out = said("quickstart", broker.url(), &[("SSL_CERT_FILE", &root)]).await;
     assert!(out.contains("1 orders billed"), "{out}");
-    // Without retries until the deadline.
+    // It fails at once, instead of retrying until the deadline.
     let refused = run("quickstart", broker.url(), &[("SSL_CERT_FILE", &other)]).await;
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("not issued by a trusted authority"), "{said}");

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{PATIENCE, Site};
 
-/// Of the group `g`, with the errors passed to `on_error`.
+/// A consumer of the group `g`, and the errors passed to `on_error`.
 fn listening(queen: &Queen) -> (Consume, Arc<Mutex<Vec<String>>>) {
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let hears = heard.clone();

@@ -36,7 +36,7 @@ impl Site {
         Self::start_with(&[]).await
     }
 
-    /// With these flags.
+    /// Starts a broker with these flags.
     pub async fn start_with(flags: &[&str]) -> Self {
         let database = queen_testkit::database().await;
         let mut flags = flags.to_vec();

@@ -51,7 +51,7 @@ impl Fields {
         }
     }
 
-    /// All fields, for a caller that handles them itself.
+    /// All fields that are left, for a caller that handles them itself.
     pub fn rest(self) -> Value {
         Value::Object(self.0)
     }

@@ -1,4 +1,4 @@
-//! One connection: its calls have a deadline, and it knows whether the next caller may have it.
+//! One connection: its calls have a deadline, and it knows whether it can be given to the next caller.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,22 +11,23 @@ use crate::db::backend::Backend;
 use crate::db::error::Error;
 use crate::db::procedures::Statements;
 
-/// After so many abandoned calls a connection is replaced: one that is abandoned while it is prepared leaves its prepared
-/// statement in the session, some kilobytes, and nothing knows its name.
+/// After this many abandoned calls a connection is replaced: a call abandoned while it was being prepared leaves a
+/// prepared statement in the session, some kilobytes under a name that nothing knows.
 const ABANDONED_MAX: u32 = 100;
 
 pub struct Connection {
     pub client: Client,
     pub statements: Statements,
-    /// Of the server. A connection ends with it, so it is asked for once.
+    /// Of the server. A connection ends with its incarnation, so this is asked for once.
     pub incarnation: Incarnation,
     /// The process that serves this connection.
     pub backend: Backend,
     deadline: Duration,
     broken: AtomicBool,
-    /// A call has no answer and never gets one here. The backend may still be at work on it, or not have begun.
+    /// A call has no response and will never get one here. The backend may still be at work on it, or may not have
+    /// begun.
     unsettled: Arc<AtomicBool>,
-    /// The caller has gone away without the answer to its call. It may be on its way.
+    /// The caller has gone away before the response to its call, which may be on its way.
     abandoned: AtomicBool,
     /// How often that has happened.
     abandonments: u32,
@@ -59,8 +60,8 @@ impl Connection {
     /// Waits no longer than the deadline; a connection that missed one is not used again.
     ///
     /// # Cancel safety
-    /// Dropped before the answer came, it leaves a connection that serves others once it has come to rest
-    /// ([`super::SETTLES_WITHIN`]), and is closed if it does not.
+    /// If dropped before the response, the connection serves others once it has become idle, and is closed if that
+    /// takes longer than [`super::SETTLES_WITHIN`].
     pub async fn within<T>(
         &self,
         procedure: &'static str,
@@ -80,7 +81,7 @@ impl Connection {
         result
     }
 
-    /// No answer comes, and others must not wait behind it.
+    /// No response will come, and other callers must not wait behind it.
     pub(super) fn give_up(&self) {
         self.unsettled.store(true, Relaxed);
         self.broken.store(true, Relaxed);
@@ -91,7 +92,7 @@ impl Connection {
         self.in_transaction.store(true, Relaxed);
     }
 
-    /// PostgreSQL has answered that it is in no transaction any more.
+    /// PostgreSQL has reported that the transaction is over.
     pub(in crate::db) fn leave_transaction(&self) {
         self.in_transaction.store(false, Relaxed);
     }
@@ -100,12 +101,12 @@ impl Connection {
         !self.broken.load(Relaxed) && !self.client.is_closed() && self.is_current()
     }
 
-    /// The backend, if it may still be at work on a call that gets no answer any more.
+    /// The backend, if it may still be at work on a call whose response can no longer arrive.
     pub fn unsettled(&self) -> Option<Backend> {
         self.unsettled.load(Relaxed).then_some(self.backend)
     }
 
-    /// Becomes true when there is an `unsettled` backend. For a caller that gives the connection away meanwhile.
+    /// Becomes true when there is an `unsettled` backend. For a caller that gives the connection away in the meantime.
     pub(super) fn unsettled_flag(&self) -> Arc<AtomicBool> {
         self.unsettled.clone()
     }
@@ -124,19 +125,19 @@ impl Connection {
         }
     }
 
-    /// Whether the next caller would find it as a new one is: no call without its answer, and in no transaction.
+    /// Whether the connection is as good as new: no call without a response, and no transaction.
     pub(super) fn is_idle(&self) -> bool {
         self.is_usable() && !self.in_transaction.load(Relaxed)
     }
 
-    /// Whether it leads to the server that was met last. What another one has answered must not be kept: ask under the lock
-    /// of whatever keeps it, because the answer changes before that is emptied.
+    /// Whether it leads to the server that was met last. Nothing that another one has answered may be kept. Check this
+    /// under the lock of the cache that keeps it, because the answer changes before that cache is emptied.
     pub fn is_current(&self) -> bool {
         self.incarnation.is_current()
     }
 }
 
-/// A call without its answer. It is dropped by a panic, or when its caller goes away.
+/// A call without its response. Dropped by a panic, or when the caller goes away.
 struct Outstanding<'a>(&'a Connection);
 
 impl Drop for Outstanding<'_> {

@@ -1,38 +1,39 @@
 //! Assigns connections: to callers that need one alone, and to flights that share one as a convoy. It knows how many
 //! connections there are, and nothing of what they are.
 //!
-//! The database spends a quarter of a millisecond on a flight before it looks at the first item, most of it waiting for
-//! the disk and for the next message to arrive. So flights of different lanes leave as a convoy: one after the other on
-//! one connection, without a pause in between, while everything that arrives meanwhile collects for the next convoy.
-//! With `flights` in the air a further one waits, but not for long: one slow flight must not hold up the others.
+//! The database spends a quarter of a millisecond on a flight before it looks at the first item, most of it waiting
+//! for the disk and for the next message to arrive. So flights of different lanes leave as a convoy: one after the
+//! other on one connection, without a pause in between, while everything that arrives meanwhile collects for the next
+//! convoy. With `flights` in the air the next one waits, but not for long: one slow flight must not hold up the
+//! others.
 
 use std::collections::VecDeque;
 
 use tokio::sync::oneshot::{self, Receiver, Sender};
 
-/// Flights that wait for a convoy. With more, those that have lost patience are dropped.
+/// Flights that wait for a convoy. Beyond that, those whose callers have stopped waiting are dropped.
 const WAITING_FLIGHTS: usize = 64;
 
-/// Who goes first: finishing work before taking more on, and what may take long last.
+/// Which flights go first: those that finish work before those that start more, and those that may take long last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    Turn,
+    Consume,
     Push,
     Fetch,
 }
 
-/// `C` is a connection, `T` what a caller is handed.
+/// `C` is a connection, `T` what a caller receives.
 pub struct Schedule<C, T> {
     size: usize,
     flights: usize,
     waiting_max: usize,
     idle: Vec<C>,
-    /// Those in use and those being opened as well.
+    /// Including those in use and those being opened.
     open: usize,
     airborne: usize,
     /// Flights that wait for the next convoy, by priority.
     waiting: [VecDeque<Sender<T>>; 3],
-    /// Out of patience, or in need of a connection of their own: the next one is theirs alone.
+    /// Callers that get the next connection to themselves: they waited too long, or need one of their own.
     alone: VecDeque<Sender<T>>,
 }
 
@@ -46,9 +47,9 @@ pub enum Place<C, T> {
 /// Where a connection goes next.
 pub enum Next<C, T> {
     Alone(Sender<T>, C),
-    /// They are counted as in the air.
+    /// These flights are already counted as in the air.
     Convoy(Vec<Sender<T>>, C),
-    /// It lies idle.
+    /// It is idle.
     Idle,
 }
 
@@ -121,7 +122,7 @@ impl<C, T> Schedule<C, T> {
         self.airborne -= 1;
     }
 
-    /// A connection has come back, and is of use.
+    /// Passes on a connection that has come back usable.
     pub fn hand_on(&mut self, connection: C) -> Next<C, T> {
         if let Some(waiter) = self.alone.pop_front() {
             return Next::Alone(waiter, connection);
@@ -137,7 +138,8 @@ impl<C, T> Schedule<C, T> {
         Next::Convoy(convoy, connection)
     }
 
-    /// One connection less. Every waiter tries for the place: the first opens a connection or reports why it cannot.
+    /// There is one connection less. Every waiter tries for the place: the first opens a connection or reports why it
+    /// cannot.
     pub fn free_place(&mut self) {
         self.open -= 1;
         self.waiting.iter_mut().for_each(VecDeque::clear);
@@ -202,14 +204,14 @@ mod tests {
         assert!(matches!(schedule.join(Priority::Fetch, usable), Place::New));
         schedule.took_off();
         let mut fetch = waits(schedule.join(Priority::Fetch, usable));
-        let mut turn = waits(schedule.join(Priority::Turn, usable));
+        let mut consumer = waits(schedule.join(Priority::Consume, usable));
         assert!(matches!(schedule.hand_on(1), Next::Idle), "the first is still in the air");
         schedule.landed();
         assert!(matches!(schedule.acquire(usable), Some(Place::Idle(_))));
         let Next::Convoy(convoy, _) = schedule.hand_on(1) else { panic!("a convoy") };
         convoy.into_iter().zip([10, 20]).for_each(|(flight, order)| flight.send(order).unwrap());
-        assert_eq!((turn.try_recv(), fetch.try_recv()), (Ok(10), Ok(20)));
-        let _next = waits(schedule.join(Priority::Turn, usable));
+        assert_eq!((consumer.try_recv(), fetch.try_recv()), (Ok(10), Ok(20)));
+        let _next = waits(schedule.join(Priority::Consume, usable));
         assert_eq!(schedule.busy(), 1);
     }
 
@@ -217,7 +219,7 @@ mod tests {
     fn a_caller_that_needs_its_own_goes_before_a_convoy_and_is_refused_behind_too_many() {
         let mut schedule = Schedule::<u32, u32>::new(1, 1, 2);
         assert!(matches!(schedule.acquire(usable), Some(Place::New)));
-        let _flight = waits(schedule.join(Priority::Turn, usable));
+        let _flight = waits(schedule.join(Priority::Consume, usable));
         let gone = waits(schedule.acquire(usable));
         let _waiter = waits(schedule.acquire(usable));
         assert!(schedule.acquire(usable).is_none());

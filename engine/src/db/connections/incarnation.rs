@@ -1,5 +1,5 @@
-//! Which incarnation of the server answers. One lasts from a start or failover of PostgreSQL to the next: an earlier one may
-//! have committed what a later one has lost, so nothing that it said may be kept.
+//! Tracks which incarnation of the server answers. An incarnation lasts from a start or failover of PostgreSQL to the
+//! next. An earlier one may have committed what a later one has lost, so nothing that it answered may be kept.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,8 @@ pub struct Incarnations(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     met: Mutex<Met>,
-    /// How many have ended. Not under the lock: a caller holds the lock of a cache, and emptying caches holds this one.
+    /// How many have ended. Outside the lock, because a caller holds the lock of a cache, and emptying caches holds
+    /// this one.
     ended: AtomicU64,
 }
 
@@ -21,7 +22,7 @@ struct Met {
     on_new: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// That of one connection.
+/// The incarnation of one connection's server.
 pub struct Incarnation {
     name: String,
     number: u64,
@@ -34,7 +35,7 @@ impl Incarnations {
         self.lock().on_new = Some(Box::new(forget));
     }
 
-    /// A connection was opened, and this is what its server calls its incarnation.
+    /// A connection was opened; `name` identifies the incarnation of its server.
     pub fn met(&self, name: String) -> Incarnation {
         let mut met = self.lock();
         let before = met.current.replace(name.clone());
@@ -62,7 +63,7 @@ impl Incarnation {
         &self.name
     }
 
-    /// Whether it is the one that was met last.
+    /// Whether this is the incarnation that was met last.
     pub fn is_current(&self) -> bool {
         self.number == self.all.ended()
     }
@@ -86,7 +87,7 @@ mod tests {
         let second = all.met("b".to_owned());
         assert!(!first.is_current() && second.is_current());
         assert_eq!((all.ended(), forgotten.load(Acquire)), (1, 1));
-        // The old primary again, while it does not know yet that it is one.
+        // The old primary again, before it knows that it has been replaced.
         let back = all.met("a".to_owned());
         assert!(back.is_current() && !first.is_current() && !second.is_current());
         assert_eq!((back.name(), all.ended(), forgotten.load(Acquire)), ("a", 2, 3));

@@ -1,4 +1,4 @@
-//! The procedures of acknowledgements: messages are located, and cursors, dead letters and leases changed.
+//! The procedures of acks: they locate messages, and change cursors, dead letters and leases.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ pub struct Ack<'a> {
     pub groups: Vec<&'a str>,
     pub leases: Vec<Option<Uuid>>,
     pub expected: Vec<i64>,
-    /// Three elements per row from here on: one for each way it may go.
+    /// From here on, three elements per row: one for each way it may go.
     pub to: Vec<i64>,
     pub stops: Vec<bool>,
     pub failed_from: Vec<Option<i64>>,
@@ -28,26 +28,26 @@ pub struct Ack<'a> {
     pub dead_way: Vec<i32>,
     pub dead_offsets: Vec<i64>,
     pub dead_errors: Vec<Option<&'a str>>,
-    /// These are the deferred acks that others must not overtake.
+    /// These are deferred acks, which other acks must not overtake.
     pub deferred: bool,
 }
 
-/// What became of planned acks. The first three are the ways of a plan that may be applied.
+/// The outcome of planned acks. The first three are the ways of a plan that can be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settlement {
     /// The first message that failed has retries left.
     WithBudget,
-    /// It has none left, but messages behind it do.
+    /// The first one has none left, but later ones do.
     FirstSpent,
     /// Nothing failed, or nothing is retried.
     WithoutBudget,
-    /// The lease is not valid, or not that long.
+    /// The lease is not valid, or does not reach that far.
     InvalidLease,
-    /// The plan was made against another cursor.
+    /// The plan was based on another cursor position.
     CursorMoved,
-    /// They were sent a second time.
+    /// The same acks had been applied before.
     AppliedBefore,
-    /// Deferred acks are ahead.
+    /// Deferred acks come first.
     Behind,
 }
 
@@ -71,7 +71,7 @@ pub struct Acked {
     pub position: usize,
     pub status: Settlement,
     pub cursor: i64,
-    /// The cursor before it was applied.
+    /// The cursor before the plan was applied.
     pub started: i64,
     pub head: i64,
     pub released: bool,
@@ -107,7 +107,7 @@ pub async fn settle(db: &Connection, ask: &Ack<'_>) -> Result<Vec<Acked>, Error>
     Ok(acked(&row))
 }
 
-/// Also answers the positions of those that were left out.
+/// Also returns the positions of those that were skipped.
 pub async fn settle_unlocked(
     db: &Connection,
     ask: &Ack<'_>,
@@ -121,7 +121,7 @@ pub async fn settle_unlocked(
     Ok((acked(&row), busy))
 }
 
-/// Columns of queen.settle's answer.
+/// Columns that queen.settle returns.
 const ACKED_COLUMNS: usize = 9;
 
 fn acked(row: &Row) -> Vec<Acked> {
@@ -144,7 +144,7 @@ fn acked(row: &Row) -> Vec<Acked> {
     (0..positions.len()).map(acked).collect()
 }
 
-/// Completions under a live lease, in the order of (partition, group).
+/// Completions under a live lease, ordered by (partition, group).
 #[derive(Default)]
 pub struct Complete<'a> {
     pub ids: Vec<Uuid>,
@@ -155,7 +155,7 @@ pub struct Complete<'a> {
     pub to: Vec<i64>,
 }
 
-/// One that was applied; the others are for `settle`.
+/// A completion that was applied. Those that were not go to `settle`.
 pub struct Completed {
     pub position: usize,
     pub released: bool,
@@ -173,17 +173,18 @@ pub async fn complete(db: &Connection, ask: &Complete<'_>) -> Result<Vec<Complet
 }
 
 /// Completions, and after them claims, in one transaction.
-pub async fn turn(
+pub async fn complete_and_lease(
     db: &Connection,
     acks: &Complete<'_>,
     claims: &Lease<'_>,
 ) -> Result<(Vec<Completed>, Vec<Leased>), Error> {
     let parameters: Vec<_> = acks.parameters().into_iter().chain(claims.parameters()).collect();
-    let row = row(db, "queen.complete and queen.lease", &db.statements.turn, &parameters).await?;
+    let row =
+        row(db, "queen.complete and queen.lease", &db.statements.complete_and_lease, &parameters).await?;
     Ok((completed(&row), leased(&row, COMPLETED_COLUMNS)))
 }
 
-/// Columns of queen.complete's answer.
+/// Columns that queen.complete returns.
 const COMPLETED_COLUMNS: usize = 2;
 
 fn completed(row: &Row) -> Vec<Completed> {
@@ -204,13 +205,13 @@ pub struct Locate<'a> {
 pub struct Located {
     pub position: usize,
     pub cursor: i64,
-    /// The lease is.
+    /// Whether the lease is live.
     pub live: bool,
-    /// Which message, and where it is; `None`: none of them.
+    /// The index of the message in the question, and its offset; `None`: none of them was found.
     pub found: Option<(usize, i64)>,
 }
 
-/// No answer at a position: no such partition.
+/// Positions without a result: there is no such partition.
 pub async fn locate(db: &Connection, ask: &Locate<'_>) -> Result<Vec<Located>, Error> {
     let parameters: [&(dyn ToSql + Sync); 5] =
         [&ask.partitions, &ask.groups, &ask.leases, &ask.hashes, &ask.ids];
@@ -236,7 +237,7 @@ pub struct Held {
     pub lease: Option<Uuid>,
 }
 
-/// Locks what a transaction will acknowledge, and says which leases are live.
+/// Locks what a transaction will acknowledge, and returns which leases are live.
 pub async fn hold(
     db: &Connection,
     leases: &[Uuid],
@@ -251,7 +252,7 @@ pub async fn hold(
     Ok(answers.iter().map(held).collect())
 }
 
-/// One (lease, new end) per partition lease that was extended, and one without an end per one that is locked.
+/// One (lease, new end) per partition lease that was extended, and one without an end for each that is locked.
 pub async fn renew(
     db: &Connection,
     leases: &[Uuid],

@@ -1,4 +1,4 @@
-//! The procedures of pushes: partitions are opened, segments appended, and what was accepted long ago is looked up.
+//! The procedures of pushes: they open partitions, append segments, and look up what was accepted long ago.
 
 use std::time::SystemTime;
 
@@ -17,7 +17,7 @@ pub struct Open<'a> {
     pub ids: Vec<Uuid>,
     pub namespaces: Vec<Option<&'a str>>,
     pub tasks: Vec<Option<&'a str>>,
-    /// `None`: whatever the limits.
+    /// `None`: create it regardless of limits.
     pub create: Vec<Option<bool>>,
 }
 
@@ -26,21 +26,21 @@ pub struct Opened {
     pub answer: Answer,
 }
 
-/// Why a partition is not made.
+/// Why a partition is not created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its queue has all the partitions it may have.
+    /// Its queue has reached its limit of partitions.
     Partitions,
-    /// There are all the queues that there may be.
+    /// The limit of queues is reached.
     Queues,
-    /// Its queue does not exist, and is not made by itself.
+    /// Its queue does not exist, and is not created automatically.
     NoQueue,
 }
 
 pub enum Answer {
     Found(Found),
     Refused(Refusal),
-    /// Left out, because another session has locked a row that it needs.
+    /// Skipped, because another session has locked a row that it needs.
     Locked,
 }
 
@@ -89,9 +89,9 @@ pub struct Push<'a> {
     pub transactions: Vec<&'a [u8]>,
     pub frames: Vec<&'a str>,
     pub suspects: Vec<bool>,
-    /// The head before the first try: where that may have landed.
+    /// The head before the first try, from where that try may have appended.
     pub recheck: Vec<i64>,
-    /// These are the deferred pushes that others must not overtake.
+    /// These are deferred pushes, which other pushes must not overtake.
     pub deferred: bool,
     pub locked: Locked,
 }
@@ -162,14 +162,14 @@ pub async fn push(db: &Connection, ask: &Push<'_>) -> Result<Vec<Pushed>, Error>
 #[derive(Default)]
 pub struct Accepted<'a> {
     pub partitions: Vec<Uuid>,
-    /// When the first of them was.
+    /// When the first of them was accepted.
     pub times: Vec<SystemTime>,
-    /// Of their queues, in seconds.
+    /// The deduplication windows of their queues, in seconds.
     pub windows: Vec<i32>,
     pub transactions: Vec<&'a [u8]>,
 }
 
-/// What of them was in the log by then and has left the window since, by position in the question.
+/// Those of them that were in the log by then and have left the window since, by position in the question.
 pub async fn find_accepted(db: &Connection, ask: &Accepted<'_>) -> Result<Vec<Vec<Stored>>, Error> {
     let parameters: [&(dyn ToSql + Sync); 4] = [&ask.partitions, &ask.times, &ask.windows, &ask.transactions];
     let row = row(db, "queen.find_accepted", &db.statements.find_accepted, &parameters).await?;
@@ -183,11 +183,11 @@ pub struct Stored {
     pub index: usize,
     pub offset: i64,
     pub created_at: i64,
-    /// The id it is known by, if it was promised one.
+    /// The id that was promised for it, if any.
     pub promised: Option<Uuid>,
 }
 
-/// Those of a whole push.
+/// The stored messages of a whole push.
 struct AllStored {
     positions: Vec<i32>,
     indexes: Vec<i32>,

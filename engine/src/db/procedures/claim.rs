@@ -1,4 +1,4 @@
-//! The procedures of pops: partitions are leased, their messages fetched, and leases given back.
+//! The procedures of pops: they lease partitions, fetch their messages, and give leases back.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -24,7 +24,7 @@ pub struct Lease<'a> {
     pub single: bool,
 }
 
-/// What became of a claim.
+/// The outcome of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseStatus {
     Granted,
@@ -34,15 +34,15 @@ pub enum LeaseStatus {
     Leased,
     /// The row is locked.
     Busy,
-    /// There is no such partition anymore.
+    /// The partition no longer exists.
     Gone,
     /// The next message is delayed.
     Delayed,
-    /// The pop has been granted enough.
+    /// The pop has already been granted enough.
     Unneeded,
-    /// The queue's window is open, and the batch not full.
+    /// The queue's window is still open, and the batch is not full.
     Window,
-    /// The group does not read this partition yet, although it was said to.
+    /// The group does not read this partition yet, contrary to the claim.
     NoReader,
 }
 
@@ -96,7 +96,7 @@ pub async fn lease(db: &Connection, ask: &Lease<'_>) -> Result<Vec<Leased>, Erro
     Ok(leased(&row, 0))
 }
 
-/// The answer of queen.lease, whose columns start here.
+/// The result of queen.lease, whose columns start at `column`.
 pub(super) fn leased(row: &Row, column: usize) -> Vec<Leased> {
     let (positions, statuses): (Vec<i32>, Vec<i32>) = (list(row, column), list(row, column + 1));
     let (firsts, lasts): (Vec<i64>, Vec<i64>) = (list(row, column + 2), list(row, column + 3));
@@ -162,7 +162,8 @@ pub async fn release(db: &Connection, claims: &[Claimed<'_>]) -> Result<(), Erro
     rows(db, "queen.release", &db.statements.release, &parameters).await.map(drop)
 }
 
-/// Takes back what a claim was granted from `end` on. Not prepared: it is the way out of a mess.
+/// Takes back what a claim was granted, from `end` on. Not prepared, because it is only needed when something went
+/// wrong.
 pub async fn withdraw(
     db: &Connection,
     (partition, group, lease, first, _): Claimed<'_>,

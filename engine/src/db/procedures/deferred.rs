@@ -1,4 +1,4 @@
-//! The procedures of deferred operations: put aside, claimed, taken, finished or failed.
+//! The procedures of deferred operations: they store, claim, take, finish or fail them.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -9,7 +9,7 @@ use crate::db::{Connection, Error};
 
 #[derive(Default)]
 pub struct DeferPushes<'a> {
-    /// Those of one request are put aside together or not at all.
+    /// Operations of one request are deferred together or not at all.
     pub requests: Vec<i32>,
     pub ids: Vec<Uuid>,
     pub partitions: Vec<Uuid>,
@@ -23,11 +23,11 @@ pub struct DeferPushes<'a> {
     pub locked: Locked,
 }
 
-/// The positions of those that were not put aside.
+/// The positions of operations that were not deferred.
 pub struct NotDeferred {
-    /// The partition is gone, or the lease not valid.
+    /// The partition no longer exists, or the lease is not valid.
     pub refused: Vec<usize>,
-    /// Something is locked.
+    /// A row that they need is locked.
     pub busy: Vec<usize>,
 }
 
@@ -98,7 +98,7 @@ pub struct DeferredLane {
     pub group: String,
 }
 
-/// Lanes whose oldest operation is this worker's now.
+/// Claims lanes whose oldest operation this worker executes next.
 pub async fn claim_deferred(db: &Connection, worker: Uuid, limit: i32) -> Result<Vec<DeferredLane>, Error> {
     let claimed = rows(db, "queen.claim_deferred", &db.statements.claim_deferred, &[&worker, &limit]).await?;
     Ok(claimed.iter().map(|row| DeferredLane { partition: row.get(0), group: row.get(1) }).collect())
@@ -116,7 +116,7 @@ pub struct Taken {
     pub dedup_seconds: i32,
 }
 
-/// At most `limit` operations of each lane, and `bytes`.
+/// At most `limit` operations of each lane, and at most `bytes` unless the first is larger.
 pub async fn take_deferred(
     db: &Connection,
     worker: Uuid,
@@ -141,7 +141,8 @@ pub async fn take_deferred(
     Ok(answers.iter().map(taken).collect())
 }
 
-/// The oldest operation of a lane did not work: which one, and whether for good. `counts`: it is its own fault.
+/// The oldest operation of a lane has failed. Returns which one, and whether for good. `counts`: the operation itself
+/// is the cause.
 pub async fn fail_deferred(
     db: &Connection,
     worker: Uuid,

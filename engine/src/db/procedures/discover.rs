@@ -1,4 +1,5 @@
-//! The procedures that tell a broker what there is to read: where groups start, and what was written since it last looked.
+//! The procedures that find out what there is to read: where groups start, and what was written since a broker last
+//! looked.
 
 use std::time::SystemTime;
 
@@ -21,7 +22,7 @@ pub struct Registration<'a> {
     pub since: Option<i64>,
 }
 
-/// Whether there is such a queue.
+/// Returns whether there is such a queue.
 pub async fn register_group(db: &Connection, ask: &Registration<'_>) -> Result<bool, Error> {
     let since = ask.since.map(clock::system_time);
     let parameters: [&(dyn ToSql + Sync); 6] =

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::Position;
 use crate::db::{Connection, Error};
 
-/// Prepared on the connection that leads and on no other.
+/// Prepared only on the connection that leads.
 pub struct InboxStatements {
     look: Statement,
     take: Statement,
@@ -39,7 +39,8 @@ impl InboxStatements {
         db.within("prepare", prepare).await
     }
 
-    /// `from`: `None` = all there are. Answers where the next look starts, and transactions in the order of their commits.
+    /// `from`: `None` = everything. Returns where the next look starts, and transactions in the order of their
+    /// commits.
     pub async fn look(
         &self,
         db: &Connection,
@@ -81,7 +82,7 @@ impl InboxStatements {
         Ok((taken, more))
     }
 
-    /// In the transaction that appends them. `false`: not all of them are there any more.
+    /// Runs in the transaction that appends the rows. `false`: some of them no longer exist.
     pub async fn clear(&self, db: &Connection, rows: &[InboxRow], done: &[i64]) -> Result<bool, Error> {
         let xids: Vec<i64> = rows.iter().map(|row| row.xid).collect();
         let numbers: Vec<i64> = rows.iter().map(|row| row.number).collect();
@@ -102,17 +103,17 @@ pub async fn inbox_is_led(db: &Connection) -> Result<bool, Error> {
     asks(db, "queen.inbox_is_led", "select queen.inbox_is_led()").await
 }
 
-/// From now on this session moves rows, if none does, and hears of them.
+/// From now on this session moves rows, unless another one does, and is notified of them.
 pub async fn lead_inbox(db: &Connection) -> Result<bool, Error> {
-    // A machine that vanishes without a word must not stay the leader for hours, and one partition that somebody has
-    // locked not keep the others waiting.
+    // A machine that vanishes without a word must not stay the leader for hours, and one locked partition must not
+    // keep the others waiting.
     let session = "set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3; \
                    set lock_timeout = 100; listen queen_inbox";
     db.within("listen", db.client.batch_execute(session)).await?;
     asks(db, "queen.lead_inbox", "select queen.lead_inbox()").await
 }
 
-/// `false`: not now, because somebody is in the middle of a commit.
+/// `false`: not now, because a commit is under way.
 pub async fn rest_inbox(db: &Connection) -> Result<bool, Error> {
     asks(db, "queen.rest_inbox", "select queen.rest_inbox()").await
 }

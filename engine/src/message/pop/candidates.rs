@@ -6,7 +6,7 @@ use crate::clock;
 use crate::message::claim::Candidate;
 use crate::pop::machine::Source;
 
-/// Partitions believed leased that a pop asks for before it answers "empty".
+/// Partitions believed to be leased that a pop asks for before it answers "empty".
 const LEASED_LOOK_MAX: usize = 64;
 
 impl Pop<'_> {

@@ -1,4 +1,4 @@
-//! Reads what a pop has claimed, writes the response, and remembers for the acks to come what it delivers.
+//! Reads what a pop has claimed, writes the response, and remembers what it delivers for the acks to come.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ const FETCHES_MAX: usize = 5;
 pub type TracedDelivery = (Arc<Partition>, Arc<Traced>);
 
 impl Pop<'_> {
-    /// How many messages the response has.
+    /// Returns how many messages the response has.
     pub(super) async fn deliver(&self, held: &mut Held) -> Result<usize, Error> {
         let Some(grants) = &mut held.grants else { return Ok(0) };
         let mut deliveries = self.read(grants).await?;
@@ -44,7 +44,7 @@ impl Pop<'_> {
         Ok(messages as usize)
     }
 
-    /// The claimed ranges, from the cache where it holds them.
+    /// Reads the claimed ranges, from the cache where it holds them.
     async fn read(&self, grants: &mut Grants) -> Result<Vec<Delivery>, Error> {
         let shared = &self.engine.shared;
         let mut found: Vec<Option<Vec<Arc<Segment>>>> = {
@@ -93,7 +93,7 @@ impl Pop<'_> {
         Ok(deliveries)
     }
 
-    /// What is before a message that cannot be read is delivered; from there on nothing is claimed.
+    /// Keeps what is before a message that cannot be read, to be delivered; from there on nothing stays claimed.
     async fn cut(
         &self,
         grants: &mut Grants,
@@ -125,7 +125,7 @@ impl Pop<'_> {
         let traced = written.as_ref().is_some_and(|written| !written.traced.is_empty());
         match lease.as_mut().filter(|_| traced) {
             None => Ok(written),
-            // Only now is it known, and every message names its lease.
+            // Only now is it known that there are traced messages, and every message names its lease.
             Some(lease) => {
                 lease.traced = true;
                 write_answer(deliveries, group, Some(&*lease), brief, keys)
@@ -133,7 +133,7 @@ impl Pop<'_> {
         }
     }
 
-    /// What is about to be delivered, for its acks, figures and traces.
+    /// Remembers what is about to be delivered, for its acks, figures and traces.
     fn remember(&self, held: &mut Held, deliveries: &[Delivery], written: Written) {
         let (Some(grants), Some(top)) = (&held.grants, deliveries.first()) else { return };
         self.count(deliveries);
@@ -155,7 +155,7 @@ impl Pop<'_> {
             traced.filter_map(|(delivery, traced)| Some((delivery.partition.clone(), traced?))).collect();
     }
 
-    /// What was served under a lease is what its acks will name.
+    /// Records what is served under a lease, because its acks will name it.
     fn serve(
         &self,
         grants: &Grants,

@@ -26,7 +26,7 @@ impl Pop<'_> {
         Ok(Leased { granted, messages, busy, deleted })
     }
 
-    /// The partitions that were claimed hold less than a batch: others fill it up.
+    /// If the claimed partitions hold less than a batch, fills it up from others.
     pub(super) async fn fill(&self, held: &mut Held) -> Result<(), Error> {
         let Some(grants) = &mut held.grants else { return Ok(()) };
         let want = self.machine.want();
@@ -36,7 +36,7 @@ impl Pop<'_> {
             let taken = place.watch.take(now, partitions - candidates.len(), batch);
             candidates.extend(taken.into_iter().map(|p| Candidate::new(place.watch.clone(), p)));
         }
-        // A watch that was reset meanwhile hands out what this pop holds, which would be granted once more.
+        // A watch that was reset meanwhile hands out partitions that this pop holds, which would be granted once more.
         candidates.retain(|candidate| !candidate.is_held(grants));
         if !candidates.is_empty() {
             let mut claimed = self.claim(held.lease, candidates, batch, partitions).await?;

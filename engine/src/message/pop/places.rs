@@ -20,13 +20,13 @@ use crate::pop::watch::{Interest, Watch};
 /// One page of a queue's partitions when a watch is filled; 10,000 take the database about 20 ms.
 const SEED_PAGE: i32 = 10_000;
 
-/// Partitions a broker remembers to have registered a group for; a second registration changes nothing.
+/// Partitions for which a broker remembers that it registered a group; a second registration changes nothing.
 const REGISTERED_MAX: usize = 10_000;
 
-/// A watch a pop draws from; `name` when it wants one partition of it, which may not exist yet.
+/// A watch that a pop draws from; `name` if it wants one partition of it, which may not exist yet.
 pub struct Place {
     pub watch: Arc<Watch>,
-    /// In which the pop looks.
+    /// The generation in which the pop looks.
     pub generation: u64,
     pub partition: Option<Arc<Partition>>,
     pub name: Option<Arc<str>>,
@@ -86,7 +86,7 @@ impl Pop<'_> {
     async fn open_partition(&self, queue: &str, partition: &str) -> Result<Place, Error> {
         let shared = &self.engine.shared;
         let (watch, generation) = shared.watches.look(queue, &self.request.group);
-        // From the oldest message on is what an unregistered group gets anyway.
+        // An unregistered group starts at the oldest message anyway.
         if self.request.subscription != Subscription::All && self.request.group != QUEUE_MODE {
             let mut seeding = watch.seeding().await;
             if !seeding.registered && !seeding.partitions.contains(partition) {
@@ -115,7 +115,7 @@ impl Pop<'_> {
         Ok(Place { watch, generation, partition, name: Some(name) })
     }
 
-    /// Whether there is such a queue.
+    /// Returns whether there is such a queue.
     async fn register(&self, watch: &Watch, partition: &str) -> Result<bool, DbError> {
         let request = self.request;
         let (new, since) = match request.subscription {
@@ -130,7 +130,7 @@ impl Pop<'_> {
         self.engine.shared.connections.persist(register).await
     }
 
-    /// Where queues are not created automatically, waiting for one that does not exist is in vain.
+    /// Where queues are not created automatically, it is useless to wait for one that does not exist.
     fn must_exist(&self, exists: bool, queue: &str) -> Result<(), Error> {
         match exists || self.engine.shared.config.auto_create {
             true => Ok(()),

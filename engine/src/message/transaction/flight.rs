@@ -1,4 +1,4 @@
-//! One transaction in PostgreSQL: it creates partitions, appends, applies acks and commits, or nothing of it has happened.
+//! One transaction in PostgreSQL: it creates partitions, appends, applies acks and commits, all or nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::message::settle;
 use crate::shared::Shared;
 use crate::sidecar::Operation;
 
-/// How long a transaction waits for a row before it makes room for another. Others of its kind hold one for a few
-/// milliseconds.
+/// How long a transaction waits for a row before it makes room for another transaction. Most of them hold a row for a
+/// few milliseconds.
 const LOCK_WAIT: Duration = Duration::from_millis(50);
 
 /// A whole transaction: the only entry of its flight.
 pub struct Transaction {
     pub(super) id: Uuid,
-    /// Partitions to be made.
+    /// Partitions to be created.
     pub(super) absent: Vec<Absent>,
     pub(super) parcels: Vec<Parcel>,
     pub(super) acks: Vec<Ack>,
@@ -42,10 +42,10 @@ pub struct Transaction {
 pub enum Ended {
     Committed(Committed),
     RolledBack(String),
-    /// A partition may not be made, of this queue.
+    /// A partition of this queue must not be created.
     Refused(Refusal, Arc<str>),
-    /// These queues are there, and their options are not those its parcels were made for: how long they remember transaction ids, and
-    /// whether they are encrypted.
+    /// These queues exist, and their options are not those that the parcels assume: how long they remember transaction
+    /// ids, and whether they are encrypted.
     NotNew(Vec<(Arc<str>, (i32, bool))>),
     PartitionGone,
     /// A partition has deferred pushes, which must not be overtaken.
@@ -73,10 +73,10 @@ impl From<DbError> for Undone {
     }
 }
 
-/// What has to be made known once the commit is certain.
+/// What has to be published once the commit is certain.
 struct Prepared {
     committed: Committed,
-    /// Partitions that are new to the directory, and whether they were made here.
+    /// Partitions that are new to the directory, and whether they were created here.
     opened: Vec<(Known, bool)>,
     published: Vec<Publication>,
     acked: Vec<(usize, Acked)>,
@@ -84,7 +84,7 @@ struct Prepared {
 
 impl Operation for Transaction {
     const NAME: &'static str = "transaction";
-    const PRIORITY: Priority = Priority::Turn;
+    const PRIORITY: Priority = Priority::Consume;
     const MERGED_MAX: usize = 1;
     const ALONE: bool = true;
     type Key = Uuid;
@@ -160,8 +160,8 @@ impl Transaction {
         Ok(Ended::Committed(prepared.committed))
     }
 
-    /// A traced message that is acknowledged here is the parent of all that is pushed here. Before the leases are
-    /// forgotten, which know the traced ones.
+    /// A traced message that is acknowledged here is the parent of everything that is pushed here. Called before the
+    /// leases are forgotten, because they know the traced messages.
     fn note_relations(&self, shared: &Shared, committed: &Committed) {
         let mut parents = Vec::new();
         for ack in &self.acks {
@@ -297,7 +297,7 @@ impl Transaction {
         procedures::add_readers(db, &partitions, &groups).await
     }
 
-    /// The cursors of everything to be acknowledged, or which required lease is not live.
+    /// The cursors of everything to be acknowledged, or the required lease that is not live.
     async fn hold(&self, db: &Connection) -> Result<Result<HashMap<(Uuid, String), i64>, String>, DbError> {
         let (mut leases, mut numbers) = (Vec::new(), Vec::new());
         for (_, lease) in &self.required {
@@ -317,7 +317,7 @@ impl Transaction {
         Ok(Ok(held.into_iter().map(|row| ((row.partition, row.group), row.cursor)).collect()))
     }
 
-    /// Applies one ack of each (partition, group) that still waits. Any refusal refuses the whole transaction.
+    /// Applies one open ack of each (partition, group). Any refusal refuses the whole transaction.
     async fn acknowledge(
         &self,
         db: &Connection,
@@ -354,7 +354,8 @@ impl Transaction {
             let index = chosen[answer.position];
             let (cursor, plan) = &plans[answer.position];
             let outcome = AckOutcome::new(&self.acks[index], *cursor, plan, &answer, true);
-            // A dead lease is refused here even if the message is done: a transaction sent again must not push again.
+            // A lease that is over is refused here even if the message is done: a transaction sent again must not push
+            // again.
             let dead = (answer.status == Settlement::InvalidLease).then_some("Invalid or expired lease");
             if outcome.behind {
                 return Ok(Err(Ended::Behind));

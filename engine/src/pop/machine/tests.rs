@@ -1,4 +1,4 @@
-//! What the machine decides, transition by transition, and what no pop does whatever it meets.
+//! Each transition of the machine, and what holds for every pop, whatever happens.
 
 use super::*;
 use crate::clock;
@@ -262,7 +262,7 @@ fn an_impossible_pair_names_both() {
     states(Source::Partition, None, &took(&[CLAIMED, Event::Fetched(1), Event::Start]));
 }
 
-/// Answers a state with an event that may follow it; `pick` decides which.
+/// An event that may follow a state; `pick` decides which.
 fn answer(state: State, want: &Want, pick: u8) -> Event {
     let some = usize::from(pick >> 4);
     match state {
@@ -301,7 +301,7 @@ proptest! {
         let mut machine = machine(source, wait.map(Duration::from_millis), now);
         let want = *machine.want();
         let (mut before, mut event) = (State::Pending, Event::Start);
-        // Looks that began when the time was up.
+        // Looks that began when the time was already up.
         let (mut late, mut paused) = (0, Duration::ZERO);
         let mut pages = 20;
         for step in 0.. {
@@ -330,7 +330,7 @@ proptest! {
                 }
                 _ => {}
             }
-            // The last after it was parked, and others for reasons that are counted.
+            // The last look after it was parked, and looks for reasons that are counted.
             prop_assert!(late <= 2 + RESETS_MAX + UNREADABLE_MAX);
             prop_assert!(paused <= (1 + late) * (BUSY_PATIENCE + BUSY_PAUSE_MAX));
             if matches!(state, State::Completed | State::Empty | State::Failed) {

@@ -55,16 +55,18 @@ fn a_late_hint_about_an_earlier_lease_loses_no_partition() {
         list.finish(&p, Claim::Granted { lease, until: now + Duration::from_secs(5) });
         (list, p)
     };
-    for more in [false, true] {
-        let (mut list, p) = granted();
-        assert!(!list.released(p.id, earlier, more, None));
-        assert_eq!(names(&list.take(now + Duration::from_secs(6), 1, 1)), [1], "it runs out");
-    }
-    // Brokers of 0.1.0 do not say which lease they mean.
     let (mut list, p) = granted();
-    assert!(!list.released(p.id, None, false, None));
-    assert!(list.released(p.id, Some(lease), true, Some(&p)));
-    assert_eq!(names(&list.take(now, 1, 1)), [1]);
+    assert!(!list.released(p.id, earlier, false, None));
+    assert_eq!(names(&list.take(now + Duration::from_secs(6), 1, 1)), [1], "it runs out");
+    // Brokers of 0.1.0, and acks without a lease, do not say which lease has ended.
+    for (reported, more) in [(None, false), (None, true), (earlier, true)] {
+        let (mut list, p) = granted();
+        assert!(list.released(p.id, reported, more, None), "it may be the present one, or a later one");
+        assert_eq!(names(&list.take(now, 1, 1)), [1]);
+    }
+    let (mut list, p) = granted();
+    assert!(!list.released(p.id, Some(lease), false, None));
+    assert!(list.released(p.id, Some(lease), true, Some(&p)), "it had left the list");
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn a_lease_comes_back_when_it_ends_by_ack_or_by_time() {
     }
     assert!(list.take(now, 3, 1).is_empty());
     assert!(list.released(partition(1).id, Some(partition(1).id), true, None));
-    assert!(!list.released(partition(2).id, None, false, None));
+    assert!(!list.released(partition(2).id, Some(partition(2).id), false, None));
     assert_eq!(names(&list.take(now, 3, 1)), [1]);
     assert_eq!(names(&list.take(now + Duration::from_secs(6), 3, 1)), [3]);
 }
@@ -177,9 +179,9 @@ struct Lease {
     id: Uuid,
     until: Instant,
     end: u32,
-    /// The partition's, when it was granted.
+    /// The head of the partition when the lease was granted.
     head: u32,
-    /// It was granted through another broker.
+    /// Granted through another broker.
     foreign: bool,
 }
 
@@ -219,7 +221,7 @@ proptest! {
         let mut list = ReadyList::default();
         let mut shadow = Shadow { now: clock::now(), rows: [Row::default(); 3], leases: 0 };
         let mut claiming: Vec<(Arc<Partition>, Option<Claim>)> = Vec::new();
-        let mut releases: Vec<(Arc<Partition>, Uuid, bool, bool)> = Vec::new();
+        let mut releases: Vec<(Arc<Partition>, Option<Uuid>, bool, bool)> = Vec::new();
         let mut seeded = true;
         for (action, number, flag) in steps {
             let p = partition(number);
@@ -229,7 +231,7 @@ proptest! {
                 0 => { row.head += 1; list.mark(&p, None); }
                 1 if seeded => claiming.extend(list.take(*now, 1, 1).into_iter().map(|p| (p, None))),
                 2 => if list.begin(&p) { claiming.push((p, None)); },
-                // The claim's statement, and some time later its answer.
+                // The claim's statement, and its result some time later.
                 3 => if let Some((p, claim @ None)) = claiming.iter_mut().find(|(_, claim)| claim.is_none()) {
                     *claim = Some(shadow.claim(p, flag, false));
                 },
@@ -240,11 +242,12 @@ proptest! {
                 // An ack or a nack that ends the lease, and the report of it.
                 5 => if let Some(lease) = row.lease.take_if(|lease| lease.until > *now) {
                     if flag { row.cursor = lease.end; }
-                    releases.push((p, lease.id, row.cursor < lease.head, lease.foreign));
+                    let named = (lease.id.as_u128() % 2 == 0).then_some(lease.id);
+                    releases.push((p, named, row.cursor < lease.head, lease.foreign));
                 },
                 6 => if !releases.is_empty() {
                     let (p, lease, more, foreign) = releases.remove(0);
-                    list.released(p.id, Some(lease), more, (!foreign).then_some(&p));
+                    list.released(p.id, lease, more, (!foreign).then_some(&p));
                 },
                 7 => if let Some(lease) = &mut row.lease { lease.until = *now + Duration::from_secs(3); },
                 // Another broker's claim.
@@ -266,7 +269,7 @@ proptest! {
             list.finish(&p, claim.unwrap_or(Claim::Unused));
         }
         for (p, lease, more, foreign) in releases {
-            list.released(p.id, Some(lease), more, (!foreign).then_some(&p));
+            list.released(p.id, lease, more, (!foreign).then_some(&p));
         }
         if !seeded {
             shadow.seed(&mut list);

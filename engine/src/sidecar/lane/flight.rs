@@ -13,6 +13,17 @@ use crate::clock;
 use crate::db::{Backend, Checkout, Connection, Error, RETRY_PAUSE};
 use crate::sidecar::stats::{LaneStats, Load};
 
+struct Flight<'a, O: Operation> {
+    started: Instant,
+    /// It waits for locked rows.
+    waits: bool,
+    operations: Vec<O>,
+    tickets: Vec<Ticket<O>>,
+    loads: Vec<(&'a LaneStats, Load)>,
+    /// As a whole: none of its entries flies again.
+    failed: bool,
+}
+
 /// What a flight leaves behind.
 struct Landing<O: Operation> {
     /// They fly again.
@@ -75,29 +86,40 @@ impl<O: Operation> Inner<O> {
 
     async fn fly(
         &self,
-        mut connection: Result<Checkout, Error>,
+        connection: Result<Checkout, Error>,
         entries: Vec<Entry<O>>,
         waits: bool,
     ) -> Landing<O> {
         let started = clock::now();
-        let mut loads = self.loads(&entries, started);
-        let mut operations = Vec::with_capacity(entries.len());
-        let mut tickets = Vec::with_capacity(entries.len());
+        let loads = self.loads(&entries, started);
+        let (operations, tickets) = (Vec::with_capacity(entries.len()), Vec::with_capacity(entries.len()));
+        let mut flight = Flight { started, waits, operations, tickets, loads, failed: false };
         for mut entry in entries {
             entry.ticket.started.get_or_insert(started);
-            operations.push(entry.operation);
-            tickets.push(entry.ticket);
+            flight.operations.push(entry.operation);
+            flight.tickets.push(entry.ticket);
         }
-        let result = loop {
+        let (connection, result) = self.call(&mut flight, connection).await;
+        let outputs = self.outputs(&mut flight, result);
+        self.land(flight, outputs, connection).await
+    }
+
+    /// Calls until there is a response, or no patience left. Returns the last connection as well.
+    async fn call(
+        &self,
+        flight: &mut Flight<'_, O>,
+        mut connection: Result<Checkout, Error>,
+    ) -> (Result<Checkout, Error>, Result<Vec<O::Output>, Error>) {
+        let Flight { started, waits, operations, tickets, loads, .. } = flight;
+        loop {
             let result = match &connection {
-                Ok(db) => match settle(db, &mut tickets).await {
+                Ok(db) => match settle(db, tickets).await {
                     Ok(()) => {
                         let result = match waits {
                             true => {
-                                guarded::<O>(O::call_waiting(&self.context, db, &operations, rest::WAIT))
-                                    .await
+                                guarded::<O>(O::call_waiting(&self.context, db, operations, rest::WAIT)).await
                             }
-                            false => guarded::<O>(O::call(&self.context, db, &operations)).await,
+                            false => guarded::<O>(O::call(&self.context, db, operations)).await,
                         };
                         if result.is_err() {
                             tickets.iter_mut().for_each(|ticket| ticket.unsettled = db.unsettled());
@@ -110,8 +132,8 @@ impl<O: Operation> Inner<O> {
             };
             let sent = tickets.iter().any(|ticket| ticket.sent);
             match result {
-                Err(error) if waits && error.is_lock_timeout() => break Err(Error::Busy),
-                Err(error) if error.may_retry() && self.is_patient(&error, sent, started) => {
+                Err(error) if *waits && error.is_lock_timeout() => return (connection, Err(Error::Busy)),
+                Err(error) if error.may_retry() && self.is_patient(&error, sent, *started) => {
                     loads.iter().for_each(|(stats, _)| stats.retried());
                     debug!(op = O::NAME, %error, "trying a flight again");
                     if error.is_outcome_unknown() {
@@ -119,43 +141,60 @@ impl<O: Operation> Inner<O> {
                         operations.iter_mut().for_each(O::again);
                     }
                 }
-                other => break other,
+                other => return (connection, other),
             }
             drop(connection);
             tokio::time::sleep(RETRY_PAUSE).await;
-            connection = self.connect(O::ALONE || waits).await;
-        };
-        let several = tickets.len() > 1;
-        let mut failed = false;
+            connection = self.connect(O::ALONE || *waits).await;
+        }
+    }
+
+    /// What became of each entry, and the statistics of the flight.
+    fn outputs(
+        &self,
+        flight: &mut Flight<'_, O>,
+        result: Result<Vec<O::Output>, Error>,
+    ) -> Vec<Result<O::Output, Error>> {
         let outputs: Vec<Result<O::Output, Error>> = match result {
             Ok(outputs) => {
                 outputs.into_iter().map(|output| O::left(&output).map_or(Ok(output), Err)).collect()
             }
             Err(error) => {
-                let goes_on = matches!(error, Error::Busy) || (error.is_data() && several);
-                failed = !goes_on;
-                if failed {
-                    loads.iter().for_each(|(stats, _)| stats.failed());
-                    warn!(op = O::NAME, batch.entries = tickets.len(), %error, "flight failed");
+                let goes_on = matches!(error, Error::Busy) || (error.is_data() && flight.tickets.len() > 1);
+                flight.failed = !goes_on;
+                if flight.failed {
+                    flight.loads.iter().for_each(|(stats, _)| stats.failed());
+                    warn!(op = O::NAME, batch.entries = flight.tickets.len(), %error, "flight failed");
                 }
-                tickets.iter().map(|_| Err(error.clone())).collect()
+                flight.tickets.iter().map(|_| Err(error.clone())).collect()
             }
         };
-        let flies_again = |error: &Error, ticket: &Ticket<O>, since: Instant| {
-            !failed && error.may_retry() && self.is_patient(error, ticket.sent, since)
-        };
-        for ((operation, ticket), output) in operations.iter().zip(&tickets).zip(&outputs) {
-            let since = ticket.started.unwrap_or(started);
-            if output.as_ref().is_err_and(|error| flies_again(error, ticket, since)) {
+        for ((operation, ticket), output) in flight.operations.iter().zip(&flight.tickets).zip(&outputs) {
+            let since = ticket.started.unwrap_or(flight.started);
+            let again = |error: &Error| !flight.failed && self.flies_again(error, ticket, since);
+            if output.as_ref().is_err_and(again) {
                 self.stats[operation.kind()].retried();
-                leave_out(&mut loads, &self.stats[operation.kind()], operation.items());
+                leave_out(&mut flight.loads, &self.stats[operation.kind()], operation.items());
             }
         }
-        let took = clock::now() - started;
-        loads.iter().filter(|(_, load)| load.entries > 0).for_each(|(stats, load)| stats.landed(load, took));
-        if !waits {
+        let took = clock::now() - flight.started;
+        let loads = flight.loads.iter().filter(|(_, load)| load.entries > 0);
+        loads.for_each(|(stats, load)| stats.landed(load, took));
+        if !flight.waits {
             self.lock().slots.landed(took);
         }
+        outputs
+    }
+
+    /// Each entry is answered, or flies again.
+    async fn land(
+        &self,
+        flight: Flight<'_, O>,
+        outputs: Vec<Result<O::Output, Error>>,
+        connection: Result<Checkout, Error>,
+    ) -> Landing<O> {
+        let Flight { started, operations, tickets, failed, .. } = flight;
+        let several = tickets.len() > 1;
         let mut left = Vec::new();
         let mut spent: Vec<O::Key> = Vec::new();
         for ((mut operation, mut ticket), mut output) in operations.into_iter().zip(tickets).zip(outputs) {
@@ -181,7 +220,7 @@ impl<O: Operation> Inner<O> {
             };
             match output {
                 Ok(output) => _ = ticket.reply.send(Ok(output)),
-                Err(error) if flies_again(&error, &ticket, since) => {
+                Err(error) if !failed && self.flies_again(&error, &ticket, since) => {
                     if error.is_outcome_unknown() {
                         ticket.sent = true;
                         let db = connection.as_ref().ok();
@@ -204,6 +243,11 @@ impl<O: Operation> Inner<O> {
             }
         }
         Landing { left, spent }
+    }
+
+    /// Whether an entry that failed is tried again, with `since`: when its patience began.
+    fn flies_again(&self, error: &Error, ticket: &Ticket<O>, since: Instant) -> bool {
+        error.may_retry() && self.is_patient(error, ticket.sent, since)
     }
 
     /// Whether a flight that failed is tried again. Once the database has been away for that long nobody waits anew, and

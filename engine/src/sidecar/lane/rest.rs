@@ -1,6 +1,6 @@
-//! Entries that were left out of their flight, because a row they need is locked: when they fly again, and how.
+//! Entries that were left out of their flight because a row they need is locked: when they fly again, and how.
 //!
-//! Locks between brokers last for milliseconds, so the first pauses are short. One that another session holds for long
+//! Brokers hold locks for milliseconds, so the first pauses are short. A row that another session has locked for long
 //! must not cost much, however many entries wait for it: the pauses double, and end at the same moments for all.
 
 use std::pin::Pin;
@@ -13,16 +13,16 @@ use crate::clock;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// So often an entry is left out, a quarter of a second in all, before it waits for its row in PostgreSQL's own queue:
-/// sessions that wait pass a lock on to each other, and who only looks may never find it free.
+/// How often an entry is left out, a quarter of a second in all, before it waits for its row in PostgreSQL's own
+/// queue: waiting sessions pass a lock on to each other, so an entry that only looks may never find it free.
 const TRIES: u32 = 8;
 
-/// How long it waits there. Then it looks for a while, and another may wait in its place.
+/// How long it waits there. Then it only looks for a while, and another entry may wait in its place.
 pub const WAIT: Duration = Duration::from_secs(1);
 
 impl<O: Operation> Inner<O> {
-    /// Entries that were left out of a flight go back to the front of their queues, until their pause is over. Answers
-    /// their keys.
+    /// Puts entries that were left out of a flight back to the front of their queues, until their pause is over.
+    /// Returns their keys.
     pub(super) fn rest(self: &Arc<Self>, state: &mut State<O>, left: Vec<Entry<O>>) -> Vec<O::Key> {
         let now = clock::now();
         let mut resting: Vec<(O::Key, Vec<Entry<O>>)> = Vec::new();
@@ -39,7 +39,7 @@ impl<O: Operation> Inner<O> {
             let until = until(self.epoch, now, tries);
             let entries = entries.into_iter().map(|entry| {
                 let (items, bytes) = (entry.operation.items().max(1), entry.operation.bytes());
-                // A lock is not load: nobody is late before the pause is over.
+                // A lock is not load: no entry counts as late before its pause is over.
                 (Entry { arrived: until, ..entry }, items, bytes)
             });
             state.batcher.put_back(&key, entries.collect());
@@ -75,7 +75,7 @@ impl<O: Operation> Inner<O> {
     }
 }
 
-/// When an entry flies again that was left out for the `tries`th time. Between one pause and two from now.
+/// When an entry that was left out for the `tries`th time flies again: between one pause and two from now.
 fn until(epoch: Instant, now: Instant, tries: u32) -> Instant {
     let pause = PAUSE_MIN.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(PAUSE_MAX);
     let passed = now.saturating_duration_since(epoch).as_nanos() / pause.as_nanos();
@@ -83,7 +83,7 @@ fn until(epoch: Instant, now: Instant, tries: u32) -> Instant {
     (epoch + pause * pauses).max(now + pause)
 }
 
-/// Whether it waits for its row the next time.
+/// Whether the entry waits for its row the next time.
 fn waits(tries: u32) -> bool {
     tries >= TRIES
 }

@@ -23,7 +23,7 @@ pub struct ItemAnswer {
     pub success: bool,
     pub noop: bool,
     pub dlq: bool,
-    /// `None`: nothing was said about it.
+    /// `None` if the result does not say.
     pub released: Option<bool>,
     pub error: Option<String>,
 }
@@ -70,7 +70,7 @@ impl Shadow {
         Asked { set, view, first }
     }
 
-    /// Per set, in the order of its items.
+    /// `answers`: the results of each set, in the order of its items.
     pub fn ack_answered(&mut self, ticket: &AckTicket, at: Micros, answers: &[Vec<ItemAnswer>]) -> Checked {
         for (asked, answers) in ticket.sets.iter().zip(answers) {
             let set = &asked.set;
@@ -118,7 +118,7 @@ impl Shadow {
             if standing == Some(Standing::Over) && answer.success && !answer.noop {
                 return Err(format!("a lease that was over acknowledged #{number}"));
             }
-            // If its result is reported a second time, a completion may concern something finished before.
+            // If the result is a repeated one, a completion may concern something that was finished before.
             let before = unmoved && asked.view.finished >= Some(*id);
             if before && answer.success && !answer.noop && (via == Via::Healthy || !completed) {
                 return Err(format!("#{number} was finished before and acknowledged again as {status:?}"));
@@ -156,7 +156,7 @@ impl Shadow {
         let released = answers[0].released;
         if all {
             reader.finish(op, &asked.view, set.walked(answers));
-            // Whether a nack with a result reported a second time stopped it is not certain.
+            // If the result is a repeated one, it is not certain that a nack stopped the cursor.
             if let Some(top) = set.highest().filter(|_| via == Via::Broken && set.nacks()) {
                 reader.may_finish(op, top);
             }
@@ -175,7 +175,8 @@ impl Shadow {
 }
 
 impl ItemAnswer {
-    /// A nack of what was finished before is refused by itself. A broken engine may have finished it by this very call.
+    /// A nack of a message that was finished before is refused individually. With a broken engine, this very
+    /// call may have finished it.
     fn came_late(&self) -> bool {
         self.error.as_ref().is_some_and(|why| why.contains("committed"))
     }
@@ -192,13 +193,14 @@ impl AckSet {
         order
     }
 
-    /// How far the cursor can get. Not past a retry, unless that concerns something finished before, which is unknown yet.
+    /// How far the cursor can get: not past a retry, unless that concerns a message that was finished
+    /// before, which is not known yet.
     pub(super) fn highest(&self) -> Option<Uuid> {
         let passable = self.items.iter().filter(|(_, status)| *status != AckStatus::Retry);
         passable.map(|(id, _)| *id).max()
     }
 
-    /// How far it got: a nack stops it, unless it made a dead letter or came too late.
+    /// How far the cursor got: a nack stops it, unless it made a dead letter or came too late.
     fn walked(&self, answers: &[ItemAnswer]) -> Option<Uuid> {
         let passed = |item: &usize| {
             let answer = &answers[*item];

@@ -8,7 +8,7 @@ use crate::words::{Micros, Op, Via};
 #[derive(Default)]
 pub struct Leases {
     grants: Vec<Grant>,
-    /// Calls that can end whatever lease there is.
+    /// Calls that can end any of these leases.
     loose: Vec<Loose>,
 }
 
@@ -16,17 +16,17 @@ pub struct Grant {
     op: Op,
     lease: String,
     via: Via,
-    /// Of the pop.
+    /// Begin and end of the pop.
     span: (Micros, Micros),
     last: Uuid,
-    /// Its first message, and how often that had failed when it was granted; `None` once that may have changed.
+    /// The first message, and how often it had failed when the lease was granted; `None` once that may have changed.
     first: Option<(Uuid, i32)>,
-    /// It lasts at least, and at most, until then.
+    /// The earliest and the latest time at which the lease expires.
     until_least: Micros,
     until_most: Micros,
-    /// Renewals that may or may not have been done.
+    /// Number of renewals that may or may not have been executed.
     renewing: usize,
-    /// Calls that may have ended it, and when they began.
+    /// Calls that may have ended the lease, and when they began.
     enders: Vec<(Op, Micros)>,
     released: Option<Micros>,
 }
@@ -37,7 +37,7 @@ struct Loose {
     end: Option<Micros>,
 }
 
-/// What can be said of a lease during a call.
+/// What is known about a lease during a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     Live,
@@ -94,7 +94,7 @@ impl Leases {
         Ok(())
     }
 
-    /// An ack that mentions messages up to `top`; a nack may end a lease wherever it is.
+    /// Called for an ack of messages up to `top`. A nack may end the lease at any message.
     pub fn may_end(&mut self, op: Op, at: Micros, lease: Option<&str>, top: Option<Uuid>, nack: bool) {
         let Some(lease) = lease else { return self.may_all_end(op, at) };
         if let Some(grant) = self.grant(lease)
@@ -108,7 +108,7 @@ impl Leases {
         self.loose.push(Loose { op, begin: at, end: None });
     }
 
-    /// The call is over and does nothing more.
+    /// The call is over and has no further effect.
     pub fn over(&mut self, op: Op, at: Micros) {
         for loose in self.loose.iter_mut().filter(|loose| loose.op == op) {
             loose.end = Some(at);
@@ -128,7 +128,7 @@ impl Leases {
         }
     }
 
-    /// Its first message, and how often that has failed, if nothing since can have changed it.
+    /// The first message, and how often it has failed, if nothing can have changed that since.
     pub fn first(&mut self, lease: &str) -> Option<(Uuid, i32)> {
         self.grant(lease)?.first
     }
@@ -145,7 +145,7 @@ impl Leases {
         }
     }
 
-    /// `least`: if it certainly was extended. `most`: if it certainly was not extended further.
+    /// `least`: if the lease was certainly extended. `most`: if it was certainly not extended further.
     pub fn renewed(&mut self, lease: &str, least: Option<Micros>, most: Option<Micros>) {
         let Some(grant) = self.grant(lease) else { return };
         if let Some(least) = least {
@@ -157,7 +157,7 @@ impl Leases {
         }
     }
 
-    /// During a call that spans this time. `None`: no such lease was ever granted here.
+    /// What is known about the lease during a call that spans this time. `None`: no such lease was granted here.
     pub fn standing(&self, lease: &str, span: (Micros, Micros), op: Op) -> Option<Standing> {
         let grant = self.grants.iter().find(|grant| grant.lease == lease)?;
         if !grant.may_have_ended(&self.loose, span.1, op) {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{Checked, Shadow, Violation};
 use crate::words::{Group, Op, Partition, RETRY_LIMIT, offset};
 
-/// A dead-lettered message; `dlq`: the response, if that is certain.
+/// A nack that may have made a dead letter; `dlq`: the response, if it is certain.
 pub(super) struct Nack {
     pub partition: Partition,
     pub group: Group,
@@ -21,7 +21,7 @@ pub struct DeadLetter {
     pub partition: Partition,
     pub group: Group,
     pub id: Uuid,
-    /// Which call it names as its reason.
+    /// The call that it names in its error.
     pub op: Op,
     pub attempts: i32,
 }
@@ -62,7 +62,8 @@ impl Shadow {
         })
     }
 
-    /// A call is charged one retry at most, so a message is dead only after one call more than the limit.
+    /// A call counts as one failure at most, so a message becomes a dead letter only after
+    /// one call more than the limit.
     fn enough_failures(&self, letters: &[DeadLetter]) -> Checked {
         let mut calls: HashMap<(Partition, Group), HashSet<Op>> = HashMap::new();
         for ((op, _), nack) in self.nacks.iter().filter(|(_, nack)| nack.status == AckStatus::Failed) {

@@ -25,13 +25,13 @@ pub struct Stored {
     created_at: Option<Micros>,
 }
 
-/// A message on its way in.
+/// A message that is being pushed.
 #[derive(Debug, Clone)]
 pub struct Sent {
     pub partition: Partition,
     pub serial: Serial,
     pub transaction: Option<String>,
-    /// This transaction id is sent to this partition only here.
+    /// No other message with this transaction id is sent to this partition.
     pub unique: bool,
 }
 
@@ -41,7 +41,7 @@ struct Fate {
     rolled_back: bool,
 }
 
-/// The response of a push about one message.
+/// The result of a push for one message.
 #[derive(Debug, Clone)]
 pub struct Placed {
     pub id: Uuid,
@@ -53,7 +53,7 @@ pub struct PushTicket {
     op: Op,
     via: Via,
     items: Vec<Sent>,
-    /// By partition, the last message that was known before.
+    /// By partition, the last message that was known when the call began.
     floors: Vec<Option<Uuid>>,
 }
 
@@ -157,7 +157,7 @@ impl Log {
         if sent.unique && placed.duplicate {
             return Err(format!("#{id} {} is called a duplicate of itself", placed.transaction));
         }
-        // A broken engine that finds a message stored cannot always tell its own from another's.
+        // A broken engine that finds a message stored cannot always distinguish its own from another's.
         let own = !placed.duplicate && (via == Via::Healthy || sent.unique);
         if own {
             if floor.is_some_and(|floor| floor >= placed.id) {

@@ -1,6 +1,6 @@
-//! The queue as it has to be: what was sent, what was answered, what may have happened in between. Every check holds for any
-//! interleaving: a call that is still running, was lost or was refused by a broken engine may or may not have been executed, and
-//! nothing is concluded from it. It knows no engine and no database; times are arguments.
+//! The expected state of the queue: what was sent, what was confirmed, what may have happened in between. Every check
+//! holds for any interleaving: a call that is still running, was lost or was refused by a broken engine may or may not
+//! have been executed, and nothing is concluded from it. It knows no engine and no database; times are arguments.
 //!
 //! A call is reported twice: when it began, which returns a ticket, and when it was answered.
 
@@ -113,7 +113,7 @@ impl Shadow {
         let op = self.next_op();
         let views = (0..PARTITIONS).map(|partition| self.reader(partition, group).view()).collect();
         if group.is_auto() {
-            // Until it is answered, the cursor may be anywhere.
+            // Until the response arrives, the cursor may be anywhere.
             for partition in 0..PARTITIONS {
                 self.reader(partition, group).may_finish(op, Uuid::max());
             }
@@ -122,7 +122,7 @@ impl Shadow {
         PopTicket { op, at, via, group, lease_seconds, views }
     }
 
-    /// The messages by partition; none for an empty answer.
+    /// `messages`: by partition; none for an empty response.
     pub fn pop_answered(
         &mut self,
         ticket: &PopTicket,
@@ -199,7 +199,7 @@ impl Shadow {
         RenewTicket { op, at, via, group, lease: lease.to_owned(), seconds }
     }
 
-    /// How many partition leases were extended, and until when at least.
+    /// `renewed`: how many partition leases were extended. `until`: the earliest time at which they expire.
     pub fn renew_answered(
         &mut self,
         ticket: &RenewTicket,
@@ -234,7 +234,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Everything known to be stored was delivered, or may have been finished: a pop may answer "empty".
+    /// Called when a pop returns nothing: everything known to be stored was delivered, or may have been finished.
     pub fn nothing_is_left(&self, group: Group) -> Checked {
         for partition in 0..PARTITIONS {
             let reader = &self.readers[&(partition, group)];
@@ -246,7 +246,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Every stored message reached the group, in every delivery without a gap. For the end, when all is known.
+    /// Every stored message reached the group, and no delivery has a gap. For the end, when everything is known.
     pub fn all_was_delivered(&self, group: Group) -> Checked {
         for partition in 0..PARTITIONS {
             let reader = &self.readers[&(partition, group)];
@@ -259,7 +259,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// What is to be read when a guarantee was not kept.
+    /// The report about a guarantee that was not kept.
     pub fn explain(&self, violation: &Violation) -> String {
         let mut text = format!(
             "{}\n  in p{} for {:?}; what happened there:\n",

@@ -11,16 +11,16 @@ use crate::words::{Micros, Op, id_ceiling, offset};
 
 #[derive(Default)]
 pub struct Reader {
-    /// Everything up to here was acknowledged, and the answer has come.
+    /// Everything up to here was acknowledged and confirmed.
     finished: Option<Uuid>,
-    /// Calls that may move the cursor up to here: running, or lost.
+    /// Calls that are running or were lost, and may have moved the cursor up to here.
     maybe: Vec<(Op, Uuid)>,
     /// A seek to the end may have passed over everything up to here.
     skipped: Option<Uuid>,
     seeks_begun: u64,
     seeks_done: u64,
     delivered: BTreeSet<Uuid>,
-    /// The last one since the last seek.
+    /// The last message delivered since the last seek.
     delivered_max: Option<Uuid>,
     deliveries: Vec<Delivery>,
     pub leases: Leases,
@@ -29,7 +29,7 @@ pub struct Reader {
 struct Delivery {
     op: Op,
     ids: Vec<Uuid>,
-    /// How far the cursor may have been.
+    /// How far the cursor may have been at that time.
     reach: Option<Uuid>,
 }
 
@@ -38,7 +38,7 @@ struct Delivery {
 pub struct View {
     pub finished: Option<Uuid>,
     delivered_max: Option<Uuid>,
-    /// `None`: a seek was going on.
+    /// `None`: a seek was in progress.
     seeks: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Reader {
         }
     }
 
-    /// No seek can have come between.
+    /// Whether no seek can have happened in between.
     pub fn unmoved_since(&self, view: &View) -> bool {
         self.seeks_begun == self.seeks_done && view.seeks == Some(self.seeks_done)
     }
@@ -77,7 +77,7 @@ impl Reader {
         self.seeks_begun += 1;
         self.delivered_max = None;
         self.maybe.push((op, Uuid::max()));
-        // They may be finished no longer; but the cursor may still stand behind them.
+        // They may no longer be finished, but the cursor may still be behind them.
         if let Some(finished) = self.finished.take() {
             self.maybe.push((op, finished));
         }
@@ -151,7 +151,7 @@ impl Reader {
     }
 
     pub fn nothing_was_lost(&self, known: &BTreeMap<Uuid, Stored>) -> Result<(), String> {
-        // A pop of `Auto` that failed may have taken what it did not deliver.
+        // A failed pop of a group that acknowledges at delivery may have taken messages that it did not deliver.
         let at_most_once = self.maybe.iter().any(|(_, top)| *top == Uuid::max());
         let lost = known
             .keys()
@@ -161,7 +161,7 @@ impl Reader {
 }
 
 impl Delivery {
-    /// Everything from the cursor to the last message is in it.
+    /// Checks that it contains everything from the cursor to its last message.
     fn skips_nothing(&self, known: &BTreeMap<Uuid, Stored>) -> Result<(), String> {
         let (first, last) = (self.ids[0], self.ids[self.ids.len() - 1]);
         let from = match self.reach {

@@ -1,4 +1,4 @@
-//! The shadow detects errors: each guarantee is violated once, next to a similar history that is allowed.
+//! The shadow detects violations: each guarantee is violated once, next to a similar history that is allowed.
 
 use queen_protocol::AckStatus::{self, Completed, Dlq, Failed};
 
@@ -31,7 +31,7 @@ fn placed(offset: u64) -> Placed {
     Placed { id: id(offset), transaction: format!("t{offset}"), duplicate: false }
 }
 
-/// Knows of messages 0, 1, … in p0.
+/// A shadow that knows messages 0, 1, … in p0.
 fn shadow(messages: u64) -> Shadow {
     let mut shadow = Shadow::default();
     for offset in 0..messages {
@@ -42,7 +42,7 @@ fn shadow(messages: u64) -> Shadow {
     shadow
 }
 
-/// A pop of one second's lease that takes a millisecond.
+/// A pop with a lease of one second, which takes a millisecond.
 fn deliver(shadow: &mut Shadow, at: Micros, lease: &str, messages: Vec<Message>) -> Checked {
     let ticket = shadow.pop_began(at, Via::Healthy, GROUP, 1);
     shadow.pop_answered(&ticket, at + 1000, lease, &[(0, messages)])
@@ -86,7 +86,7 @@ fn a_run_that_keeps_every_guarantee_is_let_pass() {
     pop(&mut shadow, 0, "a", 0..2).unwrap();
     ack(&mut shadow, SECOND / 2, "a", &[(0, Completed), (1, Completed)], done()).unwrap();
     pop(&mut shadow, SECOND, "b", 2..4).unwrap();
-    // Expired, and delivered again.
+    // The lease expired, and they are delivered again.
     pop(&mut shadow, 3 * SECOND, "c", 2..4).unwrap();
     ack(&mut shadow, 3 * SECOND + 5000, "c", &[(3, Completed)], done()).unwrap();
     shadow.truth(0, 0, &[row(0), row(1), row(2), row(3)]).unwrap();
@@ -113,7 +113,7 @@ fn a_message_that_a_group_never_got_is_noticed() {
 fn a_message_that_is_jumped_over_is_noticed() {
     refused(deliver(&mut shadow(3), 0, "a", vec![message(0), message(2)]), "skipped #1");
     refused(pop(&mut shadow(3), 0, "a", 1..3), "skipped #0");
-    // Also when it becomes known only later that there was one.
+    // Also if the message in between becomes known only later.
     let mut late = Shadow::default();
     let op = late.next_op();
     late.push_began(op, Via::Broken, (0..3).map(sent).collect());

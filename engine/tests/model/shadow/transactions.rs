@@ -100,7 +100,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// This message was read: if a transaction pushed it, its acks are done too.
+    /// This message was read, so if a transaction pushed it, its acks are executed too.
     pub(super) fn observed(&mut self, serial: Serial) {
         let Some(op) = self.sender(serial) else { return };
         let Some(transaction) = self.transactions.get_mut(&op) else { return };
@@ -112,7 +112,7 @@ impl Shadow {
         }
     }
 
-    /// All or nothing. For the end, when the log is known: what was pushed says whether the acks were done.
+    /// All or nothing. For the end, when the log is known: the pushed messages show whether the acks were executed.
     pub fn transactions_are_whole(&mut self) -> Checked {
         let ops: Vec<Op> = self.transactions.keys().copied().collect();
         for op in ops {

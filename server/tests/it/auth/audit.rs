@@ -53,7 +53,7 @@ impl Log {
         lines.filter(|line| line["target"] == "audit" && fits(line)).collect()
     }
 
-    /// The only one.
+    /// The only line of the audit log with these fields.
     async fn line(&self, fields: Value) -> Value {
         let found = eventually(&format!("{fields} is logged"), async || {
             let lines = self.lines(&fields);

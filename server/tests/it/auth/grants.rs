@@ -94,13 +94,13 @@ async fn acks_leases_and_traces_belong_to_the_queue_of_their_partition() {
     let batch = json!({"acknowledgments": [ack_of(my, "completed"), ack_of(their, "completed")]});
     assert!(forbidden(&holder.post("/api/v1/ack/batch", batch).await));
     assert!(forbidden(&holder.post(&lease(&theirs), json!({})).await));
-    // One lease that is ours, with a partition of theirs added by hand.
+    // Our lease, with the number of their partition added by hand.
     let (ours, number) = (mine["leaseId"].as_str().unwrap(), theirs["leaseId"].as_str().unwrap());
     let number = number.split('.').nth(1).unwrap();
     assert!(forbidden(&holder.post(&format!("/api/v1/lease/{ours}.{number}/extend"), json!({})).await));
     assert!(forbidden(&holder.post("/api/v1/traces", trace(their)).await));
     let nobody = json!({"transactionId": "x", "partitionId": "00000000-0000-0000-0000-000000000001"});
-    // An object that does not exist belongs to no other queue: the consumer learns that there is nothing.
+    // A partition that does not exist belongs to no other queue: the response says that there is nothing.
     let reply = holder.post("/api/v1/ack", nobody.clone()).await;
     assert_eq!((reply.status, &reply.json()[0]["success"]), (200, &json!(false)), "{}", reply.text);
     let gone = format!("/api/v1/lease/{}.999999999/extend", mine["leaseId"].as_str().unwrap());
@@ -109,7 +109,7 @@ async fn acks_leases_and_traces_belong_to_the_queue_of_their_partition() {
     traced["data"] = json!({});
     assert!(forbidden(&holder.post("/api/v1/traces", traced).await));
 
-    // A transaction may take from here and put there only with both rights.
+    // Moving a message between queues in a transaction needs both rights.
     let operations = |ack: &Value, queue: &str| {
         let mut ack = ack_of(ack, "completed");
         ack["type"] = json!("ack");
@@ -129,7 +129,7 @@ async fn acks_leases_and_traces_belong_to_the_queue_of_their_partition() {
     foreign_lease["requiredLeases"] = json!([theirs["leaseId"]]);
     assert!(forbidden(&mover.post("/api/v1/transaction", foreign_lease).await));
 
-    // Nothing of that has happened: both leases are as they were.
+    // None of these calls had an effect: both leases are as they were.
     assert_eq!(holder.post(&lease(&mine), json!({})).await.json()["success"], true);
     assert_eq!(holder.post("/api/v1/traces", trace(my)).await.status, 201);
     assert_eq!(boss.post("/api/v1/ack", ack_of(their, "completed")).await.json()[0]["noop"], false);
@@ -145,7 +145,7 @@ async fn changes_need_the_admin_right_and_the_role() {
     let others = [scene.limited("admin", &["push", "pop"]), scene.limited("read-only", &["admin"])];
     let change = json!({"subscriptionTimestamp": "2026-01-01T00:00:00Z"});
     let seek = json!({"toEnd": true, "create": true});
-    // Queue, or partition, in the place of Q and P. In an order in which each still finds something.
+    // Q stands for the queue, P for the partition. The order is such that each call still finds something.
     let calls: [(&str, &str, Option<Value>); 9] = [
         ("POST", "/api/v1/configure", Some(json!({"queue": "Q", "options": {}}))),
         ("POST", "/api/v1/consumer-groups/g/queues/Q/seek", Some(seek.clone())),
@@ -172,7 +172,7 @@ async fn changes_need_the_admin_right_and_the_role() {
         let done = call(&holder, "mine", &mine).await;
         assert_eq!(done.status, 200, "{method} {path}: {}", done.text);
     }
-    // What is about all queues is not for them, whatever they may do to one.
+    // Calls about all queues are forbidden for these callers, whatever their rights on one queue.
     for (method, path, body) in [
         ("DELETE", "/api/v1/consumer-groups/g", None),
         ("POST", "/api/v1/consumer-groups/g/subscription", Some(change)),
@@ -217,7 +217,7 @@ async fn a_redrive_needs_both_its_queues() {
 async fn a_limited_reader_sees_its_queues_and_not_a_word_about_others() {
     let scene = Scene::new().await;
     let (mine, theirs) = (scene.partition("mine").await, scene.partition("theirs").await);
-    // Names that a careless pattern would take for one of ours.
+    // Names that a careless pattern would match as one of ours.
     for queue in ["mine_2", "minex2", "m%"] {
         assert_eq!(scene.boss().push(queue).await.status, 201);
     }
@@ -247,7 +247,8 @@ async fn a_limited_reader_sees_its_queues_and_not_a_word_about_others() {
         let other = holder.get(&path.replace('Q', "theirs").replace('P', &theirs)).await;
         assert!(other.is_error(403, "forbidden"), "{path}: {}", other.text);
     }
-    // The first of two counts, for the check as for the handler; none, or an empty one, would be all.
+    // With two `queue` parameters the first counts, for the check as for the handler. No `queue`, or
+    // an empty one, would mean all.
     for path in [
         "/api/v1/messages",
         "/api/v1/dlq",
@@ -305,7 +306,7 @@ async fn a_limited_reader_sees_its_queues_and_not_a_word_about_others() {
     for path in ["/openapi.json", "/docs/", "/health", "/api/v1/whoami"] {
         assert_eq!(holder.get(path).await.status, 200, "{path}");
     }
-    // Names are what they are after decoding.
+    // Names are compared after decoding.
     assert_eq!(holder.get("/api/v1/resources/queues/%6Dine").await.status, 200);
     assert_eq!(holder.get("/api/v1/resources/queues/mine%2Ftheirs").await.status, 403);
     assert_eq!(holder.get("/api/v1/messages/nonsense/live").await.status, 400);
@@ -355,7 +356,7 @@ async fn a_deferred_operation_belongs_to_its_queue() {
     let strain = Strain::on(&server.database, &[&server.url]).await;
     let boss = Signer::secret(SECRET).sign(&claims("admin"));
     let boss = Holder::new(&server, &boss);
-    // The first of a partition is soon worked on, and cannot be taken back; those behind it can.
+    // The first operation of a partition is soon processed and cannot be cancelled; those after it can.
     assert_eq!(boss.push("theirs").await.status, 202);
     let deferred = boss.push("theirs").await;
     assert_eq!(deferred.status, 202, "{}", deferred.text);

@@ -81,13 +81,13 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
-/// The parts of a token by hand, for those that no library would make.
+/// A token put together by hand, for tokens that no library would create.
 pub fn forged(header: &Value, claims: &Value, signature: &str) -> String {
     let text = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     format!("{}.{}.{signature}", text(header), text(claims))
 }
 
-/// An issuer's key set. `None` is an issuer who answers with an error.
+/// An issuer's key set. With `None`, the issuer responds with an error.
 pub struct KeySet {
     pub url: String,
     keys: Arc<Mutex<(Option<Vec<Value>>, usize)>>,
@@ -120,7 +120,7 @@ impl KeySet {
         self.keys.lock().unwrap().0 = keys;
     }
 
-    /// How often it was asked.
+    /// How often the key set was fetched.
     pub fn asked(&self) -> usize {
         self.keys.lock().unwrap().1
     }

@@ -29,13 +29,13 @@ async fn a_new_key_counts_at_once_and_an_old_one_while_the_issuer_is_away() {
 
     keys.set(None);
     assert_eq!(status(&server, &old).await, 200);
-    // A different key of that id; and unknown ids.
+    // A different key with a known id, then unknown ids.
     assert_eq!(status(&server, &Signer::ed(Some("new"))).await, 401);
     let asked = keys.asked();
     let strangers: Vec<Signer> = (0..20).map(|n| Signer::ed(Some(&format!("made up {n}")))).collect();
     let statuses = join_all(strangers.iter().map(|stranger| status(&server, stranger))).await;
     assert!(statuses.iter().all(|status| *status == 401), "{statuses:?}");
-    // One fetch for all, one for those that came too late for it, and tries of its own.
+    // One fetch for all, one for those that came too late for it, and the broker's own retries.
     assert!(keys.asked() <= asked + 5, "strangers cannot make it ask again and again");
     let nobody = Signer::ed(None);
     assert_eq!(status(&server, &nobody).await, 401);
@@ -63,7 +63,7 @@ async fn a_key_that_was_taken_back_ends_with_the_next_look() {
     let server = server(&keys, &["--jwt-jwks-refresh", "1s"]).await;
     assert_eq!(status(&server, &old).await, 200);
     keys.set(Some(vec![new.jwk.clone()]));
-    // Another token each time: one that was let in is remembered for a minute.
+    // A new token each time, because an accepted token is remembered for a minute.
     let mut n = 0;
     eventually("it ends", async || {
         n += 1;
@@ -83,11 +83,11 @@ async fn without_keys_callers_get_retry_after_and_a_single_key_needs_no_id() {
     let reply =
         Holder::new(&server, &signer.sign(&claims("read-only"))).get("/api/v1/resources/overview").await;
     assert!(reply.is_error(503, "unavailable"), "{} {}", reply.status, reply.text);
-    // Published consumers end otherwise.
+    // Published consumers stop on any other text.
     assert!(reply.text.contains("connection timeout"), "{}", reply.text);
     assert_eq!(status(&server, &nameless).await, 503);
     keys.set(Some(vec![nameless.jwk.clone()]));
     eventually("it comes back", async || (status(&server, &nameless).await == 200).then_some(())).await;
-    // It has a name, and there is no such key.
+    // The token names a key, and there is no key with this id.
     assert_eq!(status(&server, &signer).await, 401);
 }

@@ -22,7 +22,7 @@ pub async fn queen(server: &Server, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What was printed, of a command that must succeed.
+/// The output of a command that must succeed.
 pub async fn printed(server: &Server, arguments: &[&str]) -> String {
     let output = queen(server, arguments).await;
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -49,14 +49,14 @@ async fn a_key_is_shown_once_works_at_once_and_ends_when_it_is_revoked() {
     let popped = holder.get("/api/v1/pop/queue/q").await.json();
     assert_eq!(popped["messages"][0]["producerSub"], "ci");
 
-    // One made after the broker has read the keys.
+    // A key that is created after the broker has read the keys.
     let second = created(&server, "admin", &["--expires", "30d"]).await;
     let works = async || {
         (Holder::new(&server, &second).delete("/api/v1/resources/queues/q").await.status == 200).then_some(())
     };
     eventually("it is known", works).await;
 
-    // Only the hash is left of it, and the list has not even that.
+    // Only the hash of the secret is stored, and the list does not show even that.
     let secret = key.rsplit('_').next().unwrap();
     let rows =
         server.database.client().await.query("select k::text from queen.api_keys k", &[]).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_key_is_shown_once_works_at_once_and_ends_when_it_is_revoked() {
     assert_eq!(printed(&server, &["key", "revoke", id(&key)]).await, format!("revoked {}", id(&key)));
     eventually("it ends", async || (holder.push("q").await.status == 401).then_some(())).await;
     assert!(!queen(&server, &["key", "revoke", id(&key)]).await.status.success());
-    // Several keys may have one name, so it ends none.
+    // Several keys may have the same name, so a name revokes none.
     let by_name = queen(&server, &["key", "revoke", "ci"]).await;
     let said = String::from_utf8(by_name.stderr).unwrap();
     assert!(!by_name.status.success() && said.contains(id(&second)) && !said.contains(id(&key)), "{said}");
@@ -89,7 +89,7 @@ async fn what_is_no_key_opens_nothing() {
         assert!(reply.is_error(401, "unauthorized"), "{bad}: {}", reply.text);
         assert!(!reply.text.contains(secret), "{}", reply.text);
     }
-    // Tokens were not asked for.
+    // Tokens are not enabled.
     let token = Signer::secret(SECRET).sign(&claims("admin"));
     let reply = Holder::new(&server, &token).get("/api/v1/resources/queues").await;
     assert_eq!(reply.json()["error"], "tokens are not accepted here, only API keys");
@@ -135,7 +135,7 @@ async fn known_keys_keep_working_while_the_database_is_away() {
     assert_eq!(holder.get("/api/v1/system/maintenance").await.status, 200);
     proxy.refuse(true);
     proxy.cut();
-    // Longer than keys are fresh: by then it has to do without reading them again.
+    // This takes longer than `FRESH_FOR`, so the broker has to work without reading the keys again.
     eventually("the broker has noticed", async || {
         (send(&server, None, "GET", "/health", None).await.status == 503).then_some(())
     })
@@ -148,7 +148,7 @@ async fn known_keys_keep_working_while_the_database_is_away() {
     }
 }
 
-/// One that is there at once, and not when a process has started: id and text.
+/// A key that exists at once, without starting a process: id and text.
 async fn minted(server: &Server) -> (String, String) {
     let (id, secret) = (uuid::Uuid::new_v4().simple().to_string()[..16].to_owned(), "5".repeat(64));
     let hash = digest(&SHA256, secret.as_bytes());
@@ -170,7 +170,7 @@ async fn a_new_key_works_at_once_while_unknown_keys_are_tried() {
         let (_, key) = minted(&server).await;
         assert_eq!(Holder::new(&server, &key).get("/api/v1/whoami").await.status, 200, "the first time");
     }
-    // Many guesses at once share a look.
+    // Guesses that arrive together share one read.
     futures_util::future::join_all((0..200).map(guess)).await;
     let (_, key) = minted(&server).await;
     assert_eq!(Holder::new(&server, &key).get("/api/v1/whoami").await.status, 200);
@@ -195,7 +195,7 @@ async fn a_key_that_cannot_be_looked_up_is_not_called_unknown() {
     assert_eq!(Holder::new(&server, &key).get("/api/v1/whoami").await.status, 200);
 }
 
-/// That a pop which may wait for a minute is answered much sooner, and how. `then` happens once it waits.
+/// The status of a pop that could wait for a minute and must be answered much sooner. `then` runs once it waits.
 async fn cut_short(server: &Server, token: &str, query: &str, then: impl AsyncFnOnce()) -> u16 {
     let holder = Holder::new(server, token);
     let path = format!("/api/v1/pop/queue/empty?wait=true&timeout=60000{query}");

@@ -8,7 +8,7 @@ use serde_json::json;
 
 const METRICS: &str = "/metrics/prometheus";
 
-/// Once a queue is counted: whether the page names it for this caller.
+/// Whether the page shows the name of a queue to this caller. A queue has to be counted first.
 async fn names_a_queue(server: &Server, token: Option<&str>) -> bool {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let reply = send(server, authorization.as_deref(), "GET", METRICS, None).await;

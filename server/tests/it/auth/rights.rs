@@ -26,7 +26,7 @@ async fn messages_require_the_right_to_read_or_pop() {
             let reply = holder.get(&path.replace('P', &mine)).await;
             assert_eq!(reply.status, status, "{rights:?} {path}: {}", reply.text);
         }
-        // Numbers and options are for all of them.
+        // Any right includes numbers and options.
         assert_eq!(holder.get("/api/v1/resources/queues/mine").await.status, 200);
         assert_eq!(holder.get("/api/v1/consumer-groups?queue=mine").await.status, 200);
     }
@@ -71,7 +71,7 @@ async fn a_limited_caller_labels_its_queues_only_with_what_leads_to_no_other() {
         ));
     }
     assert_eq!(scene.boss().get("/api/v1/resources/queues/mine.new").await.status, 404, "nothing was made");
-    // Not another queue's, its own, one by its name, and none at all.
+    // Allowed: labels that no other queue has, the queue's own, those that follow from its name, and none at all.
     for (queue, namespace, task) in [
         ("mine", Some("own"), Some("own")),
         ("mine.other", Some("own"), None),
@@ -88,7 +88,8 @@ async fn a_limited_caller_labels_its_queues_only_with_what_leads_to_no_other() {
         );
     }
     assert_eq!(scene.boss().post("/api/v1/configure", options("mine", Some("shop"), None)).await.status, 200);
-    // A push labels new queues only, and an existing one may be deleted when it is executed.
+    // A push labels only new queues. An existing queue counts as new, because it may be deleted
+    // before the push is executed.
     let items =
         json!([label("mine", Some("shop"), Some("mail")), label("mine.old", Some("other"), Some("mail"))]);
     assert!(forbidden(&holder.post("/api/v1/push", json!({"items": items})).await));
@@ -125,15 +126,15 @@ async fn an_acknowledgement_without_a_lease_settles_no_live_one() {
     };
     assert!(forbidden(&stranger.post("/api/v1/transaction", operations(&bare, json!([]))).await));
     assert!(forbidden(&boss.post("/api/v1/transaction", operations(&bare, json!([]))).await));
-    // The group is another's: nothing is leased to it.
+    // In another group, nothing is leased.
     let mut elsewhere = bare.clone();
     elsewhere["consumerGroup"] = json!("g");
     assert_eq!(boss.post("/api/v1/ack", elsewhere).await.status, 200);
-    // As published clients do it: the lease is named once for all.
+    // Published clients name the lease once for all operations.
     let lease = json!([message["leaseId"]]);
     assert_eq!(boss.post("/api/v1/transaction", operations(&bare, lease)).await.json()["success"], true);
     assert_eq!(boss.post("/api/v1/ack", leased).await.status, 200);
-    // When no lease is left, a late handler may commit.
+    // Once the lease has ended, a late handler may commit.
     assert_eq!(boss.post("/api/v1/ack", bare).await.json()[0]["noop"], true);
 }
 
@@ -172,7 +173,7 @@ async fn only_an_admin_makes_a_queue_keep_less() {
     }
     let less = json!({"retentionEnabled": true, "retentionSeconds": 10});
     assert_eq!(writer.post("/api/v1/configure", configure("mine", less.clone())).await.status, 403);
-    // The right to a queue is what counts for those who are limited to some, and the role for all others.
+    // For callers with grants the right to the queue decides, for all others the role.
     let limited = scene.limited("read-write", &["admin"]);
     assert_eq!(limited.post("/api/v1/configure", configure("mine", less.clone())).await.status, 200);
     assert_eq!(scene.boss().post("/api/v1/configure", configure("theirs", less)).await.status, 200);

@@ -108,7 +108,7 @@ const ROUTES: &[(&str, &str, Mark, u16)] = &[
     ("GET", "/openapi.json", R, 200),
 ];
 
-/// What is no route of ours, but has to be closed as well.
+/// Paths that are not in the table of routes, but have to be closed as well.
 const ELSEWHERE: &[(&str, &str, Mark, u16)] = &[
     ("GET", "/docs/", R, 200),
     ("GET", "/docs/swagger-ui.css", R, 200),
@@ -131,7 +131,7 @@ const ELSEWHERE: &[(&str, &str, Mark, u16)] = &[
     ("OPTIONS", "/api/v1/system/maintenance", P, 204),
 ];
 
-/// The rights of a caller; `Err` is no caller.
+/// The rights of a caller; `Err` is a request without credentials.
 type Standing = Result<Option<Mark>, ()>;
 
 fn expected(standing: Standing, mark: Mark, status: u16) -> u16 {

@@ -79,7 +79,7 @@ async fn a_refusal_says_what_is_wrong_and_how_to_authenticate() {
         (json!("Authentication required"), "Bearer")
     );
 
-    // The same is good, however it is written, a little late, and among other audiences.
+    // The same token is valid in each spelling of the header, a little late, and with other audiences beside ours.
     let late = with(with(good.clone(), "exp", json!(now() - 20)), "aud", json!(["else", AUDIENCE]));
     for authorization in [token(good.clone()), signer.sign(&good), token(late)] {
         assert_eq!(said(&server, &authorization).await.0, 200);
@@ -97,7 +97,7 @@ async fn each_key_verifies_its_own_algorithm_and_no_other() {
     let file = folder.path().join("key.pem");
     std::fs::write(&file, &ed.pem).unwrap();
     let file = file.to_str().unwrap();
-    // What is there, and who of the three is let in.
+    // Flags, and which of the three signers they accept.
     for (flags, allowed) in [
         (
             vec!["--jwt-algorithm", "HS256", "--jwt-secret", SECRET, "--jwt-public-key", &rsa.pem],
@@ -122,10 +122,10 @@ async fn each_key_verifies_its_own_algorithm_and_no_other() {
             let token = signer.sign(&claims("read-only"));
             let status = if allowed { 200 } else { 401 };
             assert_eq!(said(&server, &token).await.0, status, "{flags:?}");
-            // What was let in stays let in, and what was not does not get in by trying again.
+            // The same result the second time: accepted tokens are cached, refused ones are not accepted later.
             assert_eq!(said(&server, &token).await.0, status, "{flags:?}");
         }
-        // A public key is known to everyone: used as a secret it must not be accepted, in any form.
+        // Anybody can know a public key. It must not be accepted as a secret, in any form.
         for known in [&rsa.pem, rsa.pem.trim_end(), &escaped, &ed.pem, ed.pem.trim_end(), file] {
             let confused = Signer::secret(known).sign(&claims("admin"));
             assert_eq!(said(&server, &confused).await.0, 401, "{flags:?}");
@@ -164,7 +164,7 @@ async fn roles_and_claims_may_have_other_names() {
     assert_eq!(status(json!({"level": "admin", "role": "boss"}), readers).await, 403);
     assert_eq!(status(json!({"level": "boss", "queen": "ignored"}), readers).await, 200);
     assert_eq!(status(json!({"level": "boss", "limits": []}), readers).await, 403);
-    // Open paths are those of the setting, those of health, and the dashboard.
+    // The open paths are those of the setting, the health checks, and the dashboard.
     for (path, expected) in [
         ("/health", 200),
         ("/health/live", 200),
@@ -194,7 +194,7 @@ async fn messages_carry_the_subject_of_the_token_and_never_what_the_body_says() 
     ]);
     let outcome = ann.post("/api/v1/transaction", json!({"operations": operations})).await;
     assert_eq!(outcome.json()["success"], true, "{}", outcome.text);
-    // Into the spool and out again.
+    // Through the spool and back.
     assert_eq!(ann.post("/api/v1/system/maintenance", json!({"enabled": true})).await.status, 200);
     let spooled = ann.post("/api/v1/push", json!({"items": [item(4)]})).await;
     assert_eq!(spooled.json()[0]["status"], "buffered", "{}", spooled.text);
@@ -211,7 +211,7 @@ async fn messages_carry_the_subject_of_the_token_and_never_what_the_body_says() 
     .await;
     assert_eq!(subjects, ["ann"; 4]);
 
-    // Without access control there is no subject, whatever a body or a header says.
+    // Without access control there is no subject, whatever the body or the headers contain.
     let open = Server::start().await;
     let reply = send(
         &open,

@@ -14,7 +14,7 @@ async fn queues_are_listed_shown_and_configured() {
     let server = Server::start().await;
     run(&server.url, &["push", "shop.orders", "1", "2", "-p", "a"]).await.code(0);
     run(&server.url, &["push", "parcels", "3"]).await.code(0);
-    // How many partitions there are is known when the queue was measured.
+    // The number of partitions is known once the queue was measured.
     let list = eventually("it is measured", async || {
         let list = run(&server.url, &["queues", "list", "--json"]).await.json();
         (list[0]["partitions"] == 1 && list[1]["partitions"] == 1).then_some(list)
@@ -101,7 +101,7 @@ async fn groups_are_listed_shown_and_forgotten() {
 #[tokio::test]
 async fn who_reads_is_found_however_many_there_are() {
     let server = Server::start().await;
-    // More than a broker names at once: other groups in a queue that comes first, and other queues of the same group.
+    // More groups than one page holds: other groups in a queue that sorts first, and the same group in other queues.
     server
         .sql(
             "insert into queen.groups (queue_name, consumer_group)
@@ -197,7 +197,7 @@ async fn a_group_that_reads_one_partition_is_moved_and_another_only_if_it_is_to_
 #[tokio::test]
 async fn deferred_operations_are_listed_shown_and_cancelled() {
     let server = Server::start_with(&EASILY_STRAINED).await;
-    // Not due before the test is over: one that is being worked on cannot be cancelled.
+    // Not due before the test ends, because an operation in progress cannot be cancelled.
     server
         .sql(
             "create function queen.later() returns trigger language plpgsql as

@@ -69,7 +69,7 @@ impl Held {
         Self { dir: TempDir::new().unwrap() }
     }
 
-    /// `then`: what it does at last.
+    /// `then`: the last command of the script.
     fn script(&self, then: &str) -> String {
         let dir = self.dir.path().display();
         format!("touch {dir}/began; while [ ! -e {dir}/go ]; do sleep 0.05; done; {then}")
@@ -122,7 +122,7 @@ async fn who_is_started_with_hangups_ignored_goes_on_without_a_terminal() {
     end(child).await.code(130);
 }
 
-/// Does what comes before 3, and is killed with that in its hands.
+/// The consumer completes what comes before message 3, and is killed while it processes message 3.
 #[tokio::test]
 async fn who_is_killed_in_the_middle_of_a_batch_loses_nothing() {
     let server = Server::start().await;
@@ -139,7 +139,7 @@ async fn who_is_killed_in_the_middle_of_a_batch_loses_nothing() {
     let left = eventually("it is at 3", async || std::fs::read_to_string(&pid).ok()).await;
     signal(&child, Signal::KILL);
     timeout(PATIENCE, child.wait()).await.expect("it ends").unwrap();
-    // No other process does.
+    // Nothing else ends the command.
     kill_process_group(Pid::from_raw(left.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
     assert_eq!(std::fs::read_to_string(&done).unwrap(), "1\n2\n");
 
@@ -194,7 +194,7 @@ async fn unforgiving(messages: &[&str]) -> Server {
     server
 }
 
-/// All of them are there for the next one, and none was given up.
+/// All messages are still there for the next consumer, without failures or dead letters.
 async fn untouched(server: &Server, messages: &str) {
     let popped = run(&server.url, &["pop", "orders", "-g", "g", "-n", "9", "--json"]).await.code(0).lines();
     let data: String = popped.iter().map(|message| format!("{}\n", message["data"])).collect();

@@ -13,7 +13,7 @@ async fn given_up(server: &Server) {
     run(&server.url, &consume).await.code(1);
 }
 
-/// So many dead letters of group `billing`.
+/// Makes `many` dead letters of group `billing`.
 async fn buried(server: &Server, queue: &str, many: usize) {
     let lines: String = (0..many).map(|n| format!("{n}\n")).collect();
     fed(&server.url, &["push", queue, "-p", "a"], &lines).await.code(0);
@@ -117,7 +117,7 @@ async fn a_redrive_that_can_no_longer_be_watched_is_named() {
     let list = run(&server.url, &["dlq", "redrives", "--json"]).await.json();
     let id = |index: usize| list[index]["id"].as_str().unwrap();
     gone(&server).await;
-    // Listed the newest first. By the time one has lost patience the other knows what it watches, too.
+    // The newest is listed first. When the first command times out, the second has seen the id that it watches as well.
     let soon = end(children.remove(0)).await.code(4);
     assert!(soon.err.contains(id(1)), "{}", soon.err);
     let late = insist(children.remove(0)).await.code(130);

@@ -12,7 +12,7 @@ use tokio::net::TcpSocket;
 use super::{Said, gone, insist, queen, run, unread};
 use crate::support::{Server, eventually};
 
-/// A URL without a listener. The port stays taken as long as this is kept.
+/// A URL without a listener. The port stays reserved until this is dropped.
 struct Nobody {
     url: String,
     _port: TcpSocket,

@@ -16,7 +16,7 @@ pub const FAILURES: usize = RETRY_LIMIT as usize + 1;
 /// How often a message failed under one id. A redriven dead letter starts over under another id.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
-    /// Leases under which it was failed, unless that was refused.
+    /// Number of leases under which it was failed, without those whose failure was refused.
     pub at_most: usize,
     /// When failures were confirmed.
     confirmed: Vec<Time>,
@@ -27,7 +27,7 @@ impl Failures {
         self.at_most >= FAILURES
     }
 
-    /// By then it has failed too often to be delivered again.
+    /// From this time on it has failed too often to be delivered again.
     fn given_up_at(&self) -> Option<Time> {
         self.confirmed.get(FAILURES - 1).copied()
     }

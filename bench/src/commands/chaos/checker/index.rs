@@ -46,18 +46,18 @@ pub struct Grant {
     pub broker: usize,
     pub keys: Vec<Key>,
     pub ids: Vec<Uuid>,
-    /// It is live at least until then, unless its holder ends it.
+    /// The lease is live at least until then, unless its holder ends it.
     pub live_until: Time,
-    /// It has certainly expired by then. None if unknown.
+    /// The lease has certainly expired by then. `None` if unknown.
     pub over_by: Option<Time>,
     /// The holder sent something that ends it.
     pub end_sent: Option<Time>,
     /// The holder sent a nack.
     pub nack_sent: Option<Time>,
     pub acts: Vec<Act>,
-    /// How long it waited at most.
+    /// The longest time that its pop may have waited.
     pub wait: Duration,
-    /// The clock that leases use was right all the time.
+    /// Whether the clock that leases use was right all the time.
     pub is_timed: bool,
 }
 
@@ -84,7 +84,7 @@ impl Act {
         matches!(self.result, Outcome::Answered(Settled { success: false, .. }))
     }
 
-    /// Executed, and because of this very request.
+    /// Whether it was executed, and because of this very request.
     pub fn is_done(&self) -> bool {
         matches!(self.result, Outcome::Answered(Settled { success: true, noop: false, .. }))
     }
@@ -106,7 +106,7 @@ impl Index {
         let mut index = Index::default();
         index.add_pushes(history);
         index.add_grants(history);
-        // The duration of a lease tells whether an act could hold it.
+        // Renewals come first, because the duration of a lease decides whether an act could hold it.
         index.add_renewals(history);
         index.add_acts(history);
         index
@@ -277,18 +277,18 @@ impl Grant {
             Outcome::Answered(settled) => settled.deferred,
             Outcome::Unknown => true,
         };
-        // If the first is too late, so are the others.
+        // If the first one was sent too late, so were later ones.
         if let Some(first) = self.acts.iter().find(holds).map(|act| act.sent) {
             self.held_from(first);
         }
     }
 
-    /// Held for an unknown time. An ended lease cannot be held anymore.
+    /// The lease may be held for an unknown time from then on. A lease that has ended cannot be held anymore.
     fn held_from(&mut self, sent: Time) {
         self.over_by = self.over_by.filter(|&over_by| over_by + MARGIN < sent);
     }
 
-    /// Live in any case until here, and known to its holder.
+    /// Until then the lease is live in any case, and its holder knows it.
     pub fn surely_live_until(&self) -> Time {
         self.end_sent.map_or(self.live_until, |sent| sent.min(self.live_until))
     }

@@ -19,7 +19,7 @@ pub fn check(index: &Index, history: &History, findings: &mut Findings) {
     stale_renewals(index, history, findings);
 }
 
-/// Certainly granted later.
+/// Whether it was certainly granted later.
 fn is_after(later: &Grant, earlier: &Grant) -> bool {
     later.sent >= earlier.ended
 }
@@ -120,7 +120,7 @@ fn duplicates(group: Group, grants: &[&Grant], findings: &mut Findings) {
     }
 }
 
-/// It expired, or its holder gave it back.
+/// Whether the first lease had expired, or its holder had given it back.
 fn is_explained(first: &Grant, second: &Grant) -> bool {
     !first.is_timed
         || second.ended + MARGIN >= first.live_until

@@ -182,7 +182,7 @@ impl Story {
         check(&self.0)
     }
 
-    /// Violations of this rule; the histories are too short to keep all others.
+    /// The number of violations of this rule. The stories are too short to keep all other rules.
     fn breaks(self, rule: Rule) -> usize {
         self.check().violations_of(rule)
     }
@@ -369,7 +369,8 @@ fn a_transaction_is_whole_or_nothing() {
     };
     let broken = |outcome, outputs: &[u32]| {
         let violations = of(outcome, outputs);
-        // That its source was moved by no transaction is reported as well.
+        // The checker also reports that no transaction has moved its source; only violations of
+        // this transaction are counted.
         violations.iter().filter(|one| one.rule == Rule::Atomic && one.text.contains("transaction 0")).count()
     };
     for (outputs, violations) in [(&[0, 1][..], 0), (&[0], 1), (&[], 1)] {

@@ -244,7 +244,7 @@ impl Tree {
         }
     }
 
-    /// Frees a file without a folder entry, unless it is open: then when it is closed.
+    /// Frees a file without a folder entry. An open file is freed when it is closed.
     fn forget(&mut self, number: Number) {
         let Some(node) = self.nodes.get(&number) else { return };
         if node.handles > 0 {
