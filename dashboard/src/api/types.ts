@@ -2183,7 +2183,7 @@ export interface components {
          *       "database": "connected",
          *       "server": "vm:6632",
          *       "status": "healthy",
-         *       "version": "0.1.0",
+         *       "version": "0.2.0",
          *       "worker_id": "vm:6632"
          *     }
          */
@@ -3665,7 +3665,7 @@ export interface components {
         /**
          * @example {
          *       "group": "HTTP",
-         *       "help": "Port of the HTTP API; 0 takes any free one",
+         *       "help": "Port of the HTTP API; 0 picks a free one",
          *       "name": "port",
          *       "secret": false,
          *       "source": "default",

@@ -45,7 +45,7 @@ impl Engine {
         let messages = items.iter().zip(&minted).map(|(item, id)| Message::new(item, id, producer_sub));
         let messages: Vec<Message<'_>> = messages.collect();
         let mut progress = Progress { results: vec![None; messages.len()], ..Progress::default() };
-        match self.must_spool(&messages) {
+        match self.must_spool(&messages).await {
             true => progress.unsent = (0..messages.len()).collect(),
             false => self.store(&messages, &mut progress).await,
         }

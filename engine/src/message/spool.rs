@@ -15,9 +15,17 @@ use crate::spool::{SpoolError, SpoolStats, Spooled, SpooledItem};
 impl Engine {
     /// Whether these must be spooled: while the database cannot be reached, during maintenance, and behind what is
     /// already in the spool.
-    pub(super) fn must_spool(&self, messages: &[Message<'_>]) -> bool {
-        let away = self.shared.load.maintenance() || self.shared.connections.is_down();
-        self.shared.spool.is_some() && (away || self.spool_holds(messages))
+    ///
+    /// # Cancel safety
+    /// Nothing is accepted yet.
+    pub(super) async fn must_spool(&self, messages: &[Message<'_>]) -> bool {
+        let Some(spool) = &self.shared.spool else { return false };
+        let away = || self.shared.load.maintenance() || self.shared.connections.is_down();
+        if away() {
+            return true;
+        }
+        let lanes = messages.iter().map(|message| (message.queue, message.partition));
+        spool.holds_longer(lanes).await || away()
     }
 
     /// Whether some of them would overtake messages in the spool.

@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tracing::warn;
 use uuid::Uuid;
 
@@ -32,6 +33,9 @@ const GROUP_MAX: usize = 1_000;
 
 /// Folders for brokers that share a machine.
 const FOLDERS_MAX: usize = 100;
+
+/// How long a push waits for the last of the spool, before it goes behind it.
+const MOVED_WITHIN: Duration = Duration::from_secs(1);
 
 const LOCK: &str = "lock";
 const ID: &str = "id";
@@ -112,6 +116,8 @@ struct Books {
     lanes: AtomicUsize,
     /// Signaled when something was written.
     written: Notify,
+    /// Everything in the spool is being moved into the log right now.
+    ending: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -271,6 +277,32 @@ impl Spool {
         answer.await.unwrap_or_else(|_| ended()).map_err(|error| SpoolError::Disk(error.to_string()))
     }
 
+    /// Tells that these records are being moved, and whether that empties the spool, as far as is known.
+    pub fn moving(&self, records: &[Read]) {
+        let state = self.0.books.lock();
+        let all = !records.is_empty() && state.times.values().sum::<usize>() == records.len();
+        self.0.books.ending.send_replace(all);
+    }
+
+    /// Whether messages have to go behind what the spool holds for these lanes. Waits while the last of it is being moved:
+    /// with a steady stream of messages that went behind it, the spool would never become empty.
+    pub async fn holds_longer<'a>(&self, lanes: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> bool {
+        if !self.holds(lanes.clone()) {
+            return false;
+        }
+        let mut ending = self.0.books.ending.subscribe();
+        let moved = async {
+            while self.holds(lanes.clone()) {
+                let moving = *ending.borrow_and_update();
+                if !moving || ending.changed().await.is_err() {
+                    return true;
+                }
+            }
+            false
+        };
+        tokio::time::timeout(MOVED_WITHIN, moved).await.unwrap_or(true)
+    }
+
     /// Waits until there is something new.
     pub async fn written(&self) {
         self.0.books.written.notified().await;
@@ -289,6 +321,7 @@ impl Spool {
         let Some(last) = records.last() else { return };
         let loads: Vec<Load> = records.iter().filter_map(|record| load(&record.body)).collect();
         self.0.books.remove(&loads);
+        self.0.books.ending.send_replace(false);
         // If the queue is full, the next call covers this one.
         let _ = self.0.jobs.try_send(Job::Done { below: last.number + 1 });
     }
@@ -506,6 +539,37 @@ mod tests {
         spool.done(&records);
         assert!(spool.is_empty() && spool.stats().oldest.is_none() && !spool.holds([("q", "p")].into_iter()));
         assert!(spool.read(1).await.unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_while_the_last_of_it_is_moved_waits_for_that_and_no_longer_than_a_second() {
+        let dir = tempfile::tempdir().unwrap();
+        let payload = RawValue::from_string("1".to_owned()).unwrap();
+        let spool = Spool::open(&config(dir.path(), 1 << 20)).unwrap();
+        let lane = || [("q", "p")].into_iter();
+        let now = async |held| tokio::time::timeout(Duration::from_millis(1), held).await.ok();
+        assert!(!spool.holds_longer(lane()).await);
+        spool.append(&request("q", &payload)).await.unwrap();
+        assert_eq!(now(spool.holds_longer(lane())).await, Some(true), "nothing is being moved");
+
+        let records = spool.read(0).await.unwrap();
+        spool.moving(&records);
+        assert_eq!(now(spool.holds_longer(lane())).await, None);
+        assert!(spool.holds_longer(lane()).await, "it takes too long");
+        let waiting = async {
+            tokio::task::yield_now().await;
+            spool.done(&records);
+        };
+        assert!(!tokio::join!(spool.holds_longer(lane()), waiting).0);
+
+        // There is more than what is being moved.
+        spool.append(&request("q", &payload)).await.unwrap();
+        let records = spool.read(1).await.unwrap();
+        spool.append(&request("q", &payload)).await.unwrap();
+        spool.moving(&records);
+        assert_eq!(now(spool.holds_longer(lane())).await, Some(true));
+        spool.moving(&[]);
+        assert_eq!(now(spool.holds_longer(lane())).await, Some(true), "the move has failed");
     }
 
     #[tokio::test]

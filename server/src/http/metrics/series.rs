@@ -131,7 +131,11 @@ fn lanes(page: &mut Page, lanes: &[(&'static str, LaneCounts)], engine: &Engine)
             family.sample(&[("op", op)], value(counts));
         }
     }
-    let mut waiting = page.family("queen_lane_waiting", "gauge", "Entries waiting for a flight.");
+    let mut waiting = page.family(
+        "queen_lane_waiting",
+        "gauge",
+        "Entries waiting for a flight. Pops and acks share the lane `consume`.",
+    );
     for (lane, entries) in engine.waiting() {
         waiting.sample(&[("lane", lane)], entries);
     }
@@ -306,7 +310,7 @@ fn facts(page: &mut Page, facts: Option<&Facts>) {
         }),
         (
             "queen_deferred_failed",
-            "Failed deferred operations, which have to be retried or cancelled by hand.",
+            "Failed deferred operations, which have to be retried or canceled by hand.",
             |facts| Some(facts.contents.as_ref()?.deferred.failed as f64),
         ),
         (

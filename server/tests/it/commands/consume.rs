@@ -87,19 +87,29 @@ impl Held {
 
 #[tokio::test]
 async fn a_signal_lets_the_command_finish_and_gives_back_the_rest() {
+    let numbers: Vec<String> = (1..=50).map(|number| number.to_string()).collect();
+    let numbers: Vec<&str> = numbers.iter().map(String::as_str).collect();
     for kind in [Signal::INT, Signal::TERM, Signal::HUP] {
         let server = Server::start().await;
         let held = Held::new();
-        run(&server.url, &["push", "orders", "1", "2", "3", "-p", "a"]).await.code(0);
-        let consume = ["consume", "orders", "--group", "g", "--batch", "3", "--lease", "10m"];
+        run(&server.url, &[&["push", "orders"], &numbers[..], &["-p", "a"]].concat()).await.code(0);
+        let consume = ["consume", "orders", "--group", "g", "--batch", "50", "--lease", "10m"];
         let (child, mut lines) = start(&server, &[&consume[..], &["--exec", &held.script("cat")]].concat());
         held.began().await;
         signal(&child, kind);
         held.go();
-        assert_eq!(next(&mut lines).await, "1");
+        let mut done = Vec::new();
+        while let Some(line) =
+            timeout(PATIENCE, lines.next_line()).await.expect("a line, or the end").unwrap()
+        {
+            done.push(line);
+        }
         end(child).await.code(130);
-        let popped = run(&server.url, &["pop", "orders", "--group", "g", "-n", "9"]).await.code(0);
-        assert_eq!(popped.out, "2\n3\n", "nothing is leased any more");
+        // The signal may be seen only when the next command has begun.
+        assert!((1..numbers.len()).contains(&done.len()), "{done:?}");
+        let popped = run(&server.url, &["pop", "orders", "--group", "g", "-n", "50"]).await.code(0);
+        done.extend(popped.out.lines().map(str::to_owned));
+        assert_eq!(done, numbers, "nothing is leased any more");
     }
 }
 
