@@ -47,6 +47,7 @@ async fn every_route_is_described_and_nothing_else() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a request of every kind, one after the other")]
 async fn answers_have_the_shape_described() {
     let server = Server::start().await;
     let document = server.get("/openapi.json").await.json();
