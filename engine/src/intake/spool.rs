@@ -131,7 +131,7 @@ impl Source for Folder {
             if records.is_empty() {
                 return Err(Error::Spool(SpoolError::Unusable("its files hold no record".to_owned())).into());
             }
-            self.spool.moving(&records);
+            self.spool.moving(Some(&records));
             return Ok(Some(Records { from, records, parcels: Vec::new() }));
         }
         Ok(None)
@@ -189,7 +189,7 @@ impl Source for Folder {
 
     async fn wait(&mut self, ended: Result<(), Undone>) {
         self.position = self.position.filter(|_| ended.is_ok());
-        self.spool.moving(&[]);
+        self.spool.moving(None);
         tokio::select! {
             () = self.spool.written() => {}
             // Maintenance may be over, or the database reachable again.

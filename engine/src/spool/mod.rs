@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -21,6 +21,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tracing::warn;
 use uuid::Uuid;
 
+use crate::clock;
 use crate::config::SpoolConfig;
 use files::Files;
 pub use files::Read;
@@ -34,7 +35,10 @@ const GROUP_MAX: usize = 1_000;
 /// Folders for brokers that share a machine.
 const FOLDERS_MAX: usize = 100;
 
-/// How long a push waits for the last of the spool, before it goes behind it.
+/// Requests that are moved in a moment.
+const LITTLE: usize = 200;
+
+/// How long pushes wait for the rest of the spool, before they go behind it.
 const MOVED_WITHIN: Duration = Duration::from_secs(1);
 
 const LOCK: &str = "lock";
@@ -116,8 +120,8 @@ struct Books {
     lanes: AtomicUsize,
     /// Signaled when something was written.
     written: Notify,
-    /// Everything in the spool is being moved into the log right now.
-    ending: watch::Sender<bool>,
+    /// Since when the rest of the spool is being moved into the log.
+    ending: watch::Sender<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -277,30 +281,36 @@ impl Spool {
         answer.await.unwrap_or_else(|_| ended()).map_err(|error| SpoolError::Disk(error.to_string()))
     }
 
-    /// Tells that these records are being moved, and whether that empties the spool, as far as is known.
-    pub fn moving(&self, records: &[Read]) {
-        let state = self.0.books.lock();
-        let all = !records.is_empty() && state.times.values().sum::<usize>() == records.len();
-        self.0.books.ending.send_replace(all);
+    /// Tells that records are being moved into the log (`None`: no longer). Once little is left, pushes wait for the rest.
+    pub fn moving(&self, records: Option<&[Read]>) {
+        let little = || self.0.books.lock().times.values().sum::<usize>() <= LITTLE;
+        let now = clock::now();
+        let since =
+            |since: &Option<Instant>| since.filter(|since| now - *since < MOVED_WITHIN).unwrap_or(now);
+        let ends = records.is_some() && little();
+        self.0.books.ending.send_modify(|ending| *ending = ends.then(|| since(ending)));
     }
 
-    /// Whether messages have to go behind what the spool holds for these lanes. Waits while the last of it is being moved:
-    /// with a steady stream of messages that went behind it, the spool would never become empty.
+    /// Whether messages have to go behind what the spool holds for these lanes. Waits while the rest of it is being moved:
+    /// with a steady stream of messages that go behind it, the spool would never become empty.
     pub async fn holds_longer<'a>(&self, lanes: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> bool {
         if !self.holds(lanes.clone()) {
             return false;
         }
         let mut ending = self.0.books.ending.subscribe();
-        let moved = async {
-            while self.holds(lanes.clone()) {
-                let moving = *ending.borrow_and_update();
-                if !moving || ending.changed().await.is_err() {
-                    return true;
-                }
+        loop {
+            // Read first: what is held may end in between.
+            let since = *ending.borrow_and_update();
+            if !self.holds(lanes.clone()) {
+                return false;
             }
-            false
-        };
-        tokio::time::timeout(MOVED_WITHIN, moved).await.unwrap_or(true)
+            // A move that hangs holds nobody up for longer.
+            let Some(until) = since.map(|since| since + MOVED_WITHIN) else { return true };
+            match tokio::time::timeout_at(until.into(), ending.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return true,
+            }
+        }
     }
 
     /// Waits until there is something new.
@@ -321,7 +331,8 @@ impl Spool {
         let Some(last) = records.last() else { return };
         let loads: Vec<Load> = records.iter().filter_map(|record| load(&record.body)).collect();
         self.0.books.remove(&loads);
-        self.0.books.ending.send_replace(false);
+        // Those that wait look again.
+        self.0.books.ending.send_modify(|_| ());
         // If the queue is full, the next call covers this one.
         let _ = self.0.jobs.try_send(Job::Done { below: last.number + 1 });
     }
@@ -541,7 +552,7 @@ mod tests {
         assert!(spool.read(1).await.unwrap().is_empty());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn who_comes_while_the_last_of_it_is_moved_waits_for_that_and_no_longer_than_a_second() {
         let dir = tempfile::tempdir().unwrap();
         let payload = RawValue::from_string("1".to_owned()).unwrap();
@@ -553,23 +564,32 @@ mod tests {
         assert_eq!(now(spool.holds_longer(lane())).await, Some(true), "nothing is being moved");
 
         let records = spool.read(0).await.unwrap();
-        spool.moving(&records);
+        spool.moving(Some(&records));
         assert_eq!(now(spool.holds_longer(lane())).await, None);
         assert!(spool.holds_longer(lane()).await, "it takes too long");
+        assert_eq!(now(spool.holds_longer(lane())).await, Some(true), "and it still hangs");
+        spool.moving(Some(&records));
         let waiting = async {
             tokio::task::yield_now().await;
             spool.done(&records);
         };
         assert!(!tokio::join!(spool.holds_longer(lane()), waiting).0);
 
-        // There is more than what is being moved.
+        // A few that came behind those that are being moved are waited for as well, but not many.
         spool.append(&request("q", &payload)).await.unwrap();
         let records = spool.read(1).await.unwrap();
         spool.append(&request("q", &payload)).await.unwrap();
-        spool.moving(&records);
-        assert_eq!(now(spool.holds_longer(lane())).await, Some(true));
-        spool.moving(&[]);
+        spool.moving(Some(&records));
+        assert_eq!(now(spool.holds_longer(lane())).await, None);
+        spool.done(&records);
+        assert_eq!(now(spool.holds_longer(lane())).await, None);
+        spool.moving(None);
         assert_eq!(now(spool.holds_longer(lane())).await, Some(true), "the move has failed");
+        for _ in 0..LITTLE {
+            spool.append(&request("q", &payload)).await.unwrap();
+        }
+        spool.moving(Some(&records));
+        assert_eq!(now(spool.holds_longer(lane())).await, Some(true));
     }
 
     #[tokio::test]

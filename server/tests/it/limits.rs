@@ -493,7 +493,7 @@ impl Overload {
         })
         .await;
         pop("waits");
-        let lane = "queen_lane_waiting{lane=\"turn\"}";
+        let lane = "queen_lane_waiting{lane=\"consume\"}";
         eventually("it waits", async || (metric(server, lane).await == 1).then_some(())).await;
         Self { session, pops }
     }
