@@ -304,7 +304,7 @@ impl Spool {
             if !self.holds(lanes.clone()) {
                 return false;
             }
-            // A move that hangs holds nobody up for longer.
+            // A move that hangs delays no push for longer.
             let Some(until) = since.map(|since| since + MOVED_WITHIN) else { return true };
             match tokio::time::timeout_at(until.into(), ending.changed()).await {
                 Ok(Ok(())) => {}
